@@ -269,7 +269,7 @@ class OpenAttempt:
             )
         identity = hashlib.sha256(draw.encode()).hexdigest()[:DRAW_CHARACTERS]
         turn = self._answered(call, prompt, sampled, identity)
-        self._recognition.add(call.prompt, prompt.ids, turn.sampled.token_ids, turn.returned)
+        self._recognition.add(call.prompt, prompt, turn.sampled.token_ids, turn.returned)
         if self._turns and (prompt.parent is None or prompt.parent in self._continued_turns):
             self._counts.forked += 1
         elif prompt.stripped:
@@ -298,7 +298,7 @@ class OpenAttempt:
             raise RequestRefused(
                 "generation_timeout",
                 f"The sampler returned nothing within {seconds:.0f} s, {SLACK:g} times what its speed suggests.",
-                hint="The trainer's log says what it does.",
+                hint="Send it again: an update of the weights may have taken so long.",
             ) from None
         except BadArgument as wrong:
             raise RequestError(wrong.message, hint=wrong.hint) from None

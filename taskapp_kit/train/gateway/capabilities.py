@@ -27,7 +27,7 @@ class CapabilityIssuer:
         return f"{name}-{hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()[:MAC_CHARACTERS]}"
 
     def read(self, token: str) -> int | None:
-        """Return the number of the attempt; None for what this gateway did not issue. Takes the same time for each guess."""
+        """Return the number of the attempt; None for what this gateway did not issue. Compares in constant time."""
         if len(token) > MAX_TOKEN_CHARACTERS or not token.isascii():
             return None
         name, _, _ = token.partition("-")

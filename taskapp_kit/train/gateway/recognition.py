@@ -8,9 +8,9 @@ than those that were sampled.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from taskapp_kit.train.gateway.call_reader import ChatPrompt, TextPrompt
@@ -19,15 +19,31 @@ from taskapp_kit.train.rendering.renderer import Renderer
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    """A conversation up to some message, as digests: as it was, and without the outer blanks of its texts."""
+
+    as_it_was: bytes
+    stripped: bytes
+
+    def then(self, message: NormalMessage) -> Prefix:
+        """Return the prefix that is one message longer."""
+        same = message.text == message.text.strip() and self.stripped == self.as_it_was
+        as_it_was = _digest(self.as_it_was, message, message.text)
+        return Prefix(as_it_was, as_it_was if same else _digest(self.stripped, message, message.text.strip()))
+
+
+@dataclass(frozen=True, slots=True)
 class PromptIds:
     """A prompt as the sampler gets it.
 
-    parent: the index of the turn that it continues. stripped: that turn was recognised without outer blanks only.
+    parent: the index of the turn that it continues. stripped: that turn was recognised without outer blanks only. prefix:
+    the conversation, for `Recognition.add`.
     """
 
     ids: tuple[int, ...]
     parent: int | None = None
     stripped: bool = False
+    prefix: Prefix | None = None
 
 
 @dataclass(slots=True)
@@ -52,17 +68,17 @@ class Recognition:
     def add(
         self,
         prompt: ChatPrompt | TextPrompt,
-        prompt_ids: tuple[int, ...],
+        found: PromptIds,
         sampled_ids: tuple[int, ...],
         returned: dict[str, Any] | str,
     ) -> None:
-        """Remember a turn; it has the next index. returned: the message of a chat completion."""
+        """Remember a turn; it has the next index. found: from `prompt`. returned: the message of a chat completion."""
         index = len(self._ids)
-        self._ids.append(prompt_ids + sampled_ids)
-        if isinstance(returned, dict) and isinstance(prompt, ChatPrompt):
-            messages = normal_messages([*prompt.messages, returned])
-            self._as_returned[_chain(prompt.tools, messages)[-1]] = index
-            self._stripped[_chain(prompt.tools, map(_without_blanks, messages))[-1]] = index
+        self._ids.append(found.ids + sampled_ids)
+        if isinstance(returned, dict) and found.prefix is not None:
+            whole = found.prefix.then(*normal_messages([returned]))
+            self._as_returned[whole.as_it_was] = index
+            self._stripped[whole.stripped] = index
         elif isinstance(prompt, TextPrompt) and isinstance(prompt.given, str):
             # with the stop text, which the client was not sent but writes again if it goes on
             ended = bool(sampled_ids) and sampled_ids[-1] in self.renderer.stop_ids
@@ -70,17 +86,16 @@ class Recognition:
             self._texts[f"{prompt.given}{text}"] = index
 
     def _of_messages(self, prompt: ChatPrompt) -> PromptIds:
-        messages = normal_messages(prompt.messages)
-        if self._ids:
-            as_returned = _chain(prompt.tools, messages)
-            stripped = _chain(prompt.tools, map(_without_blanks, messages))
-            for length in range(len(messages), 0, -1):
-                for known, digests in ((self._as_returned, as_returned), (self._stripped, stripped)):
-                    parent = known.get(digests[length - 1])
-                    if parent is not None:
-                        ids = self.renderer.extend(self._ids[parent], prompt.messages[length:])
-                        return PromptIds(ids, parent, stripped=known is self._stripped)
-        return PromptIds(self.renderer.prompt(prompt.messages, prompt.tools))
+        prefixes = _prefixes(prompt)
+        whole = prefixes[-1]
+        for length in range(len(prefixes), 0, -1) if self._ids else ():
+            prefix = prefixes[length - 1]
+            exact = self._as_returned.get(prefix.as_it_was)
+            parent = self._stripped.get(prefix.stripped) if exact is None else exact
+            if parent is not None:
+                ids = self.renderer.extend(self._ids[parent], prompt.messages[length:])
+                return PromptIds(ids, parent, stripped=exact is None, prefix=whole)
+        return PromptIds(self.renderer.prompt(prompt.messages, prompt.tools), prefix=whole)
 
     def _of_text(self, given: str) -> PromptIds:
         known = max((text for text in self._texts if given.startswith(text)), key=len, default=None)
@@ -91,17 +106,14 @@ class Recognition:
         return PromptIds((*self._ids[index], *encode(given[len(known) :])), index)
 
 
-def _chain(tools: Sequence[dict[str, Any]], messages: Iterable[NormalMessage]) -> list[bytes]:
-    """A digest for each message, of the tools and all messages up to it."""
-    digest = hashlib.sha256(json.dumps(tools).encode()).digest()
-    found = []
-    for message in messages:
-        calls = [[call.name, call.arguments] for call in message.calls]
-        canonical = json.dumps([message.role, message.text, calls], sort_keys=True)
-        digest = hashlib.sha256(digest + canonical.encode()).digest()
-        found.append(digest)
-    return found
+def _prefixes(prompt: ChatPrompt) -> list[Prefix]:
+    """The prefix up to each message; all depend on the tools, which stand before the messages."""
+    tools = hashlib.sha256(json.dumps(prompt.tools).encode()).digest()
+    prefixes = itertools.accumulate(normal_messages(prompt.messages), Prefix.then, initial=Prefix(tools, tools))
+    return list(prefixes)[1:]
 
 
-def _without_blanks(message: NormalMessage) -> NormalMessage:
-    return replace(message, text=message.text.strip())
+def _digest(before: bytes, message: NormalMessage, text: str) -> bytes:
+    calls = [[call.name, call.arguments] for call in message.calls]
+    canonical = json.dumps([message.role, text, calls], sort_keys=True)
+    return hashlib.sha256(before + canonical.encode()).digest()

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from taskapp_kit.errors import RequestError
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused
 from taskapp_kit.net.peer import peer_of
@@ -181,7 +180,7 @@ class Gateway:
         except Exception as error:
             if attempt is not None:
                 attempt.count_refused()
-            response = ERRORS.response(_explained(error), "/r/{token}/v1")
+            response = ERRORS.response(error, "/r/{token}/v1")
         await response(scope, receive, send)
         if turn is not None:
             await asyncio.sleep(
@@ -238,9 +237,3 @@ def _without_token(body: dict[str, Any], attempt: OpenAttempt) -> dict[str, Any]
         return body
     replaced: dict[str, Any] = orjson.loads(encoded.replace(token, orjson.dumps(attempt.correlation_id)[1:-1]))
     return replaced
-
-
-def _explained(error: Exception) -> Exception:
-    if isinstance(error, RecursionError):
-        return RequestError("The arguments of a tool call are nested too deeply.", hint="Send flatter JSON.")
-    return error

@@ -26,7 +26,7 @@ def play(recognition: Recognition, turns: Any, change: Any) -> list[tuple[Any, t
         found = recognition.prompt(prompt)
         ids = (*sampled, END) if ended else tuple(sampled)
         returned = RENDERER.parse(ids)
-        recognition.add(prompt, found.ids, ids, returned)
+        recognition.add(prompt, found, ids, returned)
         played.append((found, found.ids + ids))
         messages += [change(returned), {"role": "user", "content": following}]
     return played
@@ -65,7 +65,7 @@ def test_other_tools_make_another_conversation() -> None:
     prompt = ChatPrompt((user,), (tool,))
     ids = (*b"Hi.", END)
     returned = RENDERER.parse(ids)
-    recognition.add(prompt, recognition.prompt(prompt).ids, ids, returned)  # type: ignore[arg-type]
+    recognition.add(prompt, recognition.prompt(prompt), ids, returned)  # type: ignore[arg-type]
     assert recognition.prompt(ChatPrompt((user, returned, user), (tool,))).parent == 0
     assert recognition.prompt(ChatPrompt((user, returned, user))).parent is None
 
@@ -79,6 +79,6 @@ def test_texts_that_go_on_keep_their_tokens(turns: Any) -> None:
         found = recognition.prompt(prompt)
         assert found.ids[: len(before)] == before
         assert found.parent == (index - 1 if index else None)
-        recognition.add(prompt, found.ids, tuple(sampled), TOKENIZER.decode(sampled))
+        recognition.add(prompt, found, tuple(sampled), TOKENIZER.decode(sampled))
         before = found.ids + tuple(sampled)
         given_text += TOKENIZER.decode(sampled) + following

@@ -415,7 +415,7 @@ def test_a_call_that_is_repeated_after_a_time_out_joins_its_generation() -> None
     async def scenario() -> AttemptRecord:
         async with client(sampler) as it:
             with pytest.raises(httpx.ReadTimeout):
-                await it.post({"messages": [USER]}, timeout=0.4)
+                await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.4))
             again = asyncio.create_task(it.chat(USER))
             await until_async(lambda: it.attempt.record().faithfulness.repeated == 1)
             sampler.release()
@@ -434,8 +434,9 @@ def test_an_answer_that_was_not_delivered_is_given_again_and_else_not_trained_on
         sampler.held = True
         async with client(sampler) as it:
             with pytest.raises(httpx.ReadTimeout):
-                await it.post({"messages": [USER]}, timeout=0.4)
-            await asyncio.sleep(0.2)  # the hang-up is noticed
+                await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.4))
+            (generation,) = it.attempt._running.values()
+            await until_async(lambda: not generation.waiting, what="the hang-up is noticed")
             sampler.release()
             await until_async(lambda: it.attempt.record().turns)
             assert it.attempt.record().turns[0].exclusion == "not_delivered"
@@ -485,7 +486,7 @@ def test_a_hang_up_frees_the_slot() -> None:
     async def scenario() -> AttemptRecord:
         async with client(sampler) as it:
             with pytest.raises(httpx.ReadTimeout):
-                await it.post({"messages": [USER]}, timeout=0.3)
+                await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.3))
             await until_async(lambda: sampler.cancelled == 1)
             sampler.release()
             await it.chat(USER)
