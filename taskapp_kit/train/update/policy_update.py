@@ -19,7 +19,7 @@ from taskapp_kit.errors import BadArgument, TrainingError
 from taskapp_kit.train.turns import TrainingRow
 from taskapp_kit.train.update.losses import row_means, token_losses
 from taskapp_kit.train.update.metrics import TokenStatistics, UpdateMetrics, joined, mean
-from taskapp_kit.train.update.micro_batches import ModelShape, plan_minibatches, predicted_positions
+from taskapp_kit.train.update.micro_batches import Minibatch, ModelShape, plan_minibatches, predicted_positions
 from taskapp_kit.train.update.settings import UpdateSettings
 
 
@@ -84,11 +84,7 @@ class PolicyUpdate:
         """
         started = perf_counter()
         self._check(rows)
-        settings = self.settings
-        order = derived_rng("update", settings.draw, self.version)
-        plan = plan_minibatches(
-            rows, settings.minibatches, settings.beta, self._shape, settings.micro_batch_bytes, order
-        )
+        plan = self.minibatches(rows)
         statistics = TokenStatistics()
         losses: list[float] = []
         norms: list[float] = []
@@ -139,6 +135,14 @@ class PolicyUpdate:
             age_mean=sum(ages) / len(ages) if ages else 0.0,
             age_largest=max(ages, default=0),
             seconds=perf_counter() - started,
+        )
+
+    def minibatches(self, rows: Sequence[TrainingRow]) -> list[Minibatch]:
+        """Return how the next `train_step` divides these rows, in whatever order they are."""
+        settings = self.settings
+        order = derived_rng("update", settings.draw, self.version)
+        return plan_minibatches(
+            rows, settings.minibatches, settings.beta, self._shape, settings.micro_batch_bytes, order
         )
 
     def _check(self, rows: Sequence[TrainingRow]) -> None:

@@ -12,9 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
-from taskapp_kit.contract.seeds import derived_rng  # noqa: E402
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow  # noqa: E402
-from taskapp_kit.train.update.micro_batches import ModelShape, plan_minibatches  # noqa: E402
 from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
 from taskapp_kit.train.update.settings import CLIP_RANGES, UpdateSettings  # noqa: E402
 from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
@@ -127,8 +125,9 @@ def test_later_minibatches_have_ratios_that_clip(loss: Any, clip: tuple[float, f
         learning_rate=2e-3, loss=loss, clip=clip, minibatches=3, micro_batch_bytes=2**18, largest_gradient_norm=math.inf
     )
     rows = random_rows(model, groups=5, size=4)
-    steps, metrics = steps_of(PolicyUpdate(same_model(model), settings), rows)
-    plan = plan_minibatches(rows, 3, 0.0, ModelShape.of(model.config), 2**18, derived_rng("update", "", 0))
+    update = PolicyUpdate(same_model(model), settings)
+    plan = update.minibatches(rows)
+    steps, metrics = steps_of(update, rows)
     assert len(steps) == 3
     assert 0.05 < metrics.clip_share < 0.95
     for (before, gradients), minibatch in zip(steps, plan, strict=True):
@@ -149,8 +148,9 @@ def test_rows_of_another_sampler_are_weighted_and_the_old_policy_is_the_updates_
         learning_rate=1e-3, loss=loss, clip=(0.05, 0.06), minibatches=minibatches, largest_gradient_norm=math.inf
     )
     rows = random_rows(sampler)
-    steps, metrics = steps_of(PolicyUpdate(same_model(model), settings), rows)
-    plan = plan_minibatches(rows, minibatches, 0.0, ModelShape.of(model.config), 2**30, derived_rng("update", "", 0))
+    update = PolicyUpdate(same_model(model), settings)
+    plan = update.minibatches(rows)
+    steps, metrics = steps_of(update, rows)
     assert not metrics.sampler_agrees
     assert metrics.mismatch_mean > 0.01
     assert metrics.effective_share < 0.999
