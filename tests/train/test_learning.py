@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch", reason="needs the train extra: make test-tr
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
 from taskapp_kit.contract.seeds import derived_rng  # noqa: E402
+from taskapp_kit.train.rows import RowOptions, TrainingEpisode, training_batch  # noqa: E402
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
-from taskapp_kit.train.turns import NOT_SAMPLED, Sampled, TrainingRow  # noqa: E402
+from taskapp_kit.train.turns import RecordedTurn, Sampled  # noqa: E402
 from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
 from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
 from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
@@ -29,6 +30,22 @@ def rewarded(state: int) -> int:
     return 20 + 3 * state
 
 
+def prompt(state: int) -> tuple[int, ...]:
+    return (1, 2 + state)
+
+
+def recorded(state: int, answer: Sampled) -> RecordedTurn:
+    return RecordedTurn(
+        prompt(state),
+        answer.token_ids,
+        answer.log_probs,
+        answer.version,
+        answer.finish_reason,
+        answer.seconds,
+        delivered=True,
+    )
+
+
 async def curve(settings: UpdateSettings, iterations: int, shuffled: bool = False, **options: Any) -> list[float]:
     """The mean reward of each iteration; every answer is two tokens, of which the first counts."""
     model = tiny_model(spread=0.05)
@@ -40,7 +57,7 @@ async def curve(settings: UpdateSettings, iterations: int, shuffled: bool = Fals
             answers: list[Sampled] = await asyncio.gather(
                 *[
                     sampler.sample(
-                        (1, 2 + state),
+                        prompt(state),
                         max_tokens=2,
                         temperature=1.0,
                         stop_ids=frozenset({0}),
@@ -56,21 +73,16 @@ async def curve(settings: UpdateSettings, iterations: int, shuffled: bool = Fals
             means.append(statistics.fmean(rewards))
             if shuffled:
                 derived_rng("shuffled", iteration).shuffle(rewards)
-            rows = []
-            for (state, sample), answer, reward in zip(places, answers, rewards, strict=True):
-                group = rewards[state * GROUP : (state + 1) * GROUP]
-                sampled = len(answer.token_ids)
-                rows.append(
-                    TrainingRow(
-                        ids=(1, 2 + state, *answer.token_ids),
-                        mask=(False, False) + (True,) * sampled,
-                        log_probs=(0.0, 0.0, *answer.log_probs),
-                        versions=(NOT_SAMPLED, NOT_SAMPLED) + (answer.version,) * sampled,
-                        advantages=(0.0, 0.0) + (reward - statistics.fmean(group),) * sampled,
-                        group=str(state),
-                        rollout=f"{state}/{sample}",
-                    )
+            episodes = [
+                TrainingEpisode(
+                    rollout=f"{state}/{sample}",
+                    group=str(state),
+                    turns=(recorded(state, answer),),
+                    reward=reward,
                 )
+                for (state, sample), answer, reward in zip(places, answers, rewards, strict=True)
+            ]
+            rows = training_batch(episodes, RowOptions()).rows
             metrics = update.train_step(rows)
             assert metrics.sampler_agrees or metrics.rows == 0
             await sampler.swap(update.model.state_dict(), update.version)
