@@ -139,11 +139,13 @@ def test_later_minibatches_have_ratios_that_clip(loss: Any, clip: tuple[float, f
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])
+@pytest.mark.parametrize("spread", [0.17, 0.4])
 @pytest.mark.parametrize("loss", ["gspo", "grpo"])
 def test_rows_of_another_sampler_are_weighted_and_the_old_policy_is_the_updates_own(
-    loss: Any, minibatches: int
+    loss: Any, spread: float, minibatches: int
 ) -> None:
-    model, sampler = tiny_model(), tiny_model(seed=0, spread=0.17)
+    """A near sampler, and one so far that weights are cut at 2."""
+    model, sampler = tiny_model(), tiny_model(seed=0, spread=spread)
     settings = UpdateSettings(
         learning_rate=1e-3, loss=loss, clip=(0.05, 0.06), minibatches=minibatches, largest_gradient_norm=math.inf
     )
