@@ -81,7 +81,7 @@ INSIDE = {
     ),
     "deploy": ({"health_check", "packaging"}, {"modal", "tunnel"}, {"local"}),
     "testing": ({"mock_model"}, {"doctor", "play_once"}, {"__init__", "pytest_plugin"}),
-    "train": ({"advantages", "rendering", "turns"}, {"gateway", "rows", "sampler", "update"}),
+    "train": ({"advantages", "rendering", "turns"}, {"gateway", "rows", "sampler", "update"}, {"driver"}),
 }
 """The same within the packages that have packages of their own."""
 

@@ -49,7 +49,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One point of a metric. step: the iteration, from 1."""
+    """One point of a metric. step: the iteration, from 1; 0 for an evaluation before the first."""
 
     name: str
     value: float

@@ -40,9 +40,14 @@ async def missing(plan: JobPlan, task_app: OpenedTaskApp) -> list[str]:
     ]
 
 
+def playable_policies(described: Any) -> list[str]:
+    """Return the names of the policies that the task app plays itself, from `GET /task_info`; [] where it lists none."""
+    return _names(_table(described, "inference").get("policies"))
+
+
 def _policy(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
     """Check the policy. Beside a model's address `rollout.policy_name` is only a label."""
-    policies = _names(_table(described, "inference").get("policies"))
+    policies = playable_policies(described)
     if not plan.names_a_player:
         if RANDOM in policies:
             return []

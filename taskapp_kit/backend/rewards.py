@@ -157,6 +157,24 @@ def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
     return {**common, OTHERS: rest} if rest else common
 
 
+def too_many_failed(
+    failed: Sequence[RolloutOutcome], earlier: int, earlier_causes: Mapping[str, int], *, planned: int, share: float
+) -> str | None:
+    """Return one sentence or two when a greater share of the rollouts failed; None otherwise.
+
+    failed: those of the present unit. earlier, earlier_causes: the number of those before, and their `causes`. planned:
+    rollouts up to the end of the present unit.
+    """
+    count = earlier + len(failed)
+    if not failed or count <= share * planned:
+        return None
+    (code, _), *_ = Counter((one.code, one.boundary) for one in failed).most_common(1)
+    example = next(one for one in reversed(failed) if (one.code, one.boundary) == code)
+    counts = causes(earlier_causes, (one.boundary or one.code for one in failed))
+    shares = ", ".join(f"{cause} {number}" for cause, number in counts.items())
+    return f"{count} of {planned} rollouts failed ({shares}), more than {share:.0%}. {example.message}"
+
+
 def summarise(rollouts: Sequence[RolloutOutcome]) -> Summary:
     """Return the statistics. A group is the rollouts with the same place."""
     rewards = [one.reward for one in rollouts if one.reward is not None]

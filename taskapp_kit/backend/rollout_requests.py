@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from taskapp_kit.backend.engine import Phase, RolloutOutcome
 from taskapp_kit.backend.rewards import UnreadableRollout, check_echo, reward_of
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit
-from taskapp_kit.backend.seeds import SeedRange, cycled, draw
+from taskapp_kit.backend.seeds import SeedRange, cycled, draw, ranges_of
 from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import JobTimeout, TaskAppError, TaskAppUnreachable
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 
 STATUSES = ("terminated", "truncated")
+UNREADABLE = "unreadable_answer"
+"""The code of a rollout whose response is not that of a rollout."""
 MAX_MESSAGE = 1000
 MAX_ID = 128
 
@@ -43,13 +45,27 @@ class RolloutRequester:
     task_app: OpenedTaskApp
     ranges: tuple[SeedRange, SeedRange] | None
 
-    async def play(self, unit: Unit, asked: RolloutTarget) -> RolloutOutcome:
-        """Request the rollout and read the response; a failure is part of the outcome."""
+    async def play(
+        self,
+        unit: Unit,
+        asked: RolloutTarget,
+        *,
+        key: str | None = None,
+        inference_url: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> RolloutOutcome:
+        """Request the rollout and read the response; a failure is part of the outcome.
+
+        key: None for the one that follows from its place. inference_url: of the model that plays; None for the plan's own.
+        timeout_seconds: None for the client's own.
+        """
         began = time.monotonic()
-        blank = RolloutOutcome(unit.phase, unit.number, asked.place, asked.sample, asked.seed, "failed")
-        key = f"{self.job_id}.{unit.phase}.{unit.number}.{asked.place}.{asked.seed}.{asked.sample}"
+        blank = blank_outcome(unit, asked)
+        key = key or f"{self.job_id}.{unit.phase}.{unit.number}.{asked.place}.{asked.seed}.{asked.sample}"
         try:
-            answer = await self.task_app.rollout(self._request(unit, asked, key), idempotency_key=key)
+            answer = await self.task_app.rollout(
+                self._request(unit, asked, key, inference_url), idempotency_key=key, timeout_seconds=timeout_seconds
+            )
             check_echo(answer, self.job_id, key)
             reward = reward_of(answer, self.plan.blend)
         except TaskAppError as found:
@@ -61,7 +77,7 @@ class RolloutRequester:
         except JobTimeout as error:
             played = replace(blank, boundary="timeout", code="too_long", message=shortened(error.message))
         except UnreadableRollout as error:
-            played = replace(blank, code="unreadable_answer", message=f"A rollout cannot be read: {error}.")
+            played = replace(blank, code=UNREADABLE, message=f"A rollout cannot be read: {error}.")
         else:
             status, named = answer.get("status"), answer.get("rollout_id")
             rollout_id = self.task_app.cleaned(named) if isinstance(named, str) and len(named) <= MAX_ID else ""
@@ -73,8 +89,8 @@ class RolloutRequester:
             )
         return replace(played, seconds=time.monotonic() - began)
 
-    def _request(self, unit: Unit, asked: RolloutTarget, key: str) -> dict[str, Any]:
-        """Return the body of `POST /rollout`; it is always the same for the same place."""
+    def _request(self, unit: Unit, asked: RolloutTarget, key: str, inference_url: str | None) -> dict[str, Any]:
+        """Return the body of `POST /rollout`; it is always the same for the same place, key and address."""
         plan = self.plan
         config = dict(plan.env_config)
         drawn_from = self._range(unit.phase)
@@ -84,6 +100,8 @@ class RolloutRequester:
         if plan.env_name is not None:
             env["env_name"] = plan.env_name
         policy_config = {**plan.policy_config, "sample": asked.sample, "trace_correlation_id": key}
+        if inference_url is not None:
+            policy_config["inference_url"] = inference_url
         policy: dict[str, Any] = {"config": policy_config}
         if plan.policy_name is not None:
             policy["policy_name"] = plan.policy_name
@@ -124,6 +142,26 @@ class RolloutRequester:
     def _known_range(self, phase: Phase) -> SeedRange:
         assert self.ranges is not None, "they were asked for when the job began"
         return self.ranges[0 if phase == "train" else 1]
+
+
+def blank_outcome(unit: Unit, asked: RolloutTarget) -> RolloutOutcome:
+    """Return the outcome of a rollout of which nothing is known; it counts as failed."""
+    return RolloutOutcome(unit.phase, unit.number, asked.place, asked.sample, asked.seed, "failed")
+
+
+async def environment_info(plan: JobPlan, task_app: OpenedTaskApp) -> Any:
+    """Return `GET /task_info` of the job's environment. Raises TaskAppError."""
+    return await task_app.task_info((), **({"environment": plan.env_name} if plan.env_name else {}))
+
+
+async def seed_ranges(plan: JobPlan, task_app: OpenedTaskApp) -> tuple[SeedRange, SeedRange] | None:
+    """Return the ranges of training and evaluation; None when the job gives all seeds. Raises TaskAppError."""
+    if plan.seeds is not None and (not plan.eval_instances or plan.eval_seeds is not None):
+        return None
+    wanted = plan.env_config.get("split")
+    found = ranges_of(await environment_info(plan, task_app), wanted if isinstance(wanted, str) else None)
+    train, evaluation = (replace(each, split=task_app.cleaned(each.split)) for each in found)
+    return train, evaluation
 
 
 def shortened(text: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,10 @@ from taskapp_kit.backend import job_events
 from taskapp_kit.backend.engine import CurvePoint, Event, JobDocument, JobOutcome, Ledger, RolloutOutcome
 from taskapp_kit.backend.job_check import RANDOM, missing
 from taskapp_kit.backend.job_events import NAME, NOTE, facts, listed
-from taskapp_kit.backend.rewards import causes, summarise
+from taskapp_kit.backend.rewards import causes, summarise, too_many_failed
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit, read_plan
-from taskapp_kit.backend.rollout_requests import RolloutRequester, RolloutTarget
-from taskapp_kit.backend.seeds import SeedRange, ranges_of
+from taskapp_kit.backend.rollout_requests import RolloutRequester, RolloutTarget, seed_ranges
+from taskapp_kit.backend.seeds import SeedRange
 from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import JobError
 
@@ -100,14 +99,9 @@ class _Run:
             "done": 0, "opened": False, "held": [], "failed": 0, "failures": {}, "finished": 0, "metrics": {},
         }  # fmt: skip
         events: list[Event] = []
-        described: Any = None
-        if plan.seeds is None or (plan.eval_instances and plan.eval_seeds is None):
-            query = {"environment": plan.env_name} if plan.env_name else {}
-            described = await self.task_app.task_info((), **query)
-        if described is not None:
-            wanted = plan.env_config.get("split")
-            ranges = ranges_of(described, wanted if isinstance(wanted, str) else None)
-            state["ranges"] = [{**asdict(found), "split": self.task_app.cleaned(found.split)} for found in ranges]
+        ranges = await seed_ranges(plan, self.task_app)
+        if ranges is not None:
+            state["ranges"] = [asdict(each) for each in ranges]
         if not plan.names_a_player:
             state["policy"] = RANDOM
             events.append(
@@ -174,16 +168,11 @@ class _Run:
         return made
 
     def _stop_when_hopeless(self, failed: Sequence[RolloutOutcome], planned: int) -> None:
-        count = self.state["failed"] + len(failed)
-        if count <= self.failed_share * planned:
-            return
-        (code, _), *_ = Counter((one.code, one.boundary) for one in failed).most_common(1)
-        example = next(one for one in reversed(failed) if (one.code, one.boundary) == code)
-        counts = causes(self.state["failures"], (one.boundary or one.code for one in failed))
-        shares = ", ".join(f"{cause} {number}" for cause, number in counts.items())
-        raise JobError(
-            f"{count} of {planned} rollouts failed ({shares}), more than {self.failed_share:.0%}. {example.message}"
+        found = too_many_failed(
+            failed, self.state["failed"], self.state["failures"], planned=planned, share=self.failed_share
         )
+        if found is not None:
+            raise JobError(found)
 
     async def _report(
         self, unit: Unit, over: Sequence[RolloutOutcome], seconds: float, *, evaluated_next: bool

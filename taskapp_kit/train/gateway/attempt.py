@@ -64,6 +64,11 @@ class Faithfulness:
     refused: int = 0
     repeated: int = 0
 
+    @property
+    def calls(self) -> int:
+        """All of them."""
+        return self.exact + self.continued + self.forked + self.refused + self.repeated
+
     def __add__(self, other: Faithfulness) -> Faithfulness:
         return Faithfulness(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
 

@@ -24,11 +24,18 @@ class Pace:
         self._busy_since = 0.0
         self._tokens = 0.0
         self._seconds = 0.0
+        self.sampled_tokens = 0
+        """Of all generations that have ended."""
 
     @property
     def tokens_per_second(self) -> float | None:
         """The measured speed; None before the first generation has ended."""
         return self._tokens / self._seconds if self._tokens and self._seconds else None
+
+    @property
+    def running(self) -> int:
+        """The number of generations under way."""
+        return len(self._wanted)
 
     def started(self, generation: object, max_tokens: int) -> float:
         """Note that a generation starts; return its deadline in seconds, which allows for all those that are running."""
@@ -45,6 +52,7 @@ class Pace:
         del self._wanted[generation]
         if tokens is None:
             return
+        self.sampled_tokens += tokens
         now = self._clock.monotonic()
         seconds, self._busy_since = now - self._busy_since, now
         kept = 0.5 ** (seconds / MEMORY_SECONDS)

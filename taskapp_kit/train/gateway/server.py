@@ -15,6 +15,7 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -54,6 +55,15 @@ def _openai_error(status: int, error: dict[str, Any]) -> dict[str, Any]:
 ERRORS = ErrorWriter("The gateway", log, stored="a turn", routes="docs/architecture.md", shape=_openai_error)
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayActivity:
+    """What a gateway has done since it started. calls: requests in open attempts. running: generations under way."""
+
+    calls: int
+    sampled_tokens: int
+    running: int
+
+
 class Gateway:
     """Serves between `start` and `stop`, or inside `with`. Attempts are opened from one event loop, the driver's.
 
@@ -80,6 +90,7 @@ class Gateway:
         self._attempts: dict[int, OpenAttempt] = {}
         self._slots = asyncio.Semaphore(max_open_attempts)
         self._warned: set[str] = set()
+        self._calls = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server = BackgroundServer(self._app, host=host, port=port)
         self._url = (public_url or self._server.url).rstrip("/")
@@ -93,6 +104,10 @@ class Gateway:
     def tokens_per_second(self) -> float | None:
         """What the sampler generates for all attempts together; None before the first generation has ended."""
         return self._pace.tokens_per_second
+
+    def activity(self) -> GatewayActivity:
+        """Return what has been done so far. May be called in any thread."""
+        return GatewayActivity(self._calls, self._pace.sampled_tokens, self._pace.running)
 
     def start(self) -> None:
         """Start serving. Raises RuntimeError if the server does not start."""
@@ -208,6 +223,7 @@ class Gateway:
     async def _turn(
         self, attempt: OpenAttempt, route: Route, scope: Scope, receive: Receive
     ) -> tuple[GatewayCall, AnsweredTurn]:
+        self._calls += 1
         attempt.count_call()
         body = await read_json(scope, receive, MAX_BODY_BYTES, max_values=MAX_BODY_VALUES)
         call = read_call(route, _without_token(body, attempt))

@@ -18,9 +18,10 @@ from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.errors import BadArgument, TrainingError
 from taskapp_kit.train.turns import TrainingRow
 from taskapp_kit.train.update.losses import row_means, token_losses
-from taskapp_kit.train.update.metrics import TokenStatistics, UpdateMetrics, joined, mean
+from taskapp_kit.train.update.metrics import UpdateMetrics
 from taskapp_kit.train.update.micro_batches import Minibatch, ModelShape, plan_minibatches, predicted_positions
 from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.statistics import TokenStatistics, joined, mean
 
 
 class PaddedRows:

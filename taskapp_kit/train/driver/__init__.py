@@ -1,0 +1,11 @@
+"""Trains a policy with the rollouts of a task app: `job_driver.JobDriver`.
+
+settings         deadlines, limits, and how turns become rows
+schedule         the order of iterations and evaluations
+rollouts         one rollout as attempts at the gateway; stragglers
+watchdog         ends what does not move
+reports          events, metric points and latest numbers
+learner          the interface of what learns from rows
+policy_learner   the learner with torch
+job_driver       iterations from the first evaluation to the end
+"""

@@ -1,0 +1,197 @@
+"""A training job: evaluation 0, then iterations, each of which plays groups of rollouts and makes one update.
+
+    seeds -> rollouts at the gateway -> turns and rewards -> rows -> update -> the sampler's new weights
+
+A rollout that failed has no reward, and its group is compared without it. All progress is in the ledger: `run` goes on
+from the state that it reported last, with the weights of that moment.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.backend.engine import CurvePoint, JobOutcome, Ledger, RolloutOutcome
+from taskapp_kit.backend.job_check import playable_policies
+from taskapp_kit.backend.rewards import causes, summarise, too_many_failed
+from taskapp_kit.backend.rollout_plan import JobPlan, Unit
+from taskapp_kit.backend.rollout_requests import RolloutRequester, environment_info, seed_ranges
+from taskapp_kit.backend.seeds import SeedRange
+from taskapp_kit.errors import JobError
+from taskapp_kit.train.driver import reports
+from taskapp_kit.train.driver.learner import Learner
+from taskapp_kit.train.driver.rollouts import NO_MODEL_CALLS, GatewayRollouts, PlayedRollout
+from taskapp_kit.train.driver.schedule import rollout_count, unit_at, unit_count
+from taskapp_kit.train.driver.settings import DriverSettings
+from taskapp_kit.train.gateway.answers import MODEL
+from taskapp_kit.train.gateway.server import Gateway
+from taskapp_kit.train.rows import TrainingBatch, TrainingEpisode, training_batch
+
+if TYPE_CHECKING:
+    from taskapp_kit.backend.opened_task_app import OpenedTaskApp
+
+LISTED = 500
+"""Number of iterations and of evaluations in the results, the last ones; the events have them all."""
+
+
+@dataclass(slots=True)
+class JobDriver:
+    """One job. The gateway's sampler and the learner share a policy; at most `plan.at_once` of its attempts are open."""
+
+    job_id: str
+    plan: JobPlan
+    task_app: OpenedTaskApp
+    gateway: Gateway
+    learner: Learner
+    ledger: Ledger
+    settings: DriverSettings
+    _state: dict[str, Any] = field(default_factory=dict, init=False)
+
+    async def run(self, state: Mapping[str, Any]) -> JobOutcome:
+        """Run the job from `state`, empty at first, to its end.
+
+        Raises JobError when too many rollouts fail, no rollout of an iteration calls the model, or nothing moves;
+        TaskAppError when the task app does not describe itself; TrainingError.
+        """
+        self._state = dict(state)
+        if not self._state:
+            await self._begin()
+        stored = self._state["ranges"]
+        ranges = None if stored is None else (SeedRange(**stored[0]), SeedRange(**stored[1]))
+        requester = RolloutRequester(self.job_id, self._played_plan(), self.task_app, ranges)
+        player = GatewayRollouts(requester, self.gateway, self.settings)
+        try:
+            for index in range(self._state["done"], unit_count(self.plan)):
+                await self._unit(index, player)
+        finally:
+            await player.aclose()
+        return await self._outcome()
+
+    async def _begin(self) -> None:
+        ranges = await seed_ranges(self.plan, self.task_app)
+        playable = playable_policies(await environment_info(self.plan, self.task_app))
+        unsent = [name for name in (self.plan.policy_name,) if name in playable]
+        unsent += [self.plan.policy_config["policy"]] if self.plan.policy_config.get("policy") is not None else []
+        state = {
+            "done": 0,
+            "held": [],
+            "failed": 0,
+            "failures": {},
+            "finished": 0,
+            "metrics": {},
+            "ranges": None if ranges is None else [asdict(each) for each in ranges],
+            "label": None if self.plan.policy_name in playable else self.plan.policy_name,
+            "stragglers": {"given_up": 0, "ended": 0, "scored": 0, "reward": 0.0},
+        }
+        warnings = [reports.policy_left_out(self.task_app.cleaned(str(name))) for name in dict.fromkeys(unsent)]
+        begun = reports.begun(self.plan, self._temperature("eval"))
+        await self.ledger.report(begun, *warnings, state=state, total=rollout_count(self.plan))
+        self._state = state
+
+    def _played_plan(self) -> JobPlan:
+        """The plan without a policy that the task app would play in place of the model."""
+        config = {name: value for name, value in self.plan.policy_config.items() if name != "policy"}
+        return replace(self.plan, policy_name=self._state["label"], policy_config={"model": MODEL, **config})
+
+    async def _unit(self, index: int, player: GatewayRollouts) -> None:
+        unit = unit_at(self.plan, index)
+        if unit.phase == "eval":
+            await self.ledger.report(reports.evaluation_started(unit, self.plan.size(unit)))
+        began, tokens = time.monotonic(), self.gateway.activity().sampled_tokens
+        try:
+            played = await self._play(unit, player)
+        except JobError:
+            await self.ledger.report(points=[CurvePoint(**point) for point in self._state["held"]])
+            raise
+        report = reports.UnitReport(
+            unit,
+            summarise([each.outcome for each in played]),
+            played,
+            seconds=time.monotonic() - began,
+            sampled_tokens=self.gateway.activity().sampled_tokens - tokens,
+            late=player.take_late(),
+        )
+        if unit.phase == "train":
+            report = await self._learn(report)
+        following = index + 1 < unit_count(self.plan) and unit_at(self.plan, index + 1).phase == "eval"
+        await self._report(report, evaluated_next=following)
+
+    async def _play(self, unit: Unit, player: GatewayRollouts) -> list[PlayedRollout]:
+        state = self._state
+        failed: list[RolloutOutcome] = []
+        planned = state["finished"] + self.plan.size(unit)
+
+        async def ended(played: PlayedRollout) -> PlayedRollout:
+            outcome = await self.ledger.store(played.outcome)
+            if outcome.failed:
+                failed.append(outcome)
+                found = too_many_failed(
+                    failed, state["failed"], state["failures"], planned=planned, share=self.settings.failed_share
+                )
+                if found is not None:
+                    raise JobError(found)
+            return replace(played, outcome=outcome)
+
+        played = await player.play(unit, ended)
+        if all(each.outcome.code == NO_MODEL_CALLS for each in played):
+            raise JobError(f"No rollout of {unit.phase} {unit.number} called the model. {played[0].outcome.message}")
+        return played
+
+    async def _learn(self, report: reports.UnitReport) -> reports.UnitReport:
+        batch = self._batch(report)
+        return replace(report, batch=batch, update=await self.learner.learn(batch.rows) if batch.rows else None)
+
+    def _batch(self, report: reports.UnitReport) -> TrainingBatch:
+        number = report.unit.number
+        return training_batch(
+            [
+                TrainingEpisode(
+                    rollout=f"{number}.{each.outcome.place}.{each.outcome.sample}",
+                    group=f"{number}.{each.outcome.place}",
+                    turns=() if each.record is None else each.record.turns,
+                    reward=each.outcome.reward,
+                )
+                for each in report.played
+            ],
+            self.settings.rows,
+        )
+
+    async def _report(self, report: reports.UnitReport, *, evaluated_next: bool) -> None:
+        """Store the unit. Points wait for those of an evaluation that follows: both have one step."""
+        state = self._state
+        points = [CurvePoint(**point) for point in state["held"]] + report.points()
+        rewards = [each.reward for each in report.late if each.reward is not None]
+        counts = state["stragglers"]
+        state = {
+            **state,
+            "done": state["done"] + 1,
+            "held": [asdict(point) for point in points] if evaluated_next else [],
+            "failed": state["failed"] + report.summary.failed,
+            "failures": causes(state["failures"], report.summary.failures),
+            "finished": state["finished"] + len(report.played),
+            "metrics": reports.latest(report, state["metrics"]),
+            "stragglers": {
+                "given_up": counts["given_up"] + report.stragglers,
+                "ended": counts["ended"] + len(report.late),
+                "scored": counts["scored"] + len(rewards),
+                "reward": counts["reward"] + math.fsum(rewards),
+            },
+        }
+        event = report.event(self.plan, self._temperature(report.unit.phase))
+        await self.ledger.report(event, points=[] if evaluated_next else points, state=state, metrics=state["metrics"])
+        self._state = state
+
+    def _temperature(self, phase: str) -> float:
+        settings = self.settings
+        if phase == "eval" and settings.evaluation_temperature is not None:
+            return settings.evaluation_temperature
+        return settings.generation.temperature
+
+    async def _outcome(self) -> JobOutcome:
+        steps = await self.ledger.last_data("rl.train.step", last=LISTED)
+        evaluations = await self.ledger.last_data("rl.eval.summary", last=LISTED)
+        found = reports.results(steps, evaluations, self._state)
+        return JobOutcome(found["final_reward"], self._state["metrics"], found)

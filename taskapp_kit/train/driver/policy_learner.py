@@ -1,0 +1,29 @@
+"""The learner with torch: an update on a thread, and its weights into the sampler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
+from taskapp_kit.train.turns import TrainingRow
+from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.update.policy_update import PolicyUpdate
+
+
+class PolicyLearner:
+    """See `learner.Learner`. The sampler has a model of its own, of the same architecture and version."""
+
+    def __init__(self, update: PolicyUpdate, sampler: TransformersSampler) -> None:
+        self._update, self._sampler = update, sampler
+
+    async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
+        """Make one update and swap the sampler's weights. A call that is cancelled returns when the update has ended."""
+        updating = asyncio.ensure_future(asyncio.to_thread(self._update.train_step, rows))
+        try:
+            metrics = await asyncio.shield(updating)
+        except asyncio.CancelledError:
+            await asyncio.wait((updating,))  # a thread cannot be stopped, and nobody else may use the model meanwhile
+            raise
+        await self._sampler.swap(self._update.model.state_dict(), metrics.version)
+        return metrics

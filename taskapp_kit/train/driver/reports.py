@@ -1,0 +1,208 @@
+"""The events, metric points and latest numbers of a training job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from taskapp_kit.backend import job_events
+from taskapp_kit.backend.engine import CurvePoint, Event, RolloutOutcome
+from taskapp_kit.backend.rewards import Summary
+from taskapp_kit.backend.rollout_plan import JobPlan, Unit
+from taskapp_kit.contract.words import counted
+from taskapp_kit.train.driver.rollouts import STRAGGLER, PlayedRollout
+from taskapp_kit.train.driver.schedule import rollout_count
+from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
+from taskapp_kit.train.rows import TrainingBatch
+from taskapp_kit.train.update.metrics import UpdateMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class UnitReport:
+    """One iteration or evaluation that is over. seconds: of its rollouts. sampled_tokens: by the gateway meanwhile.
+
+    late: stragglers of earlier iterations that have ended since. batch, update: None for an evaluation; update also where
+    no row was left to learn from.
+    """
+
+    unit: Unit
+    summary: Summary
+    played: Sequence[PlayedRollout]
+    seconds: float
+    sampled_tokens: int
+    late: Sequence[RolloutOutcome] = ()
+    batch: TrainingBatch | None = None
+    update: UpdateMetrics | None = None
+
+    @property
+    def stragglers(self) -> int:
+        """The number of rollouts without which the iteration went on."""
+        return sum(each.outcome.code == STRAGGLER for each in self.played)
+
+    def values(self) -> dict[str, float | None]:
+        """Return the numbers beside the reward; None for those that are undefined."""
+        records = [each.record for each in self.played if each.record is not None]
+        turns = [turn for record in records for turn in record.turns]
+        ended = len(self.played) - self.stragglers
+        values: dict[str, float | None] = {
+            "failed_share": self.summary.failed / len(self.played),
+            "truncated_share": sum(turn.finish_reason == "length" for turn in turns) / len(turns) if turns else None,
+            "truncated_rollouts": sum(each.outcome.status == "truncated" for each in self.played),
+            "turns": len(turns) / ended if ended else None,
+            "sampled_tokens": sum(len(turn.token_ids) for turn in turns) / ended if ended else None,
+            "tokens_per_second": self.sampled_tokens / self.seconds if self.seconds else None,
+        }
+        counts = faithfulness(records)
+        values |= {f"calls_{item.name}": getattr(counts, item.name) for item in fields(counts)}
+        if self.unit.phase == "eval":
+            return values
+        rewards = [each.reward for each in self.late if each.reward is not None]
+        values |= {
+            "stragglers": self.stragglers,
+            "late": len(self.late),
+            "late_reward": sum(rewards) / len(rewards) if rewards else None,
+        }
+        if self.batch is not None:
+            values |= {
+                "rows": len(self.batch.rows),
+                "forks": self.batch.forks,
+                "turns_left_out": self.batch.excluded.total(),
+            }
+        if self.update is not None:
+            values |= update_values(self.update)
+        return values
+
+    def points(self) -> list[CurvePoint]:
+        """Return the metric points; undefined numbers are left out."""
+        prefix = "eval_" if self.unit.phase == "eval" else ""
+        return job_events.points(self.unit, self.summary, self.seconds) + [
+            CurvePoint(prefix + name, float(value), self.unit.number, self.unit.phase, self.unit.epoch)
+            for name, value in self.values().items()
+            if value is not None
+        ]
+
+    def event(self, plan: JobPlan, temperature: float) -> Event:
+        """Return the event of the unit's end. temperature: of its generations."""
+        unit, found, update = self.unit, self.summary, self.update
+        if unit.phase == "eval":
+            text = f"Evaluation after iteration {unit.number} of {plan.iterations}: {found.words()}."
+        else:
+            learned = "No row was left to learn from" if update is None else f"Update {update.version} made"
+            text = f"Iteration {unit.number} of {plan.iterations}: {found.words()}. {learned}."
+        return Event(
+            "rl.train.step" if unit.phase == "train" else "rl.eval.summary",
+            text,
+            "warning" if found.failed else "info",
+            {
+                "step": unit.number,
+                "iteration": unit.number,
+                "epoch": unit.epoch,
+                "reward": found.mean,
+                "reward_stderr": found.stderr,
+                "seeds": found.seeds,
+                "reward_spread": found.spread,
+                "rollouts": found.rollouts,
+                "scored": found.scored,
+                "undefined": found.undefined,
+                "failed": found.failed,
+                "failures": dict(found.failures),
+                "groups_without_spread": found.flat_groups if unit.phase == "train" else None,
+                "seconds": round(self.seconds, 3),
+                "temperature": temperature,
+                "version": None if update is None else update.version,
+            },
+        )
+
+
+def faithfulness(records: Sequence[AttemptRecord]) -> Faithfulness:
+    """Return the counts of all calls of these attempts."""
+    total = Faithfulness()
+    for record in records:
+        total += record.faithfulness
+    return total
+
+
+def update_values(update: UpdateMetrics) -> dict[str, float | None]:
+    """Return the numbers of an update by the names of their points."""
+    return {
+        "loss": update.loss,
+        "kl": update.kl,
+        "entropy": update.entropy,
+        "clip_fraction": update.clip_share,
+        "gradient_norm": update.gradient_norm,
+        "update_tokens": update.tokens,
+        "update_seconds": update.seconds,
+        "log_prob_mismatch": update.mismatch_mean,
+        "effective_share": update.effective_share,
+        "age": update.age_largest,
+        "version": update.version,
+    }
+
+
+def begun(plan: JobPlan, evaluation_temperature: float) -> Event:
+    """Return the event of a job's start."""
+    return Event(
+        "rl.train.started",
+        f"{counted(rollout_count(plan), 'rollout')} in {counted(plan.iterations, 'iteration')} of "
+        f"{counted(plan.groups, 'group')} of {plan.samples}, at most {plan.at_once} at once.",
+        data={
+            "iterations": plan.iterations,
+            "groups": plan.groups,
+            "group_size": plan.samples,
+            "rollouts": rollout_count(plan),
+            "at_once": plan.at_once,
+            "reward": plan.blend.words() if plan.blend else "the task app's own reward",
+            "evaluations": plan.evaluations + bool(plan.eval_instances),
+            "evaluation_temperature": evaluation_temperature,
+        },
+    )
+
+
+def policy_left_out(name: str) -> Event:
+    """Return the warning that a policy of the task app is not requested."""
+    return Event(
+        "rl.job.warning",
+        f"The task app would play its own policy `{name}` in place of the model that is trained; the name is not sent.",
+        "warning",
+        {"policy": name},
+    )
+
+
+def evaluation_started(unit: Unit, rollouts: int) -> Event:
+    """Return the event of an evaluation's start."""
+    return Event(
+        "rl.eval.started",
+        f"Evaluation after iteration {unit.number}: {counted(rollouts, 'rollout')}.",
+        data={"step": unit.number, "iteration": unit.number, "rollouts": rollouts},
+    )
+
+
+def latest(report: UnitReport, before: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the job's latest numbers; failed and undefined count all rollouts so far."""
+    made = job_events.metrics(report.unit, report.summary, before)
+    if report.update is not None:
+        made |= {
+            name: value for name, value in update_values(report.update).items() if name in ("loss", "kl", "entropy")
+        }
+    return made
+
+
+def results(
+    steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]], state: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the results of a job that has ended."""
+    last = (evaluations or steps)[-1]
+    return {
+        "final_reward": last["reward"],
+        "final_reward_of": "the last evaluation" if evaluations else "the last iteration",
+        "iterations": [job_events.listed(unit) for unit in steps],
+        "evaluations": [job_events.listed(unit) for unit in evaluations],
+        "rollouts": {
+            "played": state["finished"],
+            "failed": state["failed"],
+            "undefined": state["metrics"].get("undefined", 0),
+            "failures": state["failures"],
+        },
+        "stragglers": dict(state["stragglers"]),
+    }

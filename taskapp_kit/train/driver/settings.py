@@ -1,0 +1,47 @@
+"""The settings of a training job that its plan (`backend.rollout_plan`) does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from taskapp_kit.errors import BadArgument
+from taskapp_kit.train.gateway.attempt import AttemptSettings
+from taskapp_kit.train.rows import RowOptions
+
+ROLLOUT_SECONDS = 3600.0
+STRAGGLER_SECONDS = 1800.0
+STALL_SECONDS = 900.0
+FAILED_SHARE = 0.5
+ATTEMPTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """How rollouts are played and learned from.
+
+    evaluation_temperature: None for that of training. rollout_seconds: after which an attempt is given up as failed.
+    straggler_seconds: after which an iteration goes on without a rollout, counted from the opening of its first attempt;
+    evaluations wait. stall_seconds: the job fails when no rollout ends and no model is called for so long. failed_share:
+    the job fails when a greater share of its rollouts failed. attempts: at a rollout that failed outside of its episode.
+    incarnation: grows by one each time the job is resumed.
+    """
+
+    generation: AttemptSettings
+    rows: RowOptions = field(default_factory=RowOptions)
+    evaluation_temperature: float | None = None
+    rollout_seconds: float = ROLLOUT_SECONDS
+    straggler_seconds: float = STRAGGLER_SECONDS
+    stall_seconds: float = STALL_SECONDS
+    failed_share: float = FAILED_SHARE
+    attempts: int = ATTEMPTS
+    incarnation: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rows.credit == "turn":
+            raise BadArgument(
+                'credit = "turn" needs a reward for each call of the model; a task app answers with one for the episode. '
+                'Expected credit = "episode".'
+            )
+        for name in ("rollout_seconds", "straggler_seconds", "stall_seconds", "attempts"):
+            if not getattr(self, name) > 0:
+                raise BadArgument(f"{name} is {getattr(self, name)}; expected a number above 0.")

@@ -1,0 +1,154 @@
+"""A training job on a real gateway, and what stands around it: a ledger in memory and a learner that only counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from taskapp_kit.backend.engine import CurvePoint, Event, JobOutcome, RolloutOutcome
+from taskapp_kit.backend.opened_task_app import OpenedTaskApp
+from taskapp_kit.backend.rollout_plan import JobPlan
+from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
+from taskapp_kit.train.driver.job_driver import JobDriver
+from taskapp_kit.train.driver.learner import Learner
+from taskapp_kit.train.driver.settings import DriverSettings
+from taskapp_kit.train.gateway.server import Gateway
+from taskapp_kit.train.turns import Sampler, TrainingRow
+from taskapp_kit.train.update.metrics import UpdateMetrics
+from tests.train.gateway.peers import RENDERER, SETTINGS
+
+JOB = "job-1"
+PLAN = JobPlan(
+    iterations=2,
+    per_epoch=2,
+    groups=2,
+    samples=3,
+    at_once=4,
+    env_name=None,
+    env_config={},
+    policy_name=None,
+    policy_config={},
+    ops=["agent", "env"] * 2,
+    seeds=None,
+)
+DRIVER = DriverSettings(SETTINGS, attempts=1)
+
+
+@dataclass
+class MemoryLedger:
+    """Stores all that is reported."""
+
+    events: list[Event] = field(default_factory=list)
+    points: list[CurvePoint] = field(default_factory=list)
+    rollouts: list[RolloutOutcome] = field(default_factory=list)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    states: list[Mapping[str, Any]] = field(default_factory=list)
+    total: int | None = None
+
+    async def report(
+        self,
+        *events: Event,
+        points: Sequence[CurvePoint] = (),
+        state: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, float | None] | None = None,
+        total: int | None = None,
+    ) -> None:
+        self.events += events
+        self.points += points
+        if state is not None:
+            self.state = state
+            self.states.append(state)
+        self.total = total or self.total
+
+    async def last_data(self, *types: str, last: int) -> list[Mapping[str, Any]]:
+        return [event.data for event in self.events if event.type in types][-last:]
+
+    async def store(self, rollout: RolloutOutcome) -> RolloutOutcome:
+        self.rollouts.append(rollout)
+        return rollout
+
+    async def stored(self, phase: str, iteration: int) -> list[RolloutOutcome]:
+        return [one for one in self.rollouts if (one.phase, one.iteration) == (phase, iteration)]
+
+    def curve(self, name: str) -> list[float]:
+        return [point.value for point in self.points if point.name == name]
+
+    def of(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event.type == kind]
+
+
+@dataclass
+class CountingLearner:
+    """Learns nothing: gives the sampler the next version. batches: the rows of each update."""
+
+    sampler: Any
+    batches: list[list[TrainingRow]] = field(default_factory=list)
+
+    async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
+        self.batches.append(list(rows))
+        self.sampler.version += 1
+        return UpdateMetrics(
+            version=self.sampler.version,
+            loss=0.5,
+            steps=1,
+            episodes=len({row.rollout for row in rows}),
+            rows=len(rows),
+            idle_rows=0,
+            tokens=sum(row.trained for row in rows),
+            gradient_norm=1.5,
+            entropy=2.5,
+            clip_share=0.25,
+            kl=None,
+            mismatch_mean=0.0,
+            mismatch_p99=0.0,
+            mismatch_largest=0.0,
+            effective_share=1.0,
+            sampler_agrees=True,
+            age_mean=0.0,
+            age_largest=0,
+            seconds=0.1,
+        )
+
+
+@dataclass
+class Driven:
+    """A job that has ended. error: what it raised. open_after: attempts at the gateway that were open afterwards."""
+
+    ledger: MemoryLedger
+    learner: Any
+    outcome: JobOutcome | None = None
+    error: Exception | None = None
+    open_after: int = -1
+
+
+async def drive(
+    url: str,
+    sampler: Sampler,
+    learner: Learner,
+    *,
+    plan: JobPlan = PLAN,
+    settings: DriverSettings = DRIVER,
+    key: str | None = None,
+    state: Mapping[str, Any] | None = None,
+    ledger: MemoryLedger | None = None,
+    with_gateway: Callable[[Gateway], None] = lambda gateway: None,
+) -> Driven:
+    """Run a job to its end. with_gateway: called when the gateway serves."""
+    driven = Driven(ledger or MemoryLedger(), learner)
+    shown = () if key is None else (key,)
+    with Gateway(sampler, RENDERER, max_open_attempts=plan.at_once) as gateway:
+        with_gateway(gateway)
+        async with OpenedTaskApp(url, key, TaskAppAddresses(local=True), shown, 0) as task_app:
+            driver = JobDriver(JOB, plan, task_app, gateway, learner, driven.ledger, settings)
+            try:
+                driven.outcome = await driver.run(state or {})
+            except Exception as error:
+                driven.error = error
+        driven.open_after = gateway.open_attempts
+    return driven
+
+
+def evaluated(plan: JobPlan = PLAN, **changes: Any) -> JobPlan:
+    """The plan with evaluations of two instances after every iteration."""
+    return replace(plan, **{"eval_every": 1, "eval_instances": 2, **changes})

@@ -1,0 +1,317 @@
+"""The loop of a training job, before a task app that does what a test says and a sampler that answers by a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from taskapp_kit.errors import BadArgument, JobError, TrainingError
+from taskapp_kit.train.driver.settings import DriverSettings
+from taskapp_kit.train.rows import RowOptions
+from tests.train.driver.peers import DRIVER, JOB, PLAN, CountingLearner, Driven, MemoryLedger, drive, evaluated
+from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, failed, for_ever, one_call
+from tests.train.gateway.peers import SETTINGS, ScriptedSampler
+
+pytestmark = pytest.mark.server
+
+
+def driven(app: CallingApp, sampler: ScriptedSampler | None = None, **options: Any) -> Driven:
+    sampler = sampler or ScriptedSampler(version=0)
+    with app.serving() as url:
+        return asyncio.run(drive(url, sampler, options.pop("learner", None) or CountingLearner(sampler), **options))
+
+
+def ended(app: CallingApp, sampler: ScriptedSampler | None = None, **options: Any) -> Driven:
+    job = driven(app, sampler, **options)
+    assert job.error is None, job.error
+    assert job.open_after == 0
+    return job
+
+
+def order(app: CallingApp) -> list[str]:
+    """Phase and number of each unit, as their rollouts were requested."""
+    units = [".".join(asked.body["group_id"].split(".")[1:3]) for asked in app.asked]
+    return [unit for at, unit in enumerate(units) if at == 0 or units[at - 1] != unit]
+
+
+def test_groups_of_one_seed_at_addresses_of_their_own_become_one_update_for_each_iteration() -> None:
+    app, sampler = CallingApp(), ScriptedSampler(version=0)
+    job = ended(app, sampler)
+    assert len(app.asked) == job.ledger.total == 12
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for asked in app.asked:
+        assert asked.body["mode"] == "rl"
+        assert "policy_name" not in asked.body["policy"]
+        assert asked.body["trace_correlation_id"] == asked.key
+        groups.setdefault(asked.body["group_id"], []).append(asked.body)
+    assert [len(group) for group in groups.values()] == [3] * 4
+    for group in groups.values():
+        assert sorted(body["policy"]["config"]["sample"] for body in group) == [0, 1, 2]
+        assert len({body["env"]["seed"] for body in group}) == 1
+    assert len({body["policy"]["config"]["inference_url"] for group in groups.values() for body in group}) == 12
+    for number, rows in enumerate(job.learner.batches):
+        assert len(rows) == 6
+        assert {version for row in rows for version, on in zip(row.versions, row.mask, strict=True) if on} == {number}
+        assert sorted(max(row.advantages, key=abs) for row in rows) == [-1.0, -1.0, 0.0, 0.0, 1.0, 1.0]
+    assert job.outcome is not None
+    assert (job.outcome.final_reward, job.outcome.results["rollouts"]["played"]) == (1.0, 12)
+    assert json.loads(json.dumps(job.ledger.state)) == job.ledger.state
+
+
+def test_keys_name_job_incarnation_place_sample_and_attempt_and_draws_neither_of_the_two() -> None:
+    app, sampler = CallingApp(), ScriptedSampler(version=0)
+    ended(app, sampler, settings=replace(DRIVER, incarnation=4))
+    assert {asked.key for asked in app.asked} == {
+        f"{JOB}.4.train.{number}.{place}.{sample}.1" for number in (1, 2) for place in (0, 1) for sample in (0, 1, 2)
+    }
+    draws = sorted(call.draw for call in sampler.calls)
+    assert {draw.rsplit("/", 2)[0] for draw in draws} == {
+        f"{JOB}/train.{number}.{place}/{sample}" for number in (1, 2) for place in (0, 1) for sample in (0, 1, 2)
+    }
+    again = ScriptedSampler(version=0)
+    ended(CallingApp(), again)
+    assert sorted(call.draw for call in again.calls) == draws
+
+
+def test_no_more_attempts_are_open_than_the_plan_allows() -> None:
+    app = CallingApp()
+    ended(app, plan=replace(PLAN, samples=8, at_once=3))
+    assert app.most == 3
+
+
+def test_a_policy_that_the_task_app_plays_is_not_named_and_a_label_is() -> None:
+    app = CallingApp(policies=("clever", "random"))
+    plan = replace(PLAN, policy_name="clever", policy_config={"policy": "random", "top_p": 0.5})
+    job = ended(app, plan=plan)
+    for asked in app.asked:
+        assert "policy_name" not in asked.body["policy"]
+        assert "policy" not in asked.body["policy"]["config"]
+        assert asked.body["policy"]["config"]["top_p"] == 0.5
+    assert [event.data["policy"] for event in job.ledger.of("rl.job.warning")] == ["clever", "random"]
+
+    app = CallingApp()
+    job = ended(app, plan=replace(PLAN, policy_name="my-label"))
+    assert {asked.body["policy"]["policy_name"] for asked in app.asked} == {"my-label"}
+    assert job.ledger.of("rl.job.warning") == []
+
+
+def test_evaluation_0_comes_before_the_first_update_and_the_others_by_their_cadence() -> None:
+    app, sampler = CallingApp(), ScriptedSampler(version=0)
+    plan = evaluated(replace(PLAN, iterations=5), eval_every=2)
+    settings = replace(DRIVER, evaluation_temperature=0.0)
+    job = ended(app, sampler, plan=plan, settings=settings)
+    assert order(app) == ["eval.0", "train.1", "train.2", "eval.2", "train.3", "train.4", "eval.4", "train.5"]
+    assert job.ledger.total == 5 * 6 + 3 * 2 == len(app.asked)
+    evaluations = [asked for asked in app.asked if asked.body["mode"] == "eval"]
+    assert len({asked.body["env"]["seed"] for asked in evaluations}) == 2
+    assert all(1000 <= asked.body["env"]["seed"] < 1100 for asked in evaluations)
+    temperatures = {(call.draw.split("/")[1].split(".")[0], call.temperature) for call in sampler.calls}
+    assert temperatures == {("train", SETTINGS.temperature), ("eval", 0.0)}
+    assert [event.data["temperature"] for event in job.ledger.of("rl.eval.summary")] == [0.0] * 3
+    assert [point.step for point in job.ledger.points if point.name == "eval_reward"] == [0, 2, 4]
+    assert len(job.learner.batches) == 5
+    assert job.outcome is not None
+    assert job.outcome.results["final_reward_of"] == "the last evaluation"
+
+
+def test_a_failure_is_none_with_its_cause_and_its_group_is_compared_without_it() -> None:
+    async def play(asked: RolloutAsked) -> Answer:
+        return failed() if asked.sample == 2 else await one_call(asked)
+
+    job = ended(CallingApp(play))
+    for rows in job.learner.batches:
+        assert sorted(max(row.advantages, key=abs) for row in rows) == [-0.5, -0.5, 0.5, 0.5]
+    lost = [one for one in job.ledger.rollouts if one.failed]
+    assert {(one.reward, one.boundary, one.code) for one in lost} == {(None, "environment", "environment_raised")}
+    assert job.ledger.curve("failed_share") == [2 / 6, 2 / 6]
+    assert job.ledger.state["failures"] == {"environment": 4}
+
+
+def test_a_share_of_failures_stops_the_job_with_its_causes() -> None:
+    async def play(asked: RolloutAsked) -> Answer:
+        return failed() if asked.sample else await one_call(asked)
+
+    app = CallingApp(play)
+    job = driven(app)
+    assert isinstance(job.error, JobError)
+    assert "environment 4" in str(job.error)
+    assert "It broke." in str(job.error)
+    assert job.learner.batches == []
+    assert job.open_after == 0
+
+
+def test_what_failed_outside_of_its_episode_is_attempted_again_under_another_key_with_the_same_draw() -> None:
+    async def play(asked: RolloutAsked) -> Answer:
+        await asked.call()
+        attempt = int(asked.key.rsplit(".", 1)[1])
+        return failed(None, "store_failing", 500) if attempt == 1 else asked.scored(1.0)
+
+    app, sampler = CallingApp(play), ScriptedSampler(version=0)
+    job = ended(app, sampler, settings=replace(DRIVER, attempts=2))
+    assert len({asked.key for asked in app.asked}) == 24
+    assert len(sampler.calls) == 24
+    assert len({call.draw for call in sampler.calls}) == 12
+    assert job.ledger.state["failed"] == 0
+    assert [len(rows) for rows in job.learner.batches] == [6, 6]
+
+
+def test_a_failure_of_the_episode_is_not_attempted_again() -> None:
+    async def play(asked: RolloutAsked) -> Answer:
+        return failed() if asked.sample == 2 else await one_call(asked)
+
+    app = CallingApp(play)
+    ended(app, settings=replace(DRIVER, attempts=5))
+    assert len(app.asked) == 12
+
+
+def test_a_score_without_a_call_of_the_model_is_a_failure() -> None:
+    async def play(asked: RolloutAsked) -> Answer:
+        return asked.scored(1.0) if asked.sample == 2 else await one_call(asked)
+
+    job = ended(CallingApp(play), settings=replace(DRIVER, attempts=3))
+    assert job.ledger.state["failures"] == {"no_model_calls": 4}
+    assert [len(rows) for rows in job.learner.batches] == [4, 4]
+
+
+def test_an_iteration_of_them_stops_the_job() -> None:
+    """Also where most rollouts before it called the model."""
+
+    async def play(asked: RolloutAsked) -> Answer:
+        return asked.scored(1.0) if asked.body["group_id"].startswith(f"{JOB}.train.3.") else await one_call(asked)
+
+    job = driven(CallingApp(play), plan=replace(PLAN, iterations=4), settings=replace(DRIVER, failed_share=0.9))
+    assert isinstance(job.error, JobError)
+    assert "train 3" in str(job.error)
+    assert "inference_url" in str(job.error)
+    assert len(job.learner.batches) == 2
+
+
+def test_a_straggler_is_left_out_and_its_reward_is_counted_when_it_ends() -> None:
+    release = asyncio.Event()
+
+    async def play(asked: RolloutAsked) -> Answer:
+        await asked.call()
+        if asked.place == ("rl", f"{JOB}.train.1.0", 0):
+            await release.wait()
+            return asked.scored(7.0)
+        if "train.2" in asked.body["group_id"]:
+            release.set()
+        if "train.3" in asked.body["group_id"]:
+            await asyncio.sleep(0.5)  # the one that was released has ended then
+        return asked.scored(float(asked.sample))
+
+    settings = replace(DRIVER, straggler_seconds=3.0)
+    job = ended(CallingApp(play), plan=replace(PLAN, iterations=3), settings=settings)
+    assert [len(rows) for rows in job.learner.batches] == [5, 6, 6]
+    assert job.ledger.curve("stragglers") == [1, 0, 0]
+    assert job.ledger.curve("late_reward") == [7.0]
+    assert job.ledger.state["stragglers"] == {"given_up": 1, "ended": 1, "scored": 1, "reward": 7.0}
+    assert job.ledger.state["failures"] == {"straggler": 1}
+    assert [one.code for one in job.ledger.rollouts if one.failed] == ["straggler"]
+
+
+def test_a_rollout_that_hangs_is_given_up_and_its_attempt_ends_with_the_job() -> None:
+    async def play(asked: RolloutAsked) -> Answer:
+        if asked.place == ("rl", f"{JOB}.train.1.0", 0):
+            await for_ever()
+        return await one_call(asked)
+
+    job = ended(CallingApp(play), settings=replace(DRIVER, straggler_seconds=3.0))
+    assert job.ledger.state["stragglers"] == {"given_up": 1, "ended": 0, "scored": 0, "reward": 0.0}
+
+    short = replace(DRIVER, rollout_seconds=3.0)
+    job = ended(CallingApp(play), settings=short)
+    assert [(one.boundary, one.code) for one in job.ledger.rollouts if one.failed] == [("timeout", "too_long")]
+
+
+def test_a_job_in_which_nothing_moves_stops_and_names_what_does_not_answer() -> None:
+    async def hang(asked: RolloutAsked) -> Answer:
+        await for_ever()
+        return asked.scored(0.0)
+
+    job = driven(CallingApp(hang), settings=replace(DRIVER, stall_seconds=0.5))
+    assert isinstance(job.error, JobError)
+    assert "The task app does not answer" in str(job.error)
+    assert job.open_after == 0
+
+    sampler = ScriptedSampler(version=0, held=True)
+    job = driven(CallingApp(), sampler, settings=replace(DRIVER, stall_seconds=0.5))
+    assert isinstance(job.error, JobError)
+    assert "The sampler does not answer" in str(job.error)
+    assert sampler.cancelled == PLAN.at_once
+
+
+def test_a_job_that_moves_slowly_is_not_stopped() -> None:
+    """Longer than the limit in all, with something that moves in between."""
+
+    async def slowly(asked: RolloutAsked) -> Answer:
+        for number in range(10):
+            await asked.call({"role": "user", "content": f"{number}"})
+            await asyncio.sleep(0.25)
+        return asked.scored(1.0)
+
+    plan = replace(PLAN, iterations=1, at_once=6)
+    assert ended(CallingApp(slowly), plan=plan, settings=replace(DRIVER, stall_seconds=1.5)).outcome is not None
+
+
+def test_it_goes_on_from_its_state() -> None:
+    class Broken(CountingLearner):
+        async def learn(self, rows: Any) -> Any:
+            if len(self.batches) == 1:
+                raise TrainingError("The gradient is not finite.")
+            return await super().learn(rows)
+
+    sampler, ledger, plan = ScriptedSampler(version=0), MemoryLedger(), evaluated(replace(PLAN, iterations=3))
+    first = CallingApp()
+    job = driven(first, sampler, plan=plan, ledger=ledger, learner=Broken(sampler))
+    assert isinstance(job.error, TrainingError)
+    assert order(first) == ["eval.0", "train.1", "eval.1", "train.2"]
+    assert ledger.state["done"] == 3
+
+    second = CallingApp()
+    settings = replace(DRIVER, incarnation=1)
+    job = ended(second, sampler, plan=plan, ledger=ledger, state=ledger.state, settings=settings)
+    assert order(second) == ["train.2", "eval.2", "train.3", "eval.3"]
+    assert not {asked.key for asked in first.asked} & {asked.key for asked in second.asked}
+    assert [point.step for point in ledger.points if point.name == "reward"] == [1, 2, 3]
+    assert len(ledger.of("rl.train.started")) == 1
+
+
+def test_points_of_an_iteration_come_with_those_of_its_evaluation() -> None:
+    """A caller that asks for points after a step would miss what comes later for that step."""
+    job = ended(CallingApp(), plan=evaluated())
+    assert [bool(state["held"]) for state in job.ledger.states] == [False, False, True, False, True, False]
+    assert {point.name for point in job.ledger.points if point.step == 1} >= {
+        "reward", "groups_without_spread", "failed_share", "truncated_share", "turns", "sampled_tokens",
+        "tokens_per_second", "calls_exact", "calls_forked", "calls_refused", "stragglers", "late", "loss", "entropy",
+        "clip_fraction", "gradient_norm", "version", "eval_reward", "eval_failed_share", "eval_calls_exact",
+    }  # fmt: skip
+    assert not any(point.name == "kl" for point in job.ledger.points)
+
+
+def test_lengths_cuts_and_faithfulness_are_counted() -> None:
+    async def play(asked: RolloutAsked) -> Answer:
+        first = await asked.call()
+        await asked.call({**first, "content": first["content"].strip()}, {"role": "user", "content": "More."})
+        await asked.call({"role": "assistant", "content": "another"}, {"role": "user", "content": "More."})
+        return asked.scored(float(asked.sample))
+
+    sampler = ScriptedSampler(lambda call: " ok " if "More." not in call.prompt else "x" * 500, version=0)
+    job = ended(CallingApp(play), sampler, plan=replace(PLAN, iterations=1))
+    values = {point.name: point.value for point in job.ledger.points}
+    assert (values["turns"], values["truncated_share"]) == (3.0, 2 / 3)
+    assert values["sampled_tokens"] == 5 + 2 * SETTINGS.max_tokens
+    assert (values["calls_exact"], values["calls_continued"], values["calls_forked"]) == (6, 6, 6)
+    assert (values["rows"], values["forks"]) == (12, 6)
+    assert values["tokens_per_second"] > 0
+
+
+def test_settings_that_cannot_hold_are_refused() -> None:
+    with pytest.raises(BadArgument, match="credit"):
+        DriverSettings(SETTINGS, RowOptions(credit="turn"))
+    with pytest.raises(BadArgument, match="stall_seconds"):
+        DriverSettings(SETTINGS, stall_seconds=0.0)
