@@ -27,6 +27,7 @@
     │   ├── JobFailed           the job ended in another status than succeeded
     │   └── JobTimeout          the job ran longer than the caller waits (a TimeoutError, too)
     ├── TrainingError           the learning engine's sampler or update broke (`train/`)
+    │   └── CheckpointError     a checkpoint cannot be saved, read, exported or imported
     └── RolloutFailed           a rollout broke; exactly one `boundary` says where
 
     InvalidAction               not a failure: an environment refuses an action, and the policy reads why
@@ -231,6 +232,10 @@ class JobTimeout(JobError, TimeoutError):
 
 class TrainingError(TaskappError):
     """The learning engine's sampler or update broke: the model failed, or its weights or gradients are not finite."""
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint cannot be saved, read, exported or imported. What was stored before is unchanged."""
 
 
 class SandboxError(TaskappError):

@@ -81,7 +81,11 @@ INSIDE = {
     ),
     "deploy": ({"health_check", "packaging"}, {"modal", "tunnel"}, {"local"}),
     "testing": ({"mock_model"}, {"doctor", "play_once"}, {"__init__", "pytest_plugin"}),
-    "train": ({"advantages", "rendering", "turns"}, {"gateway", "rows", "sampler", "update"}, {"driver"}),
+    "train": (
+        {"advantages", "rendering", "turns"},
+        {"checkpoints", "gateway", "rows", "sampler", "update"},
+        {"driver"},
+    ),
 }
 """The same within the packages that have packages of their own."""
 
@@ -134,10 +138,11 @@ FOREIGN = {
     },
     "pytest": {"testing.doctor.as_tests", "testing.pytest_plugin"},
     "rich": {"cli"},
+    "safetensors": {"train.checkpoints.state"},
     "sqlalchemy": {"backend.data_files", "backend.schema", "backend.store", "store"},
     "starlette": {"backend", "net", "serve"},
     "tokenizers": {"train.rendering.tokenizer"},
-    "torch": {"train.sampler", "train.update"},
+    "torch": {"train.checkpoints.state", "train.sampler", "train.update"},
     "typing_extensions": {"adapters.spaces"},
     "uvicorn": {"serve.uvicorn_protocol", "serve.uvicorn_server"},
     "uvloop": {"testing.mock_model.server"},
@@ -146,7 +151,7 @@ FOREIGN = {
 }
 """Where each package of others may be imported (a module, or a package with all in it); None: anywhere."""
 
-TRAIN = {"tokenizers", "torch", "transformers"}
+TRAIN = {"safetensors", "tokenizers", "torch", "transformers"}
 """The packages of the train extra: imported at the top, in `train/` only, and loaded by no command before it trains."""
 
 EXTRA = "a package that need not be installed"

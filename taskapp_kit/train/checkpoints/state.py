@@ -1,0 +1,135 @@
+"""The weights and AdamW's state of a policy in a checkpoint, as safetensors: never pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from taskapp_kit.errors import CheckpointError
+from taskapp_kit.train.checkpoints.stored import ADAPTER, OPTIMIZER, WEIGHTS, StoredCheckpoint
+from taskapp_kit.train.checkpoints.writer import CheckpointPart
+
+ADAM = ("step", "exp_avg", "exp_avg_sq")
+"""What AdamW stores for each parameter after its first step."""
+
+FORMAT = {"format": "pt"}
+"""Metadata that transformers expects in a file of weights."""
+
+
+def state_parts(model: Any, optimizer: torch.optim.AdamW) -> dict[str, CheckpointPart]:
+    """Return the files of a checkpoint that store the model's weights and the optimizer's state.
+
+    If some parameters require no gradient, only those that do are stored. Nothing may change them until they are saved.
+    """
+    frozen = any(not each.requires_grad for each in model.parameters())
+    tensors = _trained(model) if frozen else _tensors(model)
+    return {
+        ADAPTER if frozen else WEIGHTS: _part(tensors),
+        OPTIMIZER: _part(_optimizer_tensors(model, optimizer)),
+    }
+
+
+def restore_weights(model: Any, checkpoint: StoredCheckpoint) -> None:
+    """Copy a checkpoint's weights into a model of the same architecture and, for an adapter, with the same base weights.
+
+    Raises CheckpointError, and changes nothing then, if the names or shapes differ.
+    """
+    own = _tensors(model)
+    if ADAPTER in checkpoint.files:
+        stored = _load(checkpoint, ADAPTER)
+        _check(checkpoint, ADAPTER, stored, {**{name: own[name] for name in stored if name in own}, **_trained(model)})
+    else:
+        stored = _load(checkpoint, WEIGHTS)
+        _check(checkpoint, WEIGHTS, stored, own)
+    with torch.no_grad():
+        for name, tensor in stored.items():
+            own[name].copy_(tensor)
+
+
+def restore_optimizer(model: Any, optimizer: torch.optim.AdamW, checkpoint: StoredCheckpoint) -> None:
+    """Give an optimizer of this model's parameters the state of a checkpoint; learning rate and so on stay its own.
+
+    Raises CheckpointError, and changes nothing then, if the checkpoint was exported without it or does not fit.
+    """
+    stored = _load(checkpoint, OPTIMIZER)
+    expected = {
+        f"{name}.{part}": torch.zeros(()) if part == "step" else parameter
+        for name, parameter in _trained(model).items()
+        for part in ADAM
+        if f"{name}.step" in stored
+    }
+    _check(checkpoint, OPTIMIZER, stored, expected)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    order = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+    state = {
+        number: {part: stored[f"{name}.{part}"].clone() for part in ADAM}
+        for number, name in enumerate(order)
+        if f"{name}.step" in stored
+    }
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _tensors(model: Any) -> dict[str, torch.Tensor]:
+    """Return all that `state_dict` has, tied weights once, by the first of their names."""
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(tensor), (name, tensor))
+    return dict(found.values())
+
+
+def _trained(model: Any) -> dict[str, torch.Tensor]:
+    return {name: each for name, each in model.named_parameters() if each.requires_grad}
+
+
+def _optimizer_tensors(model: Any, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[id(parameter)]}.{part}": state[part] for parameter, state in optimizer.state.items() for part in ADAM
+    }
+
+
+def _part(tensors: Mapping[str, torch.Tensor]) -> CheckpointPart:
+    def write(path: Path) -> None:
+        contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        try:
+            save_file(contents, path, metadata=FORMAT)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+
+    return CheckpointPart(sum(each.numel() * each.element_size() for each in tensors.values()), write)
+
+
+def _load(checkpoint: StoredCheckpoint, name: str) -> dict[str, torch.Tensor]:
+    if name not in checkpoint.files:
+        raise CheckpointError(
+            f"The checkpoint {checkpoint.path} has no {name}.",
+            hint="An exported checkpoint has no optimizer state: a job can start from its weights, not go on.",
+        )
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(checkpoint.path / name)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{name} of the checkpoint {checkpoint.path} cannot be read: {error}") from error
+    return tensors
+
+
+def _check(
+    checkpoint: StoredCheckpoint, name: str, stored: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
+) -> None:
+    wrong = sorted(
+        tensor
+        for tensor in stored.keys() | expected.keys()
+        if tensor not in stored
+        or tensor not in expected
+        or stored[tensor].shape != expected[tensor].shape
+        or stored[tensor].dtype != expected[tensor].dtype
+    )
+    if wrong:
+        raise CheckpointError(
+            f"{name} of the checkpoint {checkpoint.path} does not fit the model: {len(wrong)} tensors differ in name, shape "
+            f"or type, such as {wrong[0]!r}; expected the same architecture and the same trained parameters."
+        )

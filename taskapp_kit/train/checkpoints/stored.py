@@ -1,0 +1,182 @@
+"""Reads checkpoints: a folder is one if every file has the size and SHA-256 that its manifest names.
+
+CHECKPOINT/
+  manifest.json           {"files": {NAME: {"size": …, "sha256": …}}}: every other file
+  checkpoint.json         facts.py
+  model.safetensors       the weights, or adapter.safetensors, those that are trained
+  optimizer.safetensors   not in an exported one
+  config.json …           what the model's tokenizer and architecture need
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from taskapp_kit.errors import CheckpointError
+from taskapp_kit.train.checkpoints.facts import CheckpointFacts, decoded
+
+log = logging.getLogger("taskapp_kit.train")
+
+MANIFEST = "manifest.json"
+FACTS = "checkpoint.json"
+WEIGHTS = "model.safetensors"
+ADAPTER = "adapter.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+
+LARGEST_DESCRIPTION = 2**24
+"""Bytes of a manifest and of the facts, which are read into memory."""
+
+MOST_FILES = 64
+_CHUNK = 2**20
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(json|safetensors)|chat_template\.jinja|LICENSE|NOTICE")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a checkpoint. size: in bytes. sha256: 64 hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """A checkpoint whose files were all checked when it was read. files: all but the manifest."""
+
+    path: Path
+    facts: CheckpointFacts
+    files: dict[str, StoredFile]
+
+
+def check_file_name(name: str) -> None:
+    """Raise CheckpointError for a name that a checkpoint's file cannot have: others could hold code."""
+    if not _FILE.fullmatch(name):
+        raise CheckpointError(
+            f"It has a file {name[:80]!r}; expected JSON, safetensors, LICENSE, NOTICE and chat_template.jinja only."
+        )
+
+
+def hashed(path: Path, *, flush_to_disk: bool = False) -> StoredFile:
+    """Return a file's size and SHA-256; first flush it to the disk if that is asked for. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        if flush_to_disk:
+            os.fsync(file.fileno())
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return StoredFile(size, digest.hexdigest())
+
+
+def encoded_manifest(files: dict[str, StoredFile]) -> bytes:
+    """Return the manifest of these files."""
+    entries = {name: {"size": file.size, "sha256": file.sha256} for name, file in sorted(files.items())}
+    return orjson.dumps({"files": entries}, option=orjson.OPT_INDENT_2)
+
+
+def read_facts(path: Path) -> CheckpointFacts:
+    """Return what a checkpoint says of itself, without checking its files. Raises CheckpointError."""
+    try:
+        return decoded(_description(path / FACTS))
+    except OSError as error:
+        raise CheckpointError(f"{FACTS} cannot be read: {error.strerror or error}.") from error
+
+
+def read_checkpoint(path: Path) -> StoredCheckpoint:
+    """Return a checkpoint. Raises CheckpointError, which names it, if anything in it is torn, damaged, missing or foreign."""
+    try:
+        files = _manifest(_description(path / MANIFEST))
+        present = {entry.name: entry for entry in os.scandir(path)}
+        if wrong := sorted(present.keys() ^ {*files, MANIFEST}):
+            raise CheckpointError(f"Its manifest and its files differ: {wrong[0][:80]!r} is in one of them only.")
+        for name, file in files.items():
+            entry = present[name]
+            if not entry.is_file(follow_symlinks=False) or entry.stat().st_size != file.size:
+                raise CheckpointError(f"{name} is no file of {file.size} bytes.")
+            if hashed(path / name) != file:
+                raise CheckpointError(f"{name} has not the SHA-256 of the manifest.")
+        return StoredCheckpoint(path, read_facts(path), files)
+    except (OSError, CheckpointError) as error:
+        raise CheckpointError(
+            f"The checkpoint {path} is torn or damaged. {error}", hint="Use the one before it."
+        ) from error
+
+
+def checkpoint_folders(root: Path) -> dict[Path, CheckpointFacts]:
+    """Return the folders of a job's checkpoints with their facts, oldest first; those that cannot be read are warned about.
+
+    Only their facts are read: files may be damaged. Raises OSError if `root` cannot be listed.
+    """
+    found = {}
+    for path in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        try:
+            found[path] = read_facts(path)
+        except CheckpointError as error:
+            log.warning("checkpoint skipped path=%s: %s", path, error)
+    return dict(sorted(found.items(), key=lambda item: item[1].order))
+
+
+def latest_checkpoint(root: Path) -> StoredCheckpoint | None:
+    """Return a job's last whole checkpoint; damaged ones are skipped with a warning. Raises OSError."""
+    return _first_whole(reversed(checkpoint_folders(root)))
+
+
+def best_checkpoint(root: Path) -> StoredCheckpoint | None:
+    """Return a job's whole checkpoint with the highest score, the earliest of equals. Raises OSError."""
+    return _first_whole(by_score(checkpoint_folders(root)))
+
+
+def by_score(found: dict[Path, CheckpointFacts]) -> list[Path]:
+    """Return the checkpoints that have a score, the highest first, the earliest of equals first."""
+    scores = {path: facts.score for path, facts in found.items() if facts.score is not None}
+    return sorted(scores, key=lambda path: -scores[path])
+
+
+def _first_whole(paths: Iterable[Path]) -> StoredCheckpoint | None:
+    return next(_whole(paths), None)
+
+
+def _whole(paths: Iterable[Path]) -> Iterator[StoredCheckpoint]:
+    for path in paths:
+        try:
+            yield read_checkpoint(path)
+        except CheckpointError as error:
+            log.warning("checkpoint skipped path=%s: %s", path, error)
+
+
+def _description(path: Path) -> bytes:
+    """Return the content of a small regular file. Raises OSError, CheckpointError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise CheckpointError(f"{path.name} is no regular file.")
+        raw = file.read(LARGEST_DESCRIPTION + 1)
+    if len(raw) > LARGEST_DESCRIPTION:
+        raise CheckpointError(f"{path.name} has more than {LARGEST_DESCRIPTION} bytes.")
+    return raw
+
+
+def _manifest(raw: bytes) -> dict[str, StoredFile]:
+    try:
+        value = orjson.loads(raw)
+        entries: dict[str, dict[str, Any]] = value["files"]
+        files = {name: StoredFile(**entry) for name, entry in entries.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{MANIFEST} cannot be read: {error}") from error
+    if value.keys() != {"files"} or FACTS not in files or len(files) > MOST_FILES:
+        raise CheckpointError(f"{MANIFEST} cannot be read: it names no facts, or more than {MOST_FILES} files.")
+    for name, file in files.items():
+        check_file_name(name)
+        if type(file.size) is not int or type(file.sha256) is not str or not _SHA256.fullmatch(file.sha256):
+            raise CheckpointError(f"{MANIFEST} cannot be read: the entry of {name} is not a size and a SHA-256.")
+    return files

@@ -1,0 +1,198 @@
+"""Saves the checkpoints of a job, so that a kill, a power cut or a full disk at any moment leaves those from before.
+
+A checkpoint is written into a folder beside its place, every file is flushed to the disk, and the folder is renamed. A
+folder that is replaced or removed is renamed first, so no reader finds half of one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from taskapp_kit.errors import CheckpointError
+from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
+from taskapp_kit.train.checkpoints.facts import CheckpointFacts
+from taskapp_kit.train.checkpoints.stored import (
+    FACTS,
+    LARGEST_DESCRIPTION,
+    MANIFEST,
+    StoredCheckpoint,
+    by_score,
+    check_file_name,
+    checkpoint_folders,
+    encoded_manifest,
+    hashed,
+)
+
+log = logging.getLogger("taskapp_kit.train")
+
+KEPT_LAST = 2
+"""Of these the later is the final one when the job has ended; the one with the highest score is kept, too."""
+
+FULLY_STORED = KEPT_LAST + 2
+"""Checkpoints that are on the disk at once: those that are kept, the best, and the one that is being written."""
+
+UNFINISHED = ".unfinished-"
+REPLACED = ".replaced-"
+REMOVED = ".removed-"
+LOCK = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPart:
+    """A file to be saved. size: about how many bytes it is going to have. write: writes it; raises OSError."""
+
+    size: int
+    write: Callable[[Path], None]
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Return a file with this content."""
+        return cls(len(content), lambda path: write_private(path, content))
+
+
+@contextmanager
+def locked(root: Path) -> Generator[None]:
+    """Create the folder, and be its one writer until the end. Raises CheckpointError while there is another; OSError."""
+    make_private_folder(root)
+    lock = open_private(root / LOCK)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(
+                f"Another process writes checkpoints into {root}; expected one at a time.",
+                hint="Wait until it has ended, or end it.",
+            ) from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def check_free_space(folder: Path, needed: int, what: str) -> None:
+    """Raise CheckpointError if the folder's disk has less than `needed` bytes free. what: names what needs them."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise CheckpointError(
+            f"{what} needs about {_size(needed)} in {folder}, and its disk has {_size(free)} free.",
+            hint="Free some of it, or choose a folder on another disk.",
+        )
+
+
+def flush_folder(path: Path) -> None:
+    """Flush a folder's entries to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class CheckpointWriter:
+    """Saves checkpoints into `root`, as their only writer; readers use `stored.py` at any time.
+
+    Raises CheckpointError while another writer has the folder; OSError. What a killed process left is removed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock = locked(root)
+        self._lock.__enter__()
+        try:
+            self._clear()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others write."""
+        self._lock.__exit__(None, None, None)
+
+    def check_space(self, bytes_each: int) -> None:
+        """Raise CheckpointError if the disk has no room for the checkpoints of a whole job, of this many bytes each."""
+        present = sum(file.stat().st_size for file in self.root.glob("*/*"))
+        check_free_space(self.root, FULLY_STORED * bytes_each - present, f"Saving {FULLY_STORED} checkpoints")
+
+    def save(self, facts: CheckpointFacts, parts: Mapping[str, CheckpointPart]) -> StoredCheckpoint:
+        """Save a checkpoint, then remove those that are no longer needed. parts: its files by name.
+
+        One of the same iteration is replaced. Raises CheckpointError, after which earlier ones are as they were;
+        BadArgument for facts that cannot be stored.
+        """
+        name = facts.name.checkpoint
+        parts = {**parts, FACTS: CheckpointPart.of(facts.encoded())}
+        for part_name in parts:
+            check_file_name(part_name)
+        if parts[FACTS].size > LARGEST_DESCRIPTION:
+            raise CheckpointError(
+                f"The facts of {name} have {parts[FACTS].size} bytes; expected {LARGEST_DESCRIPTION}."
+            )
+        unfinished = self.root / f"{UNFINISHED}{name}"
+        try:
+            check_free_space(self.root, sum(part.size for part in parts.values()), f"Saving {name}")
+            self._clear()
+            unfinished.mkdir(mode=0o700)
+            try:
+                files = {}
+                for part_name, part in parts.items():
+                    part.write(unfinished / part_name)
+                    files[part_name] = hashed(unfinished / part_name, flush_to_disk=True)
+                write_private(unfinished / MANIFEST, encoded_manifest(files), flush_to_disk=True)
+                flush_folder(unfinished)
+                self._put(unfinished, name)
+            except BaseException:
+                with suppress(OSError):
+                    self._clear()
+                raise
+        except OSError as error:
+            raise CheckpointError(
+                f"{name} could not be saved in {self.root}: {error.strerror or error}. Earlier ones are unchanged."
+            ) from error
+        try:
+            self._remove_old()
+        except OSError as error:
+            log.warning("old checkpoints not removed path=%s: %s", self.root, error)
+        return StoredCheckpoint(self.root / name, facts, files)
+
+    def _put(self, unfinished: Path, name: str) -> None:
+        """Rename a finished folder to its place."""
+        place = self.root / name
+        if place.exists():
+            place.rename(self.root / f"{REPLACED}{name}")
+        unfinished.rename(place)
+        flush_folder(self.root)
+
+    def _remove_old(self) -> None:
+        found = checkpoint_folders(self.root)
+        kept = {*list(found)[-KEPT_LAST:], *by_score(found)[:1]}
+        for path in found.keys() - kept:
+            path.rename(self.root / f"{REMOVED}{path.name}")
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove what is no checkpoint any more or not yet; put back one that was to be replaced, and was not."""
+        for path in self.root.iterdir():
+            if path.name.startswith(REPLACED) and not (place := self.root / path.name.removeprefix(REPLACED)).exists():
+                path.rename(place)
+            elif path.name.startswith((UNFINISHED, REPLACED, REMOVED)):
+                shutil.rmtree(path)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
