@@ -71,10 +71,9 @@ def draw_tokens(
     divisors = torch.tensor([temperature or 1.0 for temperature in temperatures], device=logits.device)
     log_probs = torch.log_softmax(logits.float() / divisors[:, None], dim=-1)
     cumulative = log_probs.double().exp().cumsum(dim=-1)
-    total = cumulative[:, -1:]
-    target = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * total
-    below_total = torch.nextafter(total, torch.zeros_like(total))  # rounding must not lead past the last token
-    chosen = torch.searchsorted(cumulative, torch.minimum(target, below_total), right=True)
+    numbers = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None]
+    target = numbers * cumulative[:, -1:]  # below the sum, as each number is below 1
+    chosen = torch.searchsorted(cumulative, target, right=True)
     chosen = chosen.clamp(max=logits.shape[-1] - 1)  # where the sum is not a number
     greedy = torch.tensor([temperature == 0 for temperature in temperatures], device=logits.device)[:, None]
     chosen = torch.where(greedy, log_probs.argmax(dim=-1, keepdim=True), chosen)
