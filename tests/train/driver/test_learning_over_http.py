@@ -1,0 +1,188 @@
+"""A model with random weights learns from rollouts of a real task app over HTTP, of which some fail and one hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
+pytest.importorskip("transformers", reason="needs the train extra: make test-train")
+
+from taskapp_kit import Step, TaskApp, action  # noqa: E402
+from taskapp_kit.asgi import build  # noqa: E402
+from taskapp_kit.config import Settings  # noqa: E402
+from taskapp_kit.contract.seeds import derived_rng  # noqa: E402
+from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
+from taskapp_kit.train.driver.policy_learner import PolicyLearner  # noqa: E402
+from taskapp_kit.train.driver.settings import DriverSettings  # noqa: E402
+from taskapp_kit.train.gateway.attempt import AttemptSettings  # noqa: E402
+from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
+from taskapp_kit.train.turns import TrainingRow  # noqa: E402
+from taskapp_kit.train.update.metrics import UpdateMetrics  # noqa: E402
+from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
+from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
+from tests.train.driver.peers import JOB, PLAN, Driven, drive  # noqa: E402
+from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
+
+pytestmark = [pytest.mark.train, pytest.mark.server]
+
+KEY = "k" * 40
+CONTEXT = 512
+CHANCE = 64 / 259
+"""Of the first byte, where all ids are equally likely."""
+FAULTY = 10
+"""One of so many answers fails."""
+HANGS = 100
+"""The number of the answer that hangs."""
+
+app = TaskApp("letters", version="1")
+answers = itertools.count(1)
+jobs = itertools.count()
+faults = threading.Event()
+go_on = threading.Event()
+
+
+def judged(text: str) -> float:
+    """Whether the first character is a byte from 64 to 127. Some answers fail, and one hangs."""
+    number = next(answers)
+    if faults.is_set() and number == HANGS:
+        go_on.wait()
+    if faults.is_set() and number % FAULTY == 0:
+        raise RuntimeError("the environment broke")
+    return float(text[:1] >= "@" and text[:1] <= "\x7f")
+
+
+@app.environment("one", splits={"train": range(100), "test": range(100, 200)}, max_steps=1)
+class One:
+    """One letter."""
+
+    def reset(self, seed: int) -> str:
+        return f"{seed % 4}?"
+
+    @action(text=True, noop={"text": "A"})
+    def say(self, text: str) -> Step:
+        """Say it."""
+        return Step("", reward=judged(text), terminated=True)
+
+
+@app.environment("two", splits={"train": range(100), "test": range(100, 200)}, max_steps=2)
+class Two:
+    """Two letters, one after the other."""
+
+    def reset(self, seed: int) -> str:
+        self.said = 0
+        return f"{seed % 4}?"
+
+    @action(text=True, noop={"text": "A"})
+    def say(self, text: str) -> Step:
+        """Say it."""
+        self.said += 1
+        return Step("And?", reward=judged(text) / 2, terminated=self.said == 2)
+
+
+class ShufflingLearner(PolicyLearner):
+    """Gives the advantages of a batch to other rows of it."""
+
+    async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
+        values = [max(row.advantages, key=abs) for row in rows]
+        derived_rng("shuffled", len(rows), rows[0].rollout).shuffle(values)
+        return await super().learn(
+            [
+                replace(row, advantages=tuple(value if on else 0.0 for on in row.mask))
+                for row, value in zip(rows, values, strict=True)
+            ]
+        )
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    settings = Settings(environment_api_key=KEY, max_concurrent=64)
+    with BackgroundServer(build(app, settings, exposure="local")) as server:
+        yield server.url
+        go_on.set()
+
+
+def learned(url: str, environment: str, turns: int, *, iterations: int, learning_rate: float, kind: Any) -> Driven:
+    """A job with evaluation 0 and one at the end."""
+    model = tiny_model(spread=0.05, vocab_size=259, max_position_embeddings=CONTEXT)
+    plan = replace(
+        PLAN,
+        iterations=iterations,
+        per_epoch=iterations,
+        groups=4,
+        samples=8,
+        at_once=32,
+        env_name=environment,
+        ops=["agent", "env"] * turns,
+        eval_every=iterations,
+        eval_instances=24,
+    )
+    update = PolicyUpdate(model, UpdateSettings(learning_rate=learning_rate, loss="grpo", draw=JOB))
+    settings = DriverSettings(
+        AttemptSettings(temperature=1.0, max_tokens=2, context_tokens=CONTEXT),
+        straggler_seconds=5.0,
+        incarnation=next(jobs),
+    )
+    gateways: list[Any] = []
+    with TransformersSampler(
+        same_model(model), open_attempts=lambda: gateways[0].open_attempts if gateways else 1
+    ) as sampler:
+        job = asyncio.run(
+            drive(
+                url,
+                sampler,
+                kind(update, sampler),
+                plan=plan,
+                settings=settings,
+                key=KEY,
+                with_gateway=gateways.append,
+            )
+        )
+    assert job.error is None, job.error
+    assert job.open_after == 0
+    return job
+
+
+def test_it_learns_one_turn_although_some_rollouts_fail_and_one_hangs(url: str) -> None:
+    faults.set()
+    try:
+        job = learned(url, "one", 1, iterations=40, learning_rate=1e-2, kind=PolicyLearner)
+    finally:
+        faults.clear()
+        go_on.set()
+    rewards = job.ledger.curve("reward")
+    assert statistics.fmean(rewards[:3]) < 2 * CHANCE
+    assert statistics.fmean(rewards[-5:]) > 0.7
+    before, after = job.ledger.curve("eval_reward")
+    assert after > before + 0.3
+    failures = job.ledger.state["failures"]
+    assert set(failures) == {"environment", "straggler"}
+    assert failures["straggler"] == job.ledger.state["stragglers"]["given_up"] >= 1
+    assert failures["environment"] >= 40 * 32 // FAULTY // 2
+    assert max(job.ledger.curve("log_prob_mismatch")) < 1e-4
+    assert job.ledger.curve("version") == [*range(1, 41)]
+    assert sum(job.ledger.curve("calls_forked")) == sum(job.ledger.curve("calls_refused")) == 0
+
+
+def test_it_learns_two_turns(url: str) -> None:
+    job = learned(url, "two", 2, iterations=40, learning_rate=1e-2, kind=PolicyLearner)
+    rewards = job.ledger.curve("reward")
+    assert statistics.fmean(rewards[:3]) < 2 * CHANCE
+    assert statistics.fmean(rewards[-5:]) > 0.7
+    assert set(job.ledger.curve("turns")) == {2.0}
+    assert set(job.ledger.curve("rows")) == {32.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "learning_rate"), [(ShufflingLearner, 1e-2), (PolicyLearner, 0.0)], ids=["shuffled", "rate 0"]
+)
+def test_controls_do_not_learn(url: str, kind: Any, learning_rate: float) -> None:
+    job = learned(url, "one", 1, iterations=30, learning_rate=learning_rate, kind=kind)
+    assert statistics.fmean(job.ledger.curve("reward")[-10:]) < 2 * CHANCE
