@@ -109,9 +109,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 LONGEST = (
-    "deploy/test_modal_plan", "cli/test_deploy", "docs/test_blocks", "environments/math/test_math_equality", "templates/test_templates",
-    "deploy/test_modal_container", "fire/test_sentinels", "cli/test_serve", "store/test_sql_store", "guides/test_rl_guides",
-    "backend/test_hostile", "environments/math/test_math_generators", "backend/test_restart", "test_wheel", "deploy/test_wheel",
+    "testing/doctor/test_gallery", "contract/test_statistics", "deploy/test_modal_plan", "cli/test_deploy", "docs/test_blocks",
+    "deploy/test_modal_idempotency", "environments/math/test_math_equality", "templates/test_templates",
+    "deploy/test_modal_container", "fire/test_sentinels", "cli/test_serve", "guides/test_rl_guides", "backend/test_hostile",
+    "environments/math/test_math_generators", "testing/doctor/test_sound", "backend/test_restart", "test_wheel", "deploy/test_wheel",
 )  # fmt: skip
 """Begun first: whichever comes last is run by one process while the others have nothing left to do."""
 
