@@ -621,7 +621,8 @@ async def main():
     on_frame = lambda frame, blob: print("pid", frame.get("pid"), flush=True)
     jobs = [asyncio.ensure_future(pool.run({"do": do}, exclusive=alone, seconds=60, on_frame=on_frame))
             for do, alone in (("hang in C", True), ("hang", True), ("hang", False))]
-    await asyncio.sleep(0.5)
+    while len(pool.counters()["children"]) < 5:  # two shared, two that hang alone, and a spare one
+        await asyncio.sleep(0.05)
     print("all", *(child["pid"] for child in pool.counters()["children"]), flush=True)
     await asyncio.wait(jobs)
 
