@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.backend.engine import CurvePoint, JobOutcome, Ledger, RolloutOutcome
+from taskapp_kit.backend.engine import REPEATED, CurvePoint, JobOutcome, Ledger, RolloutOutcome
 from taskapp_kit.backend.job_check import playable_policies
 from taskapp_kit.backend.rewards import causes, summarise, too_many_failed
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit
@@ -104,7 +104,8 @@ class JobDriver:
         try:
             played = await self._play(unit, player)
         except JobError:
-            await self.ledger.report(points=[CurvePoint(**point) for point in self._state["held"]])
+            held = [CurvePoint(**point) for point in self._state["held"]]
+            await self.ledger.report(points=held, state={**self._state, "held": []})
             raise
         report = reports.UnitReport(
             unit,
@@ -125,7 +126,9 @@ class JobDriver:
         planned = state["finished"] + self.plan.size(unit)
 
         async def ended(played: PlayedRollout) -> PlayedRollout:
-            outcome = await self.ledger.store(played.outcome)
+            stored = await self.ledger.store(played.outcome)
+            # one of an earlier incarnation, stored at the same place, is not the result of these turns
+            outcome = stored if stored.code == REPEATED else played.outcome
             if outcome.failed:
                 failed.append(outcome)
                 found = too_many_failed(

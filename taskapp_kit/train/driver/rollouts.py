@@ -7,6 +7,7 @@ job, place and sample only: another attempt, and another incarnation with the sa
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,8 @@ from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.driver.watchdog import watched
 from taskapp_kit.train.gateway.attempt import AttemptRecord, AttemptSettings
 from taskapp_kit.train.gateway.server import Gateway
+
+log = logging.getLogger("taskapp_kit.train")
 
 NO_MODEL_CALLS = "no_model_calls"
 """The code of a rollout that was scored although its model was never called: another policy played."""
@@ -109,8 +112,13 @@ class GatewayRollouts:
         return await ended(played)
 
     def _count_late(self, task: asyncio.Task[PlayedRollout]) -> None:
-        if not task.cancelled() and task.exception() is None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
             self._late.append(task.result().outcome)
+        else:
+            log.error("a straggler ended with an error: its reward is not counted", exc_info=error)
 
     async def _rollout(self, unit: Unit, target: RolloutTarget, opened: asyncio.Future[None]) -> PlayedRollout:
         for attempt in range(1, self._settings.attempts + 1):

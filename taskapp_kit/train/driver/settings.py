@@ -8,9 +8,9 @@ from taskapp_kit.errors import BadArgument
 from taskapp_kit.train.gateway.attempt import AttemptSettings
 from taskapp_kit.train.rows import RowOptions
 
-ROLLOUT_SECONDS = 3600.0
-STRAGGLER_SECONDS = 1800.0
-STALL_SECONDS = 900.0
+ROLLOUT_SECONDS = 1800.0
+STRAGGLER_SECONDS = 900.0
+STALL_SECONDS = 2700.0
 FAILED_SHARE = 0.5
 ATTEMPTS = 2
 
@@ -21,9 +21,10 @@ class DriverSettings:
 
     evaluation_temperature: None for that of training. rollout_seconds: after which an attempt is given up as failed.
     straggler_seconds: after which an iteration goes on without a rollout, counted from the opening of its first attempt;
-    evaluations wait. stall_seconds: the job fails when no rollout ends and no model is called for so long. failed_share:
-    the job fails when a greater share of its rollouts failed. attempts: at a rollout that failed outside of its episode.
-    incarnation: grows by one each time the job is resumed.
+    evaluations wait. stall_seconds: the job fails when no rollout ends and no model is called for so long; below
+    rollout_seconds, one rollout that hangs may end the job before it is given up. failed_share: the job fails when a greater
+    share of its rollouts failed. attempts: at a rollout that failed outside of its episode. incarnation: grows by one each
+    time the job is resumed.
     """
 
     generation: AttemptSettings

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taskapp_kit.backend.engine import CurvePoint, Event, JobOutcome, RolloutOutcome
+from taskapp_kit.backend.engine import CurvePoint, Event, JobOutcome, RolloutOutcome, repeated
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.rollout_plan import JobPlan
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
@@ -37,7 +37,7 @@ DRIVER = DriverSettings(SETTINGS, attempts=1)
 
 @dataclass
 class MemoryLedger:
-    """Stores all that is reported."""
+    """Stores all that is reported, and one rollout for each place."""
 
     events: list[Event] = field(default_factory=list)
     points: list[CurvePoint] = field(default_factory=list)
@@ -65,6 +65,12 @@ class MemoryLedger:
         return [event.data for event in self.events if event.type in types][-last:]
 
     async def store(self, rollout: RolloutOutcome) -> RolloutOutcome:
+        for one in await self.stored(rollout.phase, rollout.iteration):
+            if (one.place, one.sample) == (rollout.place, rollout.sample):
+                return one
+        first = next((one for one in self.rollouts if one.rollout_id == rollout.rollout_id != ""), None)
+        if first is not None and not rollout.failed:
+            rollout = repeated(rollout, first.phase, first.iteration, first.place, first.sample)
         self.rollouts.append(rollout)
         return rollout
 

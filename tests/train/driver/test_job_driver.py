@@ -272,13 +272,30 @@ def test_it_goes_on_from_its_state() -> None:
     assert order(first) == ["eval.0", "train.1", "eval.1", "train.2"]
     assert ledger.state["done"] == 3
 
-    second = CallingApp()
+    async def otherwise(asked: RolloutAsked) -> Answer:
+        await asked.call()
+        return asked.scored(10.0 * asked.sample)
+
+    second = CallingApp(otherwise)
     settings = replace(DRIVER, incarnation=1)
     job = ended(second, sampler, plan=plan, ledger=ledger, state=ledger.state, settings=settings)
     assert order(second) == ["train.2", "eval.2", "train.3", "eval.3"]
     assert not {asked.key for asked in first.asked} & {asked.key for asked in second.asked}
     assert [point.step for point in ledger.points if point.name == "reward"] == [1, 2, 3]
     assert len(ledger.of("rl.train.started")) == 1
+    # the ledger has the first incarnation's rollouts of iteration 2; those that made these rows have other rewards
+    for rows in job.learner.batches:
+        assert sorted(max(row.advantages, key=abs) for row in rows) == [-10.0, -10.0, 0.0, 0.0, 10.0, 10.0]
+
+
+def test_one_answer_for_two_rollouts_counts_once() -> None:
+    async def play(asked: RolloutAsked) -> Answer:
+        status, answer = await one_call(asked)
+        return status, {**answer, "rollout_id": f"ro-{asked.body['group_id']}-{min(asked.sample, 1)}"}
+
+    job = ended(CallingApp(play))
+    assert [len(rows) for rows in job.learner.batches] == [4, 4]
+    assert job.ledger.state["failures"] == {"repeated_rollout": 4}
 
 
 def test_points_of_an_iteration_come_with_those_of_its_evaluation() -> None:
