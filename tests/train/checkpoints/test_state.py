@@ -23,6 +23,7 @@ from taskapp_kit.train.checkpoints.stored import (  # noqa: E402
     latest_checkpoint,
 )
 from taskapp_kit.train.checkpoints.writer import CheckpointPart, CheckpointWriter  # noqa: E402
+from taskapp_kit.train.update.memory import checkpoint_bytes  # noqa: E402
 from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
 from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
 from tests.train.checkpoints.facts import facts  # noqa: E402
@@ -104,6 +105,16 @@ def test_a_restored_update_goes_on_as_if_never_interrupted(
         name for name, value in model(1).state_dict().items() if not torch.equal(value, update.model.state_dict()[name])
     ]
     assert changed and all(trained in name for name in changed)
+
+
+@pytest.mark.parametrize("trained", ["", "mlp"])
+def test_the_size_of_a_checkpoint_is_known_before(tmp_path: Path, trained: str) -> None:
+    update = PolicyUpdate(freeze_all_but(tiny_model(1, hidden_size=64), trained), SETTINGS)
+    update.train_step(random_rows(update.model))
+    saved = save(tmp_path, update)
+    size = sum(file.stat().st_size for file in saved.path.iterdir())
+    expected = checkpoint_bytes(sum(each.numel() for each in update.model.parameters() if each.requires_grad))
+    assert expected < size < expected + 20_000  # headers and facts
 
 
 def test_control_without_the_optimizer_the_next_update_differs(tmp_path: Path) -> None:
