@@ -108,9 +108,7 @@ def read_checkpoint(path: Path) -> StoredCheckpoint:
                 raise CheckpointError(f"{name} has not the SHA-256 of the manifest.")
         return StoredCheckpoint(path, read_facts(path), files)
     except (OSError, CheckpointError) as error:
-        raise CheckpointError(
-            f"The checkpoint {path} is torn or damaged. {error}", hint="Use the one before it."
-        ) from error
+        raise CheckpointError(f"The checkpoint {path} is torn or damaged. {error}") from error
 
 
 def checkpoint_folders(root: Path) -> dict[Path, CheckpointFacts]:

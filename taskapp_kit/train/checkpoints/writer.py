@@ -1,7 +1,7 @@
 """Saves the checkpoints of a job, so that a kill, a power cut or a full disk at any moment leaves those from before.
 
 A checkpoint is written into a folder beside its place, every file is flushed to the disk, and the folder is renamed. A
-folder that is replaced or removed is renamed first, so no reader finds half of one.
+folder that is replaced or removed is renamed first. Checking exactly that one at that moment finds it missing or damaged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -104,13 +104,10 @@ class CheckpointWriter:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._lock = locked(root)
-        self._lock.__enter__()
-        try:
+        with ExitStack() as opened:
+            opened.enter_context(locked(root))
             self._clear()
-        except BaseException:
-            self.close()
-            raise
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +119,7 @@ class CheckpointWriter:
 
     def close(self) -> None:
         """Let others write."""
-        self._lock.__exit__(None, None, None)
+        self._opened.close()
 
     def check_space(self, bytes_each: int) -> None:
         """Raise CheckpointError if the disk has no room for the checkpoints of a whole job, of this many bytes each."""
@@ -145,8 +142,8 @@ class CheckpointWriter:
             )
         unfinished = self.root / f"{UNFINISHED}{name}"
         try:
-            check_free_space(self.root, sum(part.size for part in parts.values()), f"Saving {name}")
             self._clear()
+            check_free_space(self.root, sum(part.size for part in parts.values()), f"Saving {name}")
             unfinished.mkdir(mode=0o700)
             try:
                 files = {}
