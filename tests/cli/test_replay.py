@@ -165,6 +165,7 @@ def fine(trajectory) -> float:
 """
 
 
+@pytest.mark.server
 def test_what_failed_fails_again_without_its_model_and_with_its_traceback(run: Run, tmp_path: Path) -> None:
     def write_app(name: str, broken: str, unscored: str) -> None:
         (tmp_path / name).write_text(FLAKY.replace("BROKEN", broken).replace("UNSCORED", unscored))

@@ -15,6 +15,8 @@ from taskapp_kit.errors import StoreRefusal
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import SqlStore
 
+pytestmark = pytest.mark.process  # the Postgres server
+
 CARD = {"criteria": [{"name": "right", "of": "outcome", "score": 0.5}], "reward": 0.5}
 SCORED = StoredScores(
     "r1", "v2", 2e9, "terminated", 0.5, 0.5, None, CARD, None, 0.25, None, "2.0.0", "f" * 64, "0.2.0",
