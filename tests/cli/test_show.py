@@ -7,6 +7,7 @@ import shutil
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -144,7 +145,7 @@ def test_a_failure_says_where_and_how_to_see_more(run: Run, directory: Path) -> 
     assert "Failed at boundary environment (environment_raised)" in done.stdout
     assert "after 0 steps, in the action press" in done.stdout and "hidden" not in done.stdout
     (line,) = (line for line in done.stdout.splitlines() if "taskapp rollout" in line)
-    assert f"{FLAKY}:app --env flaky --split train --seed 4 --policy presser" in line
+    assert f"{quote(f'{FLAKY}:app')} --env flaky --split train --seed 4 --policy presser" in line
 
 
 @pytest.fixture

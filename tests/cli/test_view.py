@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 
 import httpx
 import pytest
@@ -45,8 +47,8 @@ def test_a_store_is_shown_with_the_link_and_without_it_not(tmp_path: Path) -> No
         with httpx.Client(base_url=link[1], headers={"Origin": link[1]}, timeout=20) as browser:
             assert browser.get(link[2]).status_code == 200
             (row,) = browser.get("/ui/rollouts.json").json()["rollouts"]
-            page = browser.get(f"/ui/rollouts/{row['rollout_id']}").text
-            assert f"taskapp replay {ADDER} {row['rollout_id']} --from" in page
+            page = html.unescape(browser.get(f"/ui/rollouts/{row['rollout_id']}").text)
+            assert f"taskapp replay {quote(ADDER)} {row['rollout_id']} --from" in page
             assert [scale["name"] for scale in browser.get("/ui/annotate.json").json()["scales"]] == [
                 "reached",
                 "brief",
