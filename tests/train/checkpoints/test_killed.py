@@ -83,7 +83,8 @@ def test_a_killed_job_ends_as_one_that_was_not(
         cut += inside
         with caplog.at_level(logging.WARNING):
             latest = latest_checkpoint(root)
-        assert not caplog.records  # none is torn, not even to be skipped
+        # None is torn, not even to be skipped. A server of an earlier test may still be logging.
+        assert not [record for record in caplog.records if record.name == "taskapp_kit.train"]
         iteration = latest.facts.position.iteration if latest else 0
         assert iteration >= max(saved, before)
         for path in root.iterdir():

@@ -148,8 +148,9 @@ def test_a_damaged_checkpoint_is_skipped_by_name(
         with caplog.at_level(logging.WARNING):
             for found in (latest_checkpoint(tmp_path / "c"), best_checkpoint(tmp_path / "c")):
                 assert found is not None and found.facts.position.iteration == 1
-        assert {record.name for record in caplog.records} == {"taskapp_kit.train"}
-        assert all(str(tmp_path / "c" / "checkpoint-2") in record.getMessage() for record in caplog.records)
+        # A server of an earlier test in this process may still be logging.
+        warned = [record.getMessage() for record in caplog.records if record.name == "taskapp_kit.train"]
+        assert warned and all(str(tmp_path / "c" / "checkpoint-2") in message for message in warned)
         caplog.clear()
         if damage in (flip, truncate):
             (tmp_path / "c" / "checkpoint-2" / name).write_bytes(whole[name])
