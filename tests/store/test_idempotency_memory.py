@@ -44,9 +44,8 @@ def test_the_oldest_results_are_removed_beyond_the_limit_and_never_a_running_rec
         assert [state is not None for state in states] == [False] * 41 + [True] * 9
         assert await store.claim(record("again", "k0")) is None, "the key went with its record"
         assert await store.look("running") == Claim(record("running", "kept"), "running")
-        assert [(record.levelno, record.name) for record in caplog.records] == [
-            (logging.WARNING, "taskapp_kit.service")
-        ]
+        warned = [record.levelno for record in caplog.records if record.name == "taskapp_kit.service"]
+        assert warned == [logging.WARNING]
         await store.close()
         assert store.stored_bytes == 0
 
