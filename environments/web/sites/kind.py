@@ -1,0 +1,51 @@
+"""What a kind of task is, and what one task of it consists of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..view import View
+from .site import Json, Site
+
+Level = Literal["easy", "medium", "hard"]
+LEVELS: tuple[Level, ...] = ("easy", "medium", "hard")
+
+Verb = Literal["find", "change", "constraints"]
+
+Action = Mapping[str, Mapping[str, Any]]
+"""One action with its arguments, as a policy returns it: `{"click": {"bid": 7}}`."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One task: a site in its first state, the goal in words, and what makes it solved.
+
+    It is solved when the episode ends with the message `answer` (None: any message) and the site's record equal to
+    `expected`; where `feasible` is false, when the policy reports that it cannot be done and nothing was changed.
+    `gold` decides the next action from what the page shows, by rules that know the solution.
+    """
+
+    goal: str
+    site: Site
+    expected: Mapping[str, Json]
+    gold: Callable[[View], Action]
+    answer: str | None = None
+    feasible: bool = True
+    ends_on_change: bool = False
+    """The first change of the record ends the episode; no message is needed."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of task on three levels: more content, more distractors that nearly fit, more conditions."""
+
+    name: str
+    """Such as `shop/order`."""
+    verb: Verb
+    make: Callable[[random.Random, Level, bool], Problem]
+    """(generator, level, feasible) to a problem; the generator is seeded by kind, level and seed."""
+    infeasible: bool = False
+    """There are variants that cannot be done: `make` may be called with feasible=False."""
