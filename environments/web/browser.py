@@ -52,7 +52,7 @@ class Browser:
         return self._loop.run(self._version())
 
     async def _version(self) -> str:
-        return (await self._process()).process.version
+        return str((await self._process()).process.version)
 
     async def open(self, seed: int, origins: Mapping[str, Handler], url: str, number_all: bool = False) -> OpenWindow:
         """A new window on a site, in a context that shares nothing with others. Raises Unavailable, PageFailed."""

@@ -4,4 +4,6 @@ from __future__ import annotations
 
 from .kind import Kind
 
-KINDS: dict[str, Kind] = {kind.name: kind for kinds in () for kind in kinds}
+SITES: tuple[tuple[Kind, ...], ...] = ()
+
+KINDS: dict[str, Kind] = {kind.name: kind for kinds in SITES for kind in kinds}
