@@ -1,0 +1,9 @@
+"""All kinds of tasks, by name."""
+
+from __future__ import annotations
+
+from .admin.kinds import KINDS as ADMIN
+from .calendar.kinds import KINDS as CALENDAR
+from .kind import Kind
+
+KINDS: dict[str, Kind] = {kind.name: kind for kinds in (ADMIN, CALENDAR) for kind in kinds}
