@@ -13,7 +13,6 @@ The seed is the task's number, as in `web`: those of its split `train` and those
 It needs the extra `web`, a Chromium, and a checkout of the repository.
 """
 
-from environments.web import tasks
 from environments.web.app import Web
 from environments.web.tasks import TEST, TRAIN, WebTask
 from environments.web.view import View
