@@ -5,12 +5,14 @@ README.md beside this file says what is seen, done, paid and when it ends.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from taskapp_kit import Image, TaskApp, Text, Trajectory
 
 from . import browser, tasks
-from .acting import Acting
+from .acting import ACTIONS, Acting, ActionName
 from .replies import SiteHandler
 from .tasks import WebTask
 from .view import View
@@ -45,8 +47,15 @@ class Web(Acting):
     report that.
     """
 
-    def __init__(self, screenshot: bool = False) -> None:
+    def __init__(
+        self, screenshot: bool = False, only: Annotated[list[ActionName], Field(min_length=1)] | None = None
+    ) -> None:
         self.screenshot = screenshot
+        self.only = only
+
+    def actions(self) -> list[str]:
+        """The tools of the episode: all, or those that the config names in `only`."""
+        return list(self.only or ACTIONS)
 
     @classmethod
     def setup_worker(cls) -> None:
@@ -64,11 +73,9 @@ class Web(Acting):
         async def work() -> str | list[Text | Image]:
             self.opened = await self.browser.open(task.number, {site.origin: SiteHandler(site)}, site.origin + "/")
             await self.opened.window.settle()
-            return await self._observation(self.opened.window)
+            return await self._observation(self.opened.window, f"Goal: {self.problem.goal}\n")
 
-        seen = self.browser.run(work())
-        goal = f"Goal: {self.problem.goal}\n"
-        return goal + seen if isinstance(seen, str) else [Text(goal), *seen]
+        return self.browser.run(work())
 
     async def _ended(self) -> bool:
         return self.problem.ends_on_change and self.problem.site.record() != self.first
@@ -118,7 +125,8 @@ def ending(trajectory: Trajectory) -> dict[str, float]:
 
 
 @app.policy("gold")
-def gold(observation: str, task: WebTask) -> dict[str, dict[str, Any]]:
+def gold(observation: str | list[dict[str, str]], task: WebTask) -> dict[str, dict[str, Any]]:
     """Solves the task by rules for its kind, from what the page shows."""
+    text = observation if isinstance(observation, str) else observation[0]["text"]  # with a picture it is a list
     found = tasks.solution(task.kind, task.difficulty, task.number, task.feasible)
-    return {name: dict(arguments) for name, arguments in found.gold(View(observation)).items()}
+    return {name: dict(arguments) for name, arguments in found.gold(View(text)).items()}
