@@ -27,6 +27,8 @@ ActionName = Literal[
 ]  # fmt: skip
 ACTIONS: tuple[ActionName, ...] = get_args(ActionName)
 
+MODIFIERS = frozenset({"Alt", "Control", "ControlOrMeta", "Meta", "Shift"})
+
 MILLISECONDS = ACTION_SECONDS * 1000
 
 
@@ -75,7 +77,11 @@ class Acting:
     @action(sample=lambda rng: {**_number(rng), "key_comb": rng.choice(("Enter", "Tab", "ArrowDown"))})
     def press(self, bid: Bid, key_comb: Key) -> Step:
         """Press a key or a combination of keys in an element."""
-        return self._on(bid, "pressing a key", lambda target: target.press(key_comb, timeout=MILLISECONDS))
+
+        def press(target: Any) -> Awaitable[None]:
+            return _released(self._window, key_comb, target.press(key_comb, timeout=MILLISECONDS))
+
+        return self._on(bid, "pressing a key", press)
 
     @action(sample=_number)
     def focus(self, bid: Bid) -> Step:
@@ -107,7 +113,7 @@ class Acting:
     @action(sample=lambda rng: {"key": rng.choice(("Enter", "Tab", "Escape"))})
     def keyboard_press(self, key: Key) -> Step:
         """Press a key or a combination of keys, wherever the focus is."""
-        return self._at("pressing a key", lambda window: window.page.keyboard.press(key))
+        return self._at("pressing a key", lambda window: _released(window, key, window.page.keyboard.press(key)))
 
     @action(sample=lambda rng: {"text": rng.choice(("a", "1"))})
     def keyboard_type(self, text: Words) -> Step:
@@ -237,6 +243,18 @@ class Acting:
         opened, self.opened = self.opened, None
         if opened is not None:
             self.browser.run(opened.close())
+
+
+async def _released(window: Window, combination: str, press: Awaitable[None]) -> None:
+    """Presses, and lets go of Control and the like where the last key of a combination does not exist."""
+    from playwright.async_api import Error
+
+    try:
+        await press
+    except Error:
+        for key in sorted(MODIFIERS.intersection(combination.split("+"))):
+            await window.page.keyboard.up(key)
+        raise
 
 
 async def _nothing(window: Window) -> None:
