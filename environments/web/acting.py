@@ -46,6 +46,7 @@ class Acting:
     browser: Browser
     opened: OpenWindow | None = None
     screenshot = False
+    _versions_sent = False
 
     # Elements
 
@@ -190,12 +191,12 @@ class Acting:
     @action(sample=_text)
     def send_msg_to_user(self, text: Words) -> Step:
         """Send the user a message: the answer, or that it is done. This ends the episode."""
-        return Step("The message was sent.", terminated=True, info={"message": text})
+        return Step("The message was sent.", terminated=True, info={"message": text, **self._versions_once()})
 
     @action(sample=lambda rng: {"reason": "it is not there"})
     def report_infeasible(self, reason: Words) -> Step:
         """Report that the task cannot be done, and why. This ends the episode."""
-        return Step("The report was sent.", terminated=True, info={"infeasible": reason})
+        return Step("The report was sent.", terminated=True, info={"infeasible": reason, **self._versions_once()})
 
     # How an action is done
 
@@ -229,7 +230,14 @@ class Acting:
 
     async def _seen(self) -> Step:
         window = self._window
-        return Step(await self._observation(window), terminated=await self._ended())
+        return Step(await self._observation(window), terminated=await self._ended(), info=self._versions_once())
+
+    def _versions_once(self) -> dict[str, str]:
+        """With an episode's first step only: the browser's version and its driver's."""
+        if self.opened is None or self._versions_sent:
+            return {}
+        self._versions_sent = True
+        return self.opened.versions
 
     async def _observation(self, window: Window) -> str | list[Text | Image]:
         text = await window.look()
