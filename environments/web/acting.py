@@ -239,8 +239,8 @@ class Acting:
         self._versions_sent = True
         return self.opened.versions
 
-    async def _observation(self, window: Window) -> str | list[Text | Image]:
-        text = await window.look()
+    async def _observation(self, window: Window, before: str = "") -> str | list[Text | Image]:
+        text = before + await window.look()
         return [Text(text), Image(await window.picture())] if self.screenshot else text
 
     async def _ended(self) -> bool:
