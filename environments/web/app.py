@@ -1,0 +1,124 @@
+"""Web: sites to act on in a real browser: a shop, a booking calendar, mail with tickets, admin tables.
+
+README.md beside this file says what is seen, done, paid and when it ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskapp_kit import Image, TaskApp, Text, Trajectory
+
+from . import browser, tasks
+from .acting import Acting
+from .replies import SiteHandler
+from .tasks import WebTask
+from .view import View
+
+app = TaskApp(
+    "web",
+    version="1.0.0",
+    description="Find, change and book on sites in a real browser: a shop, a calendar, mail and tickets, admin tables.",
+)
+
+MAX_STEPS = 60
+
+
+@app.environment(
+    "web",
+    tasks={
+        "train": lambda: tasks.rows("train", tasks.TRAIN),
+        "test": lambda: tasks.rows("test", tasks.TEST),
+    },
+    row=WebTask,
+    max_steps=MAX_STEPS,
+    step_timeout_seconds=60,  # the longest that a page which hangs is waited for, and its turn before that
+    baselines={"noop": 0.0, "random": 0.15},
+    tags=("web", "multi-turn", "browser"),
+)
+class Web(Acting):
+    """You use a site in a web browser to do what the user asks.
+
+    After each action you see the tabs, and the page as a tree of elements. Elements with a number, such as
+    `[12] button "Save"`, can be acted on by that number; the numbers change with every page. Do exactly what is asked
+    and nothing else. When it is done, send the user a message: the answer if one was asked for. If it cannot be done,
+    report that.
+    """
+
+    def __init__(self, screenshot: bool = False) -> None:
+        self.screenshot = screenshot
+
+    @classmethod
+    def setup_worker(cls) -> None:
+        """Starts the browser of this process. Raises Unavailable, which names what is missing."""
+        browser.shared().version()
+
+    def reset(self, task: WebTask, context: Any = None) -> str | list[Text | Image]:
+        """The goal, and the site's first page."""
+        self.screenshot = self.screenshot and (context is None or context.wants_images)
+        self.problem = tasks.problem(task)
+        site = self.problem.site
+        self.first = site.record()
+        self.browser = browser.shared()
+
+        async def work() -> str | list[Text | Image]:
+            self.opened = await self.browser.open(task.number, {site.origin: SiteHandler(site)}, site.origin + "/")
+            await self.opened.window.settle()
+            return await self._observation(self.opened.window)
+
+        seen = self.browser.run(work())
+        goal = f"Goal: {self.problem.goal}\n"
+        return goal + seen if isinstance(seen, str) else [Text(goal), *seen]
+
+    async def _ended(self) -> bool:
+        return self.problem.ends_on_change and self.problem.site.record() != self.first
+
+    def final_state(self) -> dict[str, Any]:
+        """The end, for rubrics only: whether the record is as it should be, whether it changed, and what was to be said."""
+        record = self.problem.site.record()
+        return {
+            "as_expected": record == self.problem.expected,
+            "changed": record != self.first,
+            "answer": self.problem.answer,
+            "feasible": self.problem.feasible,
+            "message_needed": not self.problem.ends_on_change,
+        }
+
+
+def plain(text: str) -> str:
+    """A message as it is compared: without case, space around it and a full stop at the end."""
+    return " ".join(text.casefold().split()).rstrip(".").strip("\"'")
+
+
+@app.rubric(weight=1.0)
+def solved(trajectory: Trajectory) -> float:
+    """What was asked for was done, nothing else was changed, and the answer is right."""
+    end = trajectory.final_state
+    last = trajectory.steps[-1].info if trajectory.steps else {}
+    if not end["feasible"]:
+        return float("infeasible" in last and not end["changed"])
+    if not end["as_expected"]:
+        return 0.0
+    if not end["message_needed"]:
+        return 1.0
+    message = last.get("message")
+    return float(message is not None and (end["answer"] is None or plain(message) == plain(end["answer"])))
+
+
+@app.metric
+def ending(trajectory: Trajectory) -> dict[str, float]:
+    """1 or 0: a message was sent; it was reported as infeasible; the site was changed. And how many actions were refused."""
+    last = trajectory.steps[-1].info if trajectory.steps else {}
+    return {
+        "answered": float("message" in last),
+        "gave_up": float("infeasible" in last),
+        "changed": float(trajectory.final_state["changed"]),
+        "refusals": float(sum(step.refused is not None for step in trajectory.steps)),
+    }
+
+
+@app.policy("gold")
+def gold(observation: str, task: WebTask) -> dict[str, dict[str, Any]]:
+    """Solves the task by rules for its kind, from what the page shows."""
+    found = tasks.solution(task.kind, task.difficulty, task.number, task.feasible)
+    return {name: dict(arguments) for name, arguments in found.gold(View(observation)).items()}

@@ -1,0 +1,51 @@
+"""Ends a page's process that grows without bound, before the machine does: the episode then fails, the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+LIMIT_BYTES = 1_500_000_000
+"""Resident memory of one page's process. Chromium has no limit of its own that holds for array buffers."""
+EVERY_SECONDS = 2.0
+
+_PROC = Path("/proc")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+async def watch_memory() -> None:
+    """Looks at this process's renderers until cancelled. Where there is no /proc, nothing is watched."""
+    watched = sys.platform == "linux"
+    while watched:
+        await asyncio.sleep(EVERY_SECONDS)
+        for process, resident in renderers(os.getpid()).items():
+            if resident > LIMIT_BYTES:
+                os.kill(process, signal.SIGKILL)
+
+
+def renderers(ancestor: int) -> dict[int, int]:
+    """Chromium's processes for pages among the descendants of a process, with their resident bytes."""
+    parents: dict[int, int] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:  # it has ended meanwhile
+                continue
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    found: dict[int, int] = {}
+    for process in parents:
+        above = parents.get(process, 0)
+        while above > 1 and above != ancestor:
+            above = parents.get(above, 0)
+        if above != ancestor:
+            continue
+        try:
+            if b"--type=renderer" in (_PROC / str(process) / "cmdline").read_bytes():
+                found[process] = int((_PROC / str(process) / "statm").read_text().split()[1]) * _PAGE_BYTES
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,288 @@
+"""One episode's part of the browser: a context of its own, whose pages come from functions of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from taskapp_kit import InvalidAction
+
+from .replies import Handler
+from .tree import Control, PageText, page_text
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Dialog, Page, Request, Route, WebSocketRoute
+
+Result = TypeVar("Result")
+
+WIDTH, HEIGHT = 640, 480
+ACTION_SECONDS = 3.0
+"""The longest time that the browser tries to do one action on an element."""
+PAGE_SECONDS = 10.0
+"""The longest time that a page may take for anything else; a page that takes longer is stuck."""
+SETTLE_FRAMES = 20
+SETTLE_CLOCK_MS = 500
+MAX_TABS = 8
+MAX_DIALOGS = 20
+STARTED_AT = 1_750_000_000_000
+"""The pages' clock in ms since 1970 (2025-06-15, 15:06:40 UTC). It moves by SETTLE_CLOCK_MS an action, and by nothing else."""
+
+_START = (Path(__file__).parent / "page_start.js").read_text()
+_PERFORMANCE = f"performance.now = () => Date.now() - {STARTED_AT};"
+
+
+class PageFailed(RuntimeError):
+    """The browser, not the policy, is at fault: the page crashed, hangs, or could not be served."""
+
+
+class Window:
+    """The tabs of one episode. All methods run on the browser's event loop."""
+
+    def __init__(self, context: BrowserContext, origins: Mapping[str, Handler], number_all: bool) -> None:
+        self._context = context
+        self._origins = origins
+        self._number_all = number_all
+        self._tabs: list[Page] = []
+        self._active = 0
+        self._opening = False
+        self._requests: set[Request] = set()
+        self._shown: dict[int, Control] = {}
+        self._notes: list[str] = []
+        self._dialogs = 0
+        self._failed: PageFailed | None = None
+        self.refused: list[str] = []
+        """Addresses that a page asked for and did not get, for they are not served here."""
+
+    async def open(self, seed: int, url: str) -> None:
+        """Prepares the context (the same seed gives pages the same random numbers) and opens the first page."""
+        context = self._context
+        await context.add_init_script(_START.replace("SEED", str(seed & 0xFFFFFFFF)))
+        await context.clock.install(time=STARTED_AT / 1000)
+        await context.clock.pause_at(STARTED_AT / 1000 + 1)
+        await context.add_init_script(_PERFORMANCE)
+        await context.route("**/*", self._answer)
+        await context.route_web_socket("**/*", _close_socket)
+        context.on("page", self._appeared)
+        context.on("dialog", self._dialog)
+        context.on("request", self._asked)
+        context.on("requestfinished", self._loaded_one)
+        context.on("requestfailed", self._loaded_one)
+        await self.new_tab()
+        await self.goto(url)
+
+    async def close(self) -> None:
+        """Ends the context. A browser that is gone is closed already."""
+        from playwright.async_api import Error
+
+        try:
+            await asyncio.wait_for(self._context.close(), PAGE_SECONDS)
+        except (Error, TimeoutError):
+            return
+
+    # What the pages are served
+
+    async def _answer(self, route: Route, request: Request) -> None:
+        parts = urlsplit(request.url)
+        handler = self._origins.get(f"{parts.scheme}://{parts.netloc}")
+        if handler is None:
+            self.refused.append(request.url[:200])
+            await route.abort()
+            return
+        try:
+            reply = handler(request.method, request.url, request.post_data or "")
+        except Exception as error:
+            self._failed = PageFailed(f"the site's own code failed at {request.method} {parts.path}: {error!r}")
+            self._failed.__cause__ = error
+            await route.abort()
+            return
+        headers = {
+            "content-type": reply.content_type,
+            "content-security-policy": reply.policy,
+            "cache-control": "no-store",
+        }
+        await route.fulfill(status=reply.status, headers=headers, body=reply.body)
+
+    def _asked(self, request: Request) -> None:
+        self._requests.add(request)
+
+    def _loaded_one(self, request: Request) -> None:
+        self._requests.discard(request)
+
+    async def _appeared(self, page: Page) -> None:
+        if self._opening:
+            return
+        self._notes.append("A window that the page opened was closed.")
+        await page.close()
+
+    async def _dialog(self, dialog: Dialog) -> None:
+        self._dialogs += 1
+        if self._dialogs > MAX_DIALOGS:
+            self._failed = PageFailed(f"the page showed more than {MAX_DIALOGS} dialogs")
+        else:
+            self._notes.append(f"The page showed a dialog, which was dismissed: {dialog.message[:200]}")
+        await dialog.dismiss()
+
+    # Tabs
+
+    @property
+    def page(self) -> Page:
+        """The active tab."""
+        return self._tabs[self._active]
+
+    @property
+    def tabs(self) -> int:
+        """How many tabs are open."""
+        return len(self._tabs)
+
+    async def new_tab(self) -> None:
+        """Opens an empty tab and makes it the active one."""
+        if len(self._tabs) >= MAX_TABS:
+            raise InvalidAction(f"There are {MAX_TABS} tabs already; close one first.")
+        self._opening = True
+        try:
+            page = await self.within(self._context.new_page())
+        finally:
+            self._opening = False
+        page.on("crash", self._crashed)
+        page.on("download", lambda download: download.cancel())
+        self._tabs.append(page)
+        self._active = len(self._tabs) - 1
+
+    async def close_tab(self) -> None:
+        """Closes the active tab; the one before it becomes active, or a new one if it was the last."""
+        page = self._tabs.pop(self._active)
+        await self.within(page.close())
+        self._active = max(0, self._active - 1)
+        if not self._tabs:
+            await self.new_tab()
+
+    async def focus_tab(self, index: int) -> None:
+        """Makes a tab the active one."""
+        if not 0 <= index < len(self._tabs):
+            raise InvalidAction(f"There is no tab {index}; the tabs are 0 to {len(self._tabs) - 1}.")
+        self._active = index
+        await self.within(self.page.bring_to_front())
+
+    async def goto(self, url: str) -> None:
+        """Opens an address of the sites that are served here; any other is refused."""
+        parts = urlsplit(url)
+        if f"{parts.scheme}://{parts.netloc}" not in self._origins:
+            raise InvalidAction(f"{url[:200]} cannot be opened here; open pages of {', '.join(sorted(self._origins))}.")
+        await self.within(self.page.goto(url))
+
+    def _crashed(self, page: Page) -> None:
+        self._failed = PageFailed("the page crashed (its process ended)")
+
+    # Acting and looking
+
+    def control(self, bid: int) -> Control:
+        """What a number of the last observation stands for. Raises InvalidAction, which names the nearest numbers."""
+        if (found := self._shown.get(bid)) is not None:
+            return found
+        near = sorted(self._shown, key=lambda number: (abs(number - bid), number))[:3]
+        listed = ", ".join(f"[{number}] {self._shown[number]}" for number in sorted(near))
+        raise InvalidAction(f"The page has no element [{bid}]." + (f" The nearest are {listed}." if near else ""))
+
+    async def within(self, awaitable: Awaitable[Result], seconds: float = PAGE_SECONDS) -> Result:
+        """Awaits something of the page. Raises PageFailed if it takes too long or the page is gone."""
+        from playwright.async_api import Error
+
+        try:
+            return await asyncio.wait_for(awaitable, seconds)
+        except TimeoutError as error:
+            raise self._failed or PageFailed(f"the page did not answer within {seconds:g} s") from error
+        except Error as error:
+            raise self._failed or PageFailed(f"the browser could not go on: {_first_line(error)}") from error
+
+    async def acted(self, action: Awaitable[Any], what: str) -> None:
+        """Awaits an action of playwright's. Raises InvalidAction if the page is well but does not allow it."""
+        from playwright.async_api import Error
+
+        try:
+            await asyncio.wait_for(action, ACTION_SECONDS + 2)
+        except (Error, TimeoutError) as error:
+            if self._failed is not None:
+                raise self._failed from error
+            await self.within(self.page.evaluate("1"), 2.0)  # raises if it is the page that hangs
+            raise InvalidAction(f"{what} was not possible: {_reason(error)}") from error
+
+    async def settle(self) -> None:
+        """Waits until nothing is being loaded, lets the page's clock run a little, and waits again."""
+        await self._loaded()
+        try:
+            await self.within(self._context.clock.run_for(SETTLE_CLOCK_MS))
+        except PageFailed as error:
+            # an exception in one of the page's own timers arrives here; a page that is gone does not answer the next line
+            await self.within(self.page.evaluate("1"), 2.0)
+            self._notes.append(f"A script of the page failed: {error}")
+        await self._loaded()
+        if self._failed is not None:
+            raise self._failed
+
+    async def _loaded(self) -> None:
+        from playwright.async_api import Error
+
+        for _ in range(SETTLE_FRAMES):
+            if self._failed is not None:
+                raise self._failed
+            try:
+                await self.within(self.page.wait_for_load_state())
+                await asyncio.wait_for(self.page.evaluate("window.__nextFrame && window.__nextFrame()"), PAGE_SECONDS)
+            except TimeoutError as error:
+                raise self._failed or PageFailed(f"the page drew nothing for {PAGE_SECONDS:g} s") from error
+            except Error as error:
+                if self._failed is not None or self.page.is_closed():
+                    raise self._failed or PageFailed("the page was closed") from error
+                continue  # it went to another page meanwhile
+            if not self._requests:
+                return
+
+    async def look(self) -> str:
+        """The observation: tabs, what has the focus, what happened, and the page's tree."""
+        if self.page.url == "about:blank":
+            shown = PageText("", {}, None)
+        else:
+            shown = page_text(await self.within(self.page.aria_snapshot(mode="ai")), self._number_all)
+        self._shown = shown.controls
+        titles = [await self.within(tab.title()) for tab in self._tabs]
+        lines = [
+            f"Tab {index}{' (active)' if index == self._active else ''}: {title or 'Untitled'} {tab.url}"
+            for index, (tab, title) in enumerate(zip(self._tabs, titles, strict=True))
+        ]
+        lines.append(f"Focused: {'none' if shown.focused is None else f'[{shown.focused}]'}")
+        lines += [f"Note: {note}" for note in self._notes[:5]]
+        self._notes.clear()
+        return "\n".join([*lines, "Page:", shown.text])
+
+    async def picture(self) -> bytes:
+        """A PNG of what is visible, 640 × 480."""
+        return await self.within(self.page.screenshot(animations="disabled", caret="hide", scale="css"))
+
+
+async def _close_socket(socket: WebSocketRoute) -> None:
+    await socket.close()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _reason(error: BaseException) -> str:
+    """The line of playwright's log that says what stood in the way."""
+    text = str(error)
+    for words, reason in (
+        ("intercepts pointer events", "another element covers it"),
+        ("not enabled", "it is disabled"),
+        ("not editable", "it is read-only"),
+        ("not visible", "it cannot be seen"),
+        ("did not find some options", "it has no such option"),
+        ("not an <input>", "it is not a field"),
+        ("not a <select>", "it is not a drop-down list"),
+        ("Unknown key", "there is no such key"),
+    ):
+        if words in text:
+            return reason
+    return f"it did not happen within {ACTION_SECONDS:g} s" if "imeout" in text or not text else _first_line(error)
