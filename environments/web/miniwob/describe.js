@@ -14,13 +14,13 @@
     return COLORS[[r, g, b]] || "#" + [r, g, b].map((part) => part.toString(16).padStart(2, "0")).join("");
   };
   const words = (element, style, drawn) => {
-    const named = [drawn ? element.tagName : "", element.id, ...element.classList].filter((word) => word && !OF_THEMES.test(word));
-    const text = element.textContent.trim();
+    const all = [drawn ? element.tagName : "", element.id, ...element.classList];
+    const named = [...new Set(all)].filter((word) => word && !OF_THEMES.test(word));
     const filled = color(drawn ? style.fill : style.backgroundColor);
     const outline = drawn && !filled ? color(style.stroke) : "";
     const box = element.getBoundingClientRect();
     const place = `${Math.round(box.width)}x${Math.round(box.height)} at ${Math.round(box.x + box.width / 2)},${Math.round(box.y + box.height / 2)}`;
-    return [named.join(" "), text && `"${text}"`, filled, outline && `${outline} outline`, place].filter(Boolean).join(", ");
+    return [named.join(" "), filled, outline && `${outline} outline`, place].filter(Boolean).join(", ");
   };
   const clickable = (element) => {
     const events = window.jQuery && jQuery._data && jQuery._data(element, "events");
@@ -30,24 +30,34 @@
   const now = new Map();
   for (const element of document.body.querySelectorAll("*")) {
     const drawn = element instanceof SVGElement;
-    if (element.children.length > 0 && element.tagName !== "text") continue;
-    if (drawn ? !(element instanceof SVGGraphicsElement) || element.tagName === "svg" || element.tagName === "tspan" : !/^(DIV|SPAN|TD|LI|P|I|B|CANVAS)$/.test(element.tagName)) continue;
-    if (element.hasAttribute("role") && !described.has(element)) continue;
-    if (element.closest("[contenteditable]")) continue;
+    const control = /^(BUTTON|A)$/.test(element.tagName);
+    const leaf = element.children.length === 0 || element.tagName === "text";
+    if (!leaf && !control) continue;
+    if (drawn ? !(element instanceof SVGGraphicsElement) || /^(svg|tspan)$/.test(element.tagName) : !control && !/^(DIV|SPAN|LI|P|I|B|CANVAS)$/.test(element.tagName)) continue;
+    if ((element.hasAttribute("role") || element.hasAttribute("aria-label")) && !described.has(element)) continue;
+    if (element.id === "area" || element.closest("[contenteditable]") || element.matches(".ui-dialog-title, .ui-dialog > .ui-resizable-handle")) continue;
     const box = element.getBoundingClientRect();
-    if (box.width < 1 && box.height < 1) continue;
+    if (drawn ? box.width < 1 && box.height < 1 : box.width < 1 || box.height < 1) continue;
     if (!element.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
     const empty = element.textContent.trim() === "";
     const style = getComputedStyle(element);
-    if (drawn || empty) now.set(element, ["img", words(element, style, drawn)]);
-    else if (style.cursor !== "pointer" && clickable(element)) now.set(element, ["button", null]);
+    if (control && (element.tagName === "BUTTON" || element.hasAttribute("href"))) {
+      if (empty && !element.querySelector("img")) now.set(element, [null, words(element, style, false)]);
+    } else if (drawn || empty) {
+      if (!element.closest("button, a")) now.set(element, ["img", words(element, style, drawn)]);
+    } else if (leaf && clickable(element)) {
+      now.set(element, [control || element.matches("[class*=link]") ? "link" : "button", null]);
+    }
   }
-  for (const element of described.keys())
-    if (!now.has(element)) for (const name of ["role", "aria-label"]) element.removeAttribute(name);
+  for (const [element, [role]] of described)
+    if (!now.has(element)) {
+      if (role !== null) element.removeAttribute("role");
+      element.removeAttribute("aria-label");
+    }
   for (const [element, [role, label]] of now) {
-    element.setAttribute("role", role);
-    if (label === null) element.removeAttribute("aria-label");
-    else element.setAttribute("aria-label", label);
+    if (role !== null) element.setAttribute("role", role);
+    if (label !== null) element.setAttribute("aria-label", label);
+    else if (described.has(element)) element.removeAttribute("aria-label");
   }
   window.__described = now;
 };
