@@ -38,7 +38,7 @@ help:
 	@echo "make suite    the test suite alone"
 	@echo "make interop  the tests against real foreign clients (builds their environments once); prints their matrix, and writes docs/interop.md"
 	@echo "make interop-full  a real vLLM samples for training jobs (after make test-train)"
-	@echo "make browser  the viewer in a real Chromium, at two widths, light and dark"
+	@echo "make browser  the viewer in a real Chromium, at two widths, light and dark; the web environment"
 	@echo "make large    stores of 100 000 rollouts: lists, filters, exports, in time and memory"
 	@echo "make doctor-foreign  the doctor on environments of other libraries: no false alarm"
 	@echo "make golden   200 rollouts of every environment, compared with committed hashes of what they were"
@@ -154,8 +154,8 @@ doctor-foreign: $(VENV)/dev
 
 # Uses the system's Chromium; without it, the tests are skipped with the reason.
 browser: $(VENV)/dev
-	@$(PIP) -e '.[browser]' || echo "the browser extra could not be installed: its tests are skipped" >&2
-	$(BIN)/pytest -p no:schemathesis -m browser tests/browser -rs
+	@$(PIP) -e '.[web,miniwob]' || echo "the web extra could not be installed: its tests are skipped" >&2
+	$(BIN)/pytest -p no:schemathesis -m "browser and not exhaustive" tests/browser tests/environments/web -rs
 
 large: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m large tests/store

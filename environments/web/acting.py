@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -19,6 +19,13 @@ Key = Annotated[str, Field(max_length=40, description='such as "Enter", "Tab", "
 X = Annotated[float, Field(ge=0, le=WIDTH, description="pixels from the left")]
 Y = Annotated[float, Field(ge=0, le=HEIGHT, description="pixels from the top")]
 Button = Literal["left", "middle", "right"]
+
+ActionName = Literal[
+    "click", "dblclick", "hover", "fill", "select_option", "press", "focus", "clear", "drag_and_drop", "scroll",
+    "keyboard_press", "keyboard_type", "mouse_move", "mouse_click", "mouse_dblclick", "mouse_drag_and_drop", "goto",
+    "go_back", "go_forward", "new_tab", "tab_close", "tab_focus", "noop", "send_msg_to_user", "report_infeasible",
+]  # fmt: skip
+ACTIONS: tuple[ActionName, ...] = get_args(ActionName)
 
 MILLISECONDS = ACTION_SECONDS * 1000
 

@@ -5,12 +5,14 @@ README.md beside this file says what is seen, done, paid and when it ends.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from taskapp_kit import Image, TaskApp, Text, Trajectory
 
 from . import browser, tasks
-from .acting import Acting
+from .acting import ACTIONS, Acting, ActionName
 from .replies import SiteHandler
 from .tasks import WebTask
 from .view import View
@@ -45,8 +47,15 @@ class Web(Acting):
     report that.
     """
 
-    def __init__(self, screenshot: bool = False) -> None:
+    def __init__(
+        self, screenshot: bool = False, only: Annotated[list[ActionName], Field(min_length=1)] | None = None
+    ) -> None:
         self.screenshot = screenshot
+        self.only = only
+
+    def actions(self) -> list[str]:
+        """The tools of the episode: all, or those that the config names in `only`."""
+        return list(self.only or ACTIONS)
 
     @classmethod
     def setup_worker(cls) -> None:

@@ -17,7 +17,7 @@ INFEASIBLE_EVERY = 8
 
 
 class WebTask(BaseModel):
-    """One task. `number` seeds what the site holds; `tags` are the site, the verb, and `infeasible`."""
+    """One task. `number` seeds what the site holds; `tags` are the kind, the site, the verb, and `infeasible`."""
 
     kind: str
     difficulty: Level
@@ -40,7 +40,7 @@ def rows(split: str, count: int) -> list[WebTask]:
                 difficulty=LEVELS[cycle % len(LEVELS)],
                 number=index if split == "train" else TRAIN + index,
                 feasible=feasible,
-                tags=[kind.name.partition("/")[0], kind.verb, *([] if feasible else ["infeasible"])],
+                tags=[kind.name, kind.name.partition("/")[0], kind.verb, *([] if feasible else ["infeasible"])],
             )
         )
     return found

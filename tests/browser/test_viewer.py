@@ -1,6 +1,6 @@
 """The viewer as a person meets it: a real Chromium, at both widths, light and dark, with the keyboard.
 
-Needs Debian's chromium and the extra `browser`; `make browser` runs these, and each is skipped with the reason otherwise.
+Needs Debian's chromium and the extra `web`; `make browser` runs these, and each is skipped with the reason otherwise.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.backend.exchange import a_config, a_job, client, ended
 from tests.serve.viewer.hostile_texts import TEXTS
 from tests.waiting import until
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the extra `browser` is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="the extra `web` is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.browser,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .admin.kinds import KINDS as ADMIN
+from .calendar.kinds import KINDS as CALENDAR
 from .kind import Kind
 
-SITES: tuple[tuple[Kind, ...], ...] = ()
-
-KINDS: dict[str, Kind] = {kind.name: kind for kinds in SITES for kind in kinds}
+KINDS: dict[str, Kind] = {kind.name: kind for kinds in (ADMIN, CALENDAR) for kind in kinds}
