@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from taskapp_kit import Image, Step, TaskApp, Text, Trajectory
 
 from .. import browser
-from ..acting import Acting
+from ..acting import Acting, ActionName
 from ..window import Window
 from . import episode, pages
 from .rows import TEST_SEEDS, TRAIN_SEEDS, MiniwobTask, rows
@@ -16,7 +18,7 @@ NAME = "miniwob"
 
 MAX_STEPS = 50
 
-ACTIONS = (
+ACTIONS: tuple[ActionName, ...] = (
     "click", "dblclick", "hover", "fill", "select_option", "press", "focus", "clear", "drag_and_drop", "scroll",
     "keyboard_press", "keyboard_type", "mouse_move", "mouse_click", "mouse_dblclick", "mouse_drag_and_drop", "noop",
 )  # fmt: skip
@@ -32,8 +34,13 @@ class Miniwob(Acting):
     that the mouse takes. The page ends the episode, at once after a right or a wrong answer.
     """
 
-    def __init__(self, screenshot: bool = False) -> None:
+    def __init__(
+        self, screenshot: bool = False, only: Annotated[list[ActionName], Field(min_length=1)] | None = None
+    ) -> None:
+        if unknown := [name for name in only or () if name not in ACTIONS]:
+            raise ValueError(f"only: a task of MiniWoB++ is one page, without {', '.join(unknown)}")
         self.screenshot = screenshot
+        self.only = only
 
     @classmethod
     def setup_worker(cls) -> None:
@@ -41,8 +48,8 @@ class Miniwob(Acting):
         browser.shared().version()
 
     def actions(self) -> list[str]:
-        """What can be done on one page."""
-        return list(ACTIONS)
+        """The tools of the episode: all that act on one page, or those that the config names in `only`."""
+        return list(self.only or ACTIONS)
 
     def reset(self, task: MiniwobTask, context: Any = None) -> str | list[Text | Image]:
         """The goal, and the page. Raises Unavailable where the package with the pages is not installed."""

@@ -34,7 +34,9 @@ class Outcome:
 
 
 def answer(method: str, url: str, body: str) -> Reply:
-    """What the browser receives for a request to the origin."""
+    """What the browser receives for a request to the origin: files. Nothing can be sent there."""
+    if method != "GET" or body:
+        return Reply(b"", "text/plain", 405, POLICY)
     parts = urlsplit(url)
     status, content_type, content = pages.handle(parts.path, parts.query)
     return Reply(content, content_type, status, POLICY)

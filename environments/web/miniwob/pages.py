@@ -28,7 +28,9 @@ def url(task: str) -> str:
 
 
 def handle(path: str, query: str = "") -> tuple[int, str, bytes]:
-    """Status, content type and body for a path of the origin. There is nothing under a query: `?mode=` and `?record=` would change a page.
+    """Status, content type and body for a path of the origin.
+
+    There is nothing under a query, for `?mode=` and `?record=` would change a page.
 
     Raises Unavailable where the package is not installed.
     """

@@ -23,7 +23,7 @@ class MiniwobTask(BaseModel):
 
 
 TASKS: dict[str, tuple[Level, str]] = {
-    "ascending-numbers": ("easy", "click"),
+    "ascending-numbers": ("medium", "click"),
     "bisect-angle": ("hard", "mouse"),
     "book-flight": ("hard", "text click"),
     "book-flight-nodelay": ("hard", "text click"),
