@@ -225,8 +225,8 @@ class Acting:
         window = self._window
         return Step(await self._observation(window), terminated=await self._ended())
 
-    async def _observation(self, window: Window) -> str | list[Text | Image]:
-        text = await window.look()
+    async def _observation(self, window: Window, before: str = "") -> str | list[Text | Image]:
+        text = before + await window.look()
         return [Text(text), Image(await window.picture())] if self.screenshot else text
 
     async def _ended(self) -> bool:

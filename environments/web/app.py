@@ -74,11 +74,9 @@ class Web(Acting):
         async def work() -> str | list[Text | Image]:
             self.opened = await self.browser.open(task.number, {site.origin: SiteHandler(site)}, site.origin + "/")
             await self.opened.window.settle()
-            return await self._observation(self.opened.window)
+            return await self._observation(self.opened.window, f"Goal: {self.problem.goal}\n")
 
-        seen = self.browser.run(work())
-        goal = f"Goal: {self.problem.goal}\n"
-        return goal + seen if isinstance(seen, str) else [Text(goal), *seen]
+        return self.browser.run(work())
 
     async def _ended(self) -> bool:
         return self.problem.ends_on_change and self.problem.site.record() != self.first
@@ -128,10 +126,11 @@ def ending(trajectory: Trajectory) -> dict[str, float]:
 
 
 @app.policy("gold", environment="web")
-def gold(observation: str, task: WebTask) -> dict[str, dict[str, Any]]:
+def gold(observation: str | list[dict[str, str]], task: WebTask) -> dict[str, dict[str, Any]]:
     """Solves the task by rules for its kind, from what the page shows."""
+    text = observation if isinstance(observation, str) else observation[0]["text"]  # with a picture it is a list
     found = tasks.solution(task.kind, task.difficulty, task.number, task.feasible)
-    return {name: dict(arguments) for name, arguments in found.gold(View(observation)).items()}
+    return {name: dict(arguments) for name, arguments in found.gold(View(text)).items()}
 
 
 miniwob.declare(app)

@@ -1,9 +1,32 @@
 // Runs before any script of a page, and before playwright replaces the page's clock. SEED is replaced by a number for each episode.
 (() => {
-  // the frames of the browser itself: the page's own are replaced by a clock that stands still
+  // the frames and timers of the browser itself: the page's own are replaced by a clock that stands still
   const frame = window.requestAnimationFrame.bind(window);
+  const later = window.setTimeout.bind(window);
+  let leaving = 0;
+  let said = [];
+  addEventListener("beforeunload", () => (leaving = 20), true);
+  // the bubble with which the browser itself complains of a field is part of no tree and no picture
+  addEventListener(
+    "invalid",
+    ({ target }) => {
+      const label = target.labels?.[0]?.textContent || target.getAttribute("aria-label") || target.name || "";
+      said.push(`The field "${label.trim().slice(0, 80)}" is not valid: ${target.validationMessage.slice(0, 200)}`);
+    },
+    true,
+  );
+  // after a frame, and after the tasks that the last action left: whether another page was asked for, and what was said
   Object.defineProperty(window, "__nextFrame", {
-    value: () => new Promise((resolve) => frame(() => resolve(true))),
+    value: () =>
+      new Promise((resolve) =>
+        frame(() =>
+          later(() => {
+            resolve({ leaving: leaving > 0, said });
+            leaving -= leaving > 0; // not every address is one of a page
+            said = [];
+          }, 0),
+        ),
+      ),
     enumerable: false,
   });
   // mulberry32

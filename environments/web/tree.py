@@ -18,8 +18,15 @@ CONTROLS = frozenset(
 )  # fmt: skip
 """Roles whose elements get a number; others get one where the page shows a hand over them."""
 
+FIELDS = frozenset(
+    {"checkbox", "combobox", "listbox", "radio", "searchbox", "slider", "spinbutton", "switch", "textbox"}
+)  # fmt: skip
+"""Roles whose name is, as a rule, the text of a label beside them."""
+
 MAX_CHARACTERS = 20_000
 
+_PLACEHOLDER = "placeholder"
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _KEY = re.compile(r'^(?P<role>[\w/-]+)(?: (?P<name>"(?:[^"\\]|\\.)*"))?(?P<states>(?: \[[^\]]*\])*)$')
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the same result; C is ten times as fast
 
@@ -68,7 +75,9 @@ class PageText:
 
 def page_text(snapshot: str, number_all: bool = False) -> PageText:
     """A snapshot of playwright's mode "ai" as an observation's text. number_all: whatever playwright can act on."""
-    nodes = [node for item in yaml.load(snapshot, _LOADER) or [] for node in _pruned(_node(item))]  # noqa: S506 (text only)
+    printable = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", snapshot)  # YAML has no others, or takes them for line ends
+    items = yaml.load(printable, _LOADER) or []  # noqa: S506 (text only)
+    nodes = _pruned(Node("generic", children=[_node(item) for item in items]))
     controls: dict[int, Control] = {}
     focused = None
     lines: list[str] = []
@@ -77,7 +86,7 @@ def page_text(snapshot: str, number_all: bool = False) -> PageText:
         nonlocal focused
         for node in nodes:
             number = ""
-            if node.ref and (number_all or node.role in CONTROLS or node.pointer):
+            if node.ref and (number_all or node.pointer or node.role in CONTROLS or node.role == "summary"):
                 bid = len(controls) + 1
                 controls[bid] = Control(node.ref, node.role, node.name, node.states)
                 number = f"[{bid}] "
@@ -92,7 +101,9 @@ def page_text(snapshot: str, number_all: bool = False) -> PageText:
     write(nodes, 0)
     text = "\n".join(lines)
     if len(text) > MAX_CHARACTERS:
-        text = text[: text.rindex("\n", 0, MAX_CHARACTERS)] + f"\n… (cut off after {MAX_CHARACTERS} characters)"
+        # at the end of a line, unless the line alone is too long
+        end = text.rfind("\n", 0, MAX_CHARACTERS + 1)
+        text = text[: MAX_CHARACTERS if end < 0 else end] + f"\n… (cut off after {MAX_CHARACTERS} characters)"
     return PageText(text, controls, focused)
 
 
@@ -112,10 +123,14 @@ def _node(item: object) -> Node:
         "cursor=pointer" in states,
         "active" in states,
     )
-    if isinstance(value, list):
-        node.children = [_node(child) for child in value if not _is_property(child)]
-    else:
+    if not isinstance(value, list):
         node.value = value
+        return node
+    for child in value:
+        if not _is_property(child):
+            node.children.append(_node(child))
+        elif "/placeholder" in child and child["/placeholder"] != node.name:
+            node.children.append(Node(_PLACEHOLDER, value=child["/placeholder"]))
     return node
 
 
@@ -124,14 +139,29 @@ def _is_property(item: object) -> bool:
 
 
 def _pruned(node: Node) -> list[Node]:
-    """The node without wrappers that say nothing, and without text that only repeats a control's name."""
-    children = [kept for child in node.children for kept in _pruned(child)]
-    names = {child.name for child in children if child.role in CONTROLS}
-    node.children = [child for child in children if not (child.role == "text" and child.value in names)]
-    if node.role == "generic" and not node.name and not node.pointer:
-        return [Node("text", value=node.value)] if node.value else node.children
-    if node.role in {"rowgroup", "generic"} and not node.name and not node.pointer and not node.value:
-        return node.children
-    if not node.value and len(node.children) == 1 and node.children[0].role == "text":
-        node.value, node.children = node.children[0].value, []
+    """The node without wrappers that say nothing, and without text that only repeats a name."""
+    children = _unlabelled([kept for child in node.children for kept in _pruned(child)])
+    if node.role == "table":
+        children = [child for child in children if child.role != "caption" or child.value != node.name]
+    if any(child.role == "text" for child in children):  # a placeholder is not seen once the field has a value
+        children = [child for child in children if child.role != _PLACEHOLDER]
+    if node.role == "group" and not node.name and children and children[0].role == "generic" and children[0].name:
+        children[0].role = "summary"  # of <details>, which it opens and closes
+    node.children = children
+    if node.role in {"rowgroup", "generic"} and not node.name and not node.pointer:
+        return [Node("text", value=node.value)] if node.value else children
+    if not node.value and len(children) == 1 and children[0].role == "text":
+        node.value, node.children = children[0].value, []
     return [node]
+
+
+def _unlabelled(nodes: list[Node]) -> list[Node]:
+    """Without the text of labels: it stands beside the field whose name it is."""
+    labels: set[int] = set()
+    for index, node in enumerate(nodes):
+        if node.role in FIELDS:
+            for beside in (index - 1, index + 1):
+                if 0 <= beside < len(nodes) and nodes[beside].role == "text" and nodes[beside].value == node.name:
+                    labels.add(beside)
+                    break
+    return [node for index, node in enumerate(nodes) if index not in labels]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 ROLES_OF_A_GROUP = ("row", "listitem", "article")
 _LINE = re.compile(
-    r'^(?P<indent> *)(?:\[(?P<bid>\d+)\] )?(?P<role>[a-z]+)(?: "(?P<name>(?:[^"\\]|\\.)*)")?'
+    r'^(?P<indent> *)(?:\[(?P<bid>\d+)\] )?(?P<role>[\w/-]+)(?: (?P<name>"(?:[^"\\]|\\.)*"))?'
     r"(?P<states>(?: \[[^\]]+\])*)(?:: (?P<value>.*))?$"
 )
 
@@ -54,16 +55,16 @@ class View:
 
     def _read(self, tree: str) -> None:
         above = [(-1, self.root)]
-        for line in tree.splitlines():
+        for line in tree.split("\n"):
             if (found := _LINE.match(line)) is None:
                 continue
             depth = len(found["indent"]) // 2
             element = Element(
                 int(found["bid"]) if found["bid"] else None,
                 found["role"],
-                re.sub(r"\\(.)", r"\1", found["name"] or ""),
+                json.loads(found["name"]) if found["name"] else "",
                 tuple(re.findall(r"\[([^\]]+)\]", found["states"] or "")),
-                found["value"] or "",
+                re.sub(r"\\(.)", lambda pair: "\n" if pair[1] == "n" else pair[1], found["value"] or ""),
             )
             while above[-1][0] >= depth:
                 above.pop()

@@ -23,7 +23,7 @@ ACTION_SECONDS = 3.0
 """The longest time that the browser tries to do one action on an element."""
 PAGE_SECONDS = 10.0
 """The longest time that a page may take for anything else; a page that takes longer is stuck."""
-SETTLE_FRAMES = 20
+SETTLE_FRAMES = 100
 SETTLE_CLOCK_MS = 500
 MAX_TABS = 8
 MAX_DIALOGS = 20
@@ -31,6 +31,7 @@ STARTED_AT = 1_750_000_000_000
 """The pages' clock in ms since 1970 (2025-06-15, 15:06:40 UTC). It moves by SETTLE_CLOCK_MS an action, and by nothing else."""
 
 _START = (Path(__file__).parent / "page_start.js").read_text()
+_NEXT_FRAME = "window.__nextFrame ? window.__nextFrame() : {leaving: false, said: []}"
 _PERFORMANCE = f"performance.now = () => Date.now() - {STARTED_AT};"
 
 
@@ -155,6 +156,7 @@ class Window:
         """Closes the active tab; the one before it becomes active, or a new one if it was the last."""
         page = self._tabs.pop(self._active)
         await self.within(page.close())
+        self._requests.clear()  # what it still waited for is never reported as ended
         self._active = max(0, self._active - 1)
         if not self._tabs:
             await self.new_tab()
@@ -168,8 +170,12 @@ class Window:
 
     async def goto(self, url: str) -> None:
         """Opens an address of the sites that are served here; any other is refused."""
-        parts = urlsplit(url)
-        if f"{parts.scheme}://{parts.netloc}" not in self._origins:
+        try:
+            parts = urlsplit(url)
+            served = f"{parts.scheme}://{parts.netloc}" in self._origins
+        except ValueError:  # brackets that are no address of IPv6
+            served = False
+        if not served:
             raise InvalidAction(f"{url[:200]} cannot be opened here; open pages of {', '.join(sorted(self._origins))}.")
         await self.within(self.page.goto(url))
 
@@ -230,14 +236,15 @@ class Window:
                 raise self._failed
             try:
                 await self.within(self.page.wait_for_load_state())
-                await asyncio.wait_for(self.page.evaluate("window.__nextFrame && window.__nextFrame()"), PAGE_SECONDS)
+                state = await asyncio.wait_for(self.page.evaluate(_NEXT_FRAME), PAGE_SECONDS)
             except TimeoutError as error:
                 raise self._failed or PageFailed(f"the page drew nothing for {PAGE_SECONDS:g} s") from error
             except Error as error:
                 if self._failed is not None or self.page.is_closed():
                     raise self._failed or PageFailed("the page was closed") from error
                 continue  # it went to another page meanwhile
-            if not self._requests:
+            self._notes += state["said"]
+            if not self._requests and not state["leaving"]:
                 return
 
     async def look(self) -> str:

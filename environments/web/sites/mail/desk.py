@@ -54,7 +54,9 @@ class Desk:
         if ticket.status == "Closed":
             raise Refused(f"Ticket {ticket.number} is closed. A closed ticket cannot be reassigned or changed.")
         options = self.options
-        new = {field: chosen(field, request.value(field), options[field]) for field in ("assignee", "priority", "status")}
+        new = {
+            field: chosen(field, request.value(field), options[field]) for field in ("assignee", "priority", "status")
+        }
         note = " ".join(request.value("note").split())
         if len(note) > NOTE_LENGTH:
             raise Refused(f"A note can have at most {NOTE_LENGTH} characters.")

@@ -38,7 +38,9 @@ def first_draft(how: str, message: Message | None) -> Draft:
 def typed(request: Request) -> Draft:
     """The fields of a sent form, cut where they are far too long to be shown again."""
     return Draft(
-        request.value("to")[:500], request.value("subject")[: SUBJECT_LENGTH + 1], request.value("text")[: TEXT_LENGTH + 1]
+        request.value("to")[:500],
+        request.value("subject")[: SUBJECT_LENGTH + 1],
+        request.value("text")[: TEXT_LENGTH + 1],
     )
 
 

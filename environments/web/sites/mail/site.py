@@ -18,6 +18,7 @@ from .record import record
 PAGES = Pages(Path(__file__).parent / "templates")
 QUERY_LENGTH = 80
 
+
 class MailSite:
     """The mailbox of one episode."""
 
