@@ -218,7 +218,9 @@ class Window:
             if self._failed is not None:
                 raise self._failed from error
             await self.within(self.page.evaluate("1"), 2.0)  # raises if it is the page that hangs
-            raise InvalidAction(f"{what} was not possible: {_reason(error)}") from error
+            if (reason := _reason(error)) is None:  # not the policy's fault: on a quicker machine it would have been done
+                raise PageFailed(f"{what} did not happen within {seconds:g} s") from error
+            raise InvalidAction(f"{what} was not possible: {reason}") from error
 
     async def settle(self) -> None:
         """Waits until nothing is being loaded, lets the page's clock run a little, and waits again."""
@@ -300,14 +302,16 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def _reason(error: BaseException) -> str:
-    """The line of playwright's log that says what stood in the way."""
+def _reason(error: BaseException) -> str | None:
+    """What stood in the way, by playwright's log; None where it says nothing and time ran out."""
     text = str(error)
     for words, reason in (
         ("intercepts pointer events", "another element covers it"),
         ("not enabled", "it is disabled"),
         ("not editable", "it is read-only"),
         ("not visible", "it cannot be seen"),
+        ("not stable", "it keeps moving"),
+        ("outside of the viewport", "it is outside of what can be seen"),
         ("did not find some options", "it has no such option"),
         ("not an <input>", "it is not a field"),
         ("not a <select>", "it is not a drop-down list"),
@@ -315,4 +319,4 @@ def _reason(error: BaseException) -> str:
     ):
         if words in text:
             return reason
-    return f"it did not happen within {ACTION_SECONDS:g} s" if "imeout" in text or not text else _first_line(error)
+    return None if "imeout" in text or not text else _first_line(error)
