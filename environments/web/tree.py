@@ -75,7 +75,9 @@ class PageText:
 
 def page_text(snapshot: str, number_all: bool = False) -> PageText:
     """A snapshot of playwright's mode "ai" as an observation's text. number_all: whatever playwright can act on."""
-    printable = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", snapshot)  # YAML has no others, or takes them for line ends
+    printable = _UNPRINTABLE.sub(
+        "\N{REPLACEMENT CHARACTER}", snapshot
+    )  # YAML has no others, or takes them for line ends
     items = yaml.load(printable, _LOADER) or []  # noqa: S506 (text only)
     nodes = _pruned(Node("generic", children=[_node(item) for item in items]))
     controls: dict[int, Control] = {}

@@ -150,7 +150,13 @@ def test_a_policy_opens_no_foreign_address(browser: Browser) -> None:
         assert "The start." in str(visit.noop().observation)
 
 
-ODD = ("https://page.test/\x00", "https://page.test/\ud800", "HTTPS://page.test/%", "https://page.test/#\n", "https://page.test/bytes")
+ODD = (
+    "https://page.test/\x00",
+    "https://page.test/\ud800",
+    "HTTPS://page.test/%",
+    "https://page.test/#\n",
+    "https://page.test/bytes",
+)
 
 
 def test_an_odd_address_of_the_site_is_refused_or_opened_and_breaks_nothing(browser: Browser) -> None:
