@@ -1,4 +1,7 @@
-"""An app whose pages break in one way each. Servers import it from this file; tests play it in their own process."""
+"""An app whose pages break in one way each. Servers import it from this file; tests play it in their own process.
+
+It imports nothing of the tests, which a server does not find.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,34 @@ from typing import Any
 
 from environments.web import browser
 from environments.web.acting import Acting
-from environments.web.replies import Reply
+from environments.web.replies import Handler, Reply
 from taskapp_kit import TaskApp, Trajectory
-from tests.environments.web.visits import ORIGIN, html, pages, script
 
 app = TaskApp("broken", version="1.0.0", description="Pages that break.")
 
+ORIGIN = "https://page.test"
+SCRIPTS = "default-src 'unsafe-inline'"
 
-def raising(method: str, url: str, body: str) -> Reply:
-    """A site whose code raises for one path."""
-    if url.endswith("/raises"):
-        raise LookupError("no such shelf")
-    return html('<a href="/raises">Break</a>')
+
+def serving(body: str) -> Handler:
+    """Serves one page, and a failure of the site's own code for `/raises`."""
+
+    def answer(method: str, url: str, form: str) -> Reply:
+        if url.endswith("/raises") or not body:
+            raise LookupError("no such shelf")
+        return Reply(f"<!doctype html><title>A page</title>{body}".encode(), "text/html", policy=SCRIPTS)
+
+    return answer
 
 
 WAYS = {
-    "well": pages({"/": "<button onclick=\"document.title = 'Clicked'\">Go</button>"}),
-    "loop at start": pages({"/": script("for (;;) {}")}),
-    "loop at click": pages({"/": '<button onclick="for (;;) {}">Go</button>'}),
-    "dialogs at start": pages({"/": script("for (;;) alert('again')")}),
-    "dialogs at click": pages({"/": "<button onclick=\"for (;;) alert('again')\">Go</button>"}),
-    "site at start": lambda method, url, body: raising(method, "/raises", body),
-    "site at click": raising,
+    "well": serving("<button onclick=\"document.title = 'Clicked'\">Go</button>"),
+    "loop at start": serving("<script>for (;;) {}</script>"),
+    "loop at click": serving('<button onclick="for (;;) {}">Go</button>'),
+    "dialogs at start": serving("<script>for (;;) alert('again')</script>"),
+    "dialogs at click": serving("<button onclick=\"for (;;) alert('again')\">Go</button>"),
+    "site at start": serving(""),
+    "site at click": serving('<a href="/raises">Break</a>'),
 }
 
 

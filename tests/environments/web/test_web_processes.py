@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from threading import Thread
 
@@ -30,10 +31,8 @@ def test_a_killed_server_leaves_no_browser(workers: int, tmp_path: Path, chromiu
     with Server(tmp_path, "--workers", str(workers), app=APP, PYTHONPATH=str(ROOT)) as server:
 
         def ask() -> None:
-            try:
+            with contextlib.suppress(httpx.HTTPError):  # it is killed meanwhile
                 httpx.post(server.url + "/rollout", json=BODY, headers=server.headers, timeout=60)
-            except httpx.HTTPError:  # it is killed meanwhile
-                pass
 
         asking = [Thread(target=ask) for _ in range(4)]
         for thread in asking:
