@@ -41,7 +41,7 @@ def test_a_killed_server_leaves_no_browser(workers: int, tmp_path: Path, chromiu
         def pages() -> bool:
             return any("--type=renderer" in " ".join(child.cmdline()) for child in family(server.pid))
 
-        until(pages, what="an episode has a page open")
+        until(pages, 120, "an episode has a page open")
         left = family(server.pid)
         server.kill()
         for thread in asking:
