@@ -83,10 +83,10 @@ class Browser:
 
     async def _context(self) -> tuple[Running, BrowserContext]:
         """An empty context, of a new Chromium where the one that seemed to run turns out to be gone."""
-        from playwright.async_api import Error
-
         while True:
             running = await self._process()
+            from playwright.async_api import Error  # after _process, which names the extra where it is missing
+
             first = running.episodes == 0
             running.episodes += 1
             running.open += 1
@@ -115,8 +115,6 @@ class Browser:
             return running
 
     async def _launched(self) -> Process:
-        from playwright.async_api import Error
-
         while True:
             new = self._driver is None
             if self._driver is None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from tests.environments.web.visits import script
 
+
 @dataclass(frozen=True)
 class Probe:
     """One way. In `body` and `headers`, CANARY is replaced by the canary's host and port, FILE by a file's address."""

@@ -21,7 +21,9 @@ OPEN_POLICY = (
 
 def html(body: str, status: int = 200) -> Reply:
     """A page whose scripts run."""
-    return Reply(f"<!doctype html><title>A page</title>{body}".encode(), "text/html; charset=utf-8", status, OPEN_POLICY)
+    return Reply(
+        f"<!doctype html><title>A page</title>{body}".encode(), "text/html; charset=utf-8", status, OPEN_POLICY
+    )
 
 
 def script(code: str) -> str:
@@ -67,5 +69,7 @@ class Visit(Acting):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
