@@ -66,11 +66,9 @@ class Miniwob(Acting):
             await window.settle()
             self.goal = await episode.start(window, task.seed)
             await window.settle()
-            return await self._observation(window)
+            return await self._observation(window, f"Goal: {self.goal}\n")
 
-        seen = self.browser.run(work())
-        goal = f"Goal: {self.goal}\n"
-        return goal + seen if isinstance(seen, str) else [Text(goal), *seen]
+        return self.browser.run(work())
 
     async def _seen(self) -> Step:
         window = self._window
@@ -83,9 +81,9 @@ class Miniwob(Acting):
             info={"left": True} if end.left else {},
         )
 
-    async def _observation(self, window: Window) -> str | list[Text | Image]:
+    async def _observation(self, window: Window, before: str = "") -> str | list[Text | Image]:
         await episode.describe(window)
-        return await super()._observation(window)
+        return await super()._observation(window, before)
 
     def final_state(self) -> dict[str, Any]:
         """The end, for rubrics only: whether the page ended the episode, its reward, and whether it was left."""
