@@ -219,7 +219,9 @@ class Window:
                 raise self._failed from error
             if not await self._stays() or _was_done(error):
                 return  # it was too slow in going to another page: settling waits for that
-            if (reason := _reason(error)) is None:  # not the policy's fault: on a quicker machine it would have been done
+            if (
+                reason := _reason(error)
+            ) is None:  # not the policy's fault: on a quicker machine it would have been done
                 raise PageFailed(f"{what} did not happen within {seconds:g} s") from error
             raise InvalidAction(f"{what} was not possible: {reason}") from error
 

@@ -35,7 +35,14 @@ def test_it_starts(name: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "names", [pytest.param(SAMPLE, id="sample"), pytest.param(list(TASKS), id="all", marks=pytest.mark.exhaustive)]
+    "names",
+    [
+        pytest.param(SAMPLE, id="sample"),
+        *(
+            pytest.param(list(TASKS)[first : first + 25], id=f"from-{first}", marks=pytest.mark.exhaustive)
+            for first in range(0, len(TASKS), 25)
+        ),
+    ],
 )
 def test_the_goal_and_the_tree_are_equal_in_another_process(names: list[str]) -> None:
     command = [sys.executable, episodes.__file__, *names]
