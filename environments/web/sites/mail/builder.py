@@ -151,7 +151,9 @@ class Builder:
             f"{rng.choice(words.CLOSINGS)}, {sender.name}, {sender.company}",
         )
         taken = {message.id for message in self.messages}
-        number = rng.choice([number for number in range(1000, 10000) if number not in taken])
+        number = rng.randint(1000, 9999)
+        while number in taken:
+            number = rng.randint(1000, 9999)
         time = f"{rng.randint(7, 18):02}:{rng.randint(0, 59):02}"
         made = Message(number, folder, sender, topic, product, sent, time, facts, text)
         if rng.random() < 0.2:
