@@ -65,29 +65,21 @@ def is_free(bookings: list[dict[str, Any]], room: str, day: str, start: int, len
 
 
 @pytest.mark.parametrize(("kind", "level", "feasible"), CASES)
-def test_two_calls_give_equal_problems(kind: Kind, level: Level, feasible: bool) -> None:
+def test_problems_are_made_again_alike_differ_by_seed_and_are_not_solved_by_doing_nothing(
+    kind: Kind, level: Level, feasible: bool
+) -> None:
+    goals = set()
     for seed in range(SEEDS):
         one, other = made(kind, level, feasible, seed), made(kind, level, feasible, seed)
+        record = one.site.record()
         assert one.site is not other.site
         assert (one.goal, one.answer, one.feasible) == (other.goal, other.answer, feasible)
-        assert (one.expected, one.site.record()) == (other.expected, other.site.record())
+        assert (one.expected, record) == (other.expected, other.site.record())
         assert page(one, "/") == page(other, "/")
-
-
-@pytest.mark.parametrize(("kind", "level", "feasible"), CASES)
-def test_doing_nothing_solves_nothing(kind: Kind, level: Level, feasible: bool) -> None:
-    for seed in range(SEEDS):
-        problem = made(kind, level, feasible, seed)
-        unchanged = problem.expected == problem.site.record()
-        assert unchanged == (kind.verb == "find" or not feasible)
-        assert (problem.answer is not None) == (kind.verb == "find")
-        if kind.verb == "find":
-            assert problem.answer
-
-
-@pytest.mark.parametrize(("kind", "level", "feasible"), CASES)
-def test_the_tasks_of_a_kind_differ(kind: Kind, level: Level, feasible: bool) -> None:
-    assert len({made(kind, level, feasible, seed).goal for seed in range(SEEDS)}) == SEEDS
+        assert (one.expected == record) == (kind.verb == "find" or not feasible)
+        assert bool(one.answer) == (kind.verb == "find")
+        goals.add(one.goal)
+    assert len(goals) == SEEDS
 
 
 def answers(problem: Problem) -> set[str]:
@@ -130,20 +122,16 @@ def answers(problem: Problem) -> set[str]:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_question_has_one_answer_and_pages_show_it(level: Level) -> None:
-    for seed in range(3 * SEEDS):
+    for seed in range(SEEDS):
         problem = made(KINDS[0], level, True, seed)
         assert answers(problem) == {problem.answer}
         assert problem.answer is not None
-        shown = "".join(
-            page(problem, path)
-            for path in ("/", *(f"/days/{day}" for day in {one["day"] for one in problem.site.record()["bookings"]}))
-        )
         day, _, clock = problem.answer.rpartition(" ")
         if re.fullmatch(r"\d{4}-\d\d-\d\d", day):
-            assert page(problem, f"/days/{day}")
             assert clock in page(problem, f"/days/{day}")
         else:
-            assert problem.answer in shown
+            held = sorted({one["day"] for one in problem.site.record()["bookings"]})
+            assert any(problem.answer in page(problem, path) for path in ("/", *(f"/days/{day}" for day in held)))
 
 
 def meant_by(problem: Problem) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -222,7 +223,7 @@ def test_a_time_that_is_partly_taken_is_refused(house: House, site: Calendar, sh
 
 def test_bookings_may_follow_each_other_at_once(house: House) -> None:
     taken = coming(house)
-    only = Calendar(House(**{**vars(house), "bookings": (taken,)}))
+    only = Calendar(replace(house, bookings=(taken,)))
     for start, length in ((taken.start - 30, "30"), (taken.end, "30")):
         if house.opens <= start <= house.closes - 30:
             page = post(only, "/new", **fields(house, taken, start=days.clock(start), length=length))
@@ -237,7 +238,7 @@ def test_the_organiser_is_found_whatever_the_case(house: House, site: Calendar) 
 
 def test_a_booking_changes_and_may_overlap_its_own_old_time(house: House) -> None:
     booking = coming(house)
-    only = Calendar(House(**{**vars(house), "bookings": (booking,)}))
+    only = Calendar(replace(house, bookings=(booking,)))
     later = booking.start + 30 if booking.end + 30 <= house.closes else booking.start - 30
     page = post(only, f"/bookings/{booking.number}/change", **fields(house, booking, start=days.clock(later)))
     assert page.location == f"/bookings/{booking.number}"
