@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Mapping
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskapp_kit.adapters.daemon_loop import DaemonLoop
@@ -67,7 +68,7 @@ class Browser:
         return self._loop.run(self._version())
 
     async def _version(self) -> str:
-        return str((await self._process()).process.version)
+        return (await self._process()).versions["chromium"]
 
     async def open(self, seed: int, origins: Mapping[str, Handler], url: str, number_all: bool = False) -> OpenWindow:
         """A new window on a site, in a context that shares nothing with others. Raises Unavailable, PageFailed."""
@@ -155,6 +156,7 @@ class Running:
 
     def __init__(self, process: Process) -> None:
         self.process = process
+        self.versions = {"chromium": str(process.version), "playwright": metadata.version("playwright")}
         self.episodes = 0
         self.open = 0
         self.gone = False
@@ -184,6 +186,8 @@ class OpenWindow:
         self._browser = browser
         self._running: Running | None = running
         self.window = window
+        self.versions = running.versions
+        """What pages are drawn and read with; the same versions draw and read them alike."""
 
     async def close(self) -> None:
         """Closes it, once; the browser's last window takes a replaced browser with it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import yaml
@@ -149,12 +149,19 @@ def _pruned(node: Node) -> list[Node]:
         children = [child for child in children if child.role != _PLACEHOLDER]
     if node.role == "group" and not node.name and children and children[0].role == "generic" and children[0].name:
         children[0].role = "summary"  # of <details>, which it opens and closes
+    if node.name and _joined(child.value for child in children if child.role == "text") == _joined([node.name]):
+        children = [child for child in children if child.role != "text"]
     node.children = children
     if node.role in {"rowgroup", "generic"} and not node.name and not node.pointer:
         return [Node("text", value=node.value)] if node.value else children
     if not node.value and len(children) == 1 and children[0].role == "text":
         node.value, node.children = children[0].value, []
     return [node]
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Without spaces: a name from several texts has others than they have."""
+    return "".join("".join(texts).split())
 
 
 def _unlabelled(nodes: list[Node]) -> list[Node]:

@@ -35,7 +35,7 @@ STARTED_AT = 1_750_000_000_000
 
 _START = (Path(__file__).parent / "page_start.js").read_text()
 _NEXT_FRAME = "window.__nextFrame ? window.__nextFrame() : {leaving: false, said: []}"
-_PERFORMANCE = f"performance.now = () => Date.now() - {STARTED_AT};"
+_CLOCK = (Path(__file__).parent / "page_clock.js").read_text().replace("STARTED_AT", str(STARTED_AT))
 
 
 class PageFailed(RuntimeError):
@@ -66,7 +66,7 @@ class Window:
         await context.add_init_script(_START.replace("SEED", str(seed & 0xFFFFFFFF)))
         await context.clock.install(time=STARTED_AT / 1000)
         await context.clock.pause_at(STARTED_AT / 1000 + 1)
-        await context.add_init_script(_PERFORMANCE)
+        await context.add_init_script(_CLOCK)
         await context.route("**/*", self._answer)
         await context.route_web_socket("**/*", _close_socket)
         context.on("page", self._appeared)
@@ -217,8 +217,27 @@ class Window:
         except (Error, TimeoutError) as error:
             if self._failed is not None:
                 raise self._failed from error
-            await self.within(self.page.evaluate("1"), 2.0)  # raises if it is the page that hangs
-            raise InvalidAction(f"{what} was not possible: {_reason(error)}") from error
+            if not await self._stays() or _was_done(error):
+                return  # it was too slow in going to another page: settling waits for that
+            if (
+                reason := _reason(error)
+            ) is None:  # not the policy's fault: on a quicker machine it would have been done
+                raise PageFailed(f"{what} did not happen within {seconds:g} s") from error
+            raise InvalidAction(f"{what} was not possible: {reason}") from error
+
+    async def _stays(self) -> bool:
+        """The page is well, and does not go to another one just now. Raises PageFailed if it hangs."""
+        from playwright.async_api import Error
+
+        try:
+            await asyncio.wait_for(self.page.evaluate("1"), 2.0)
+        except TimeoutError as error:
+            raise self._failed or PageFailed("the page did not answer within 2 s") from error
+        except Error as error:
+            if self._failed is not None or "context was destroyed" not in str(error):
+                raise self._failed or PageFailed(f"the browser could not go on: {_first_line(error)}") from error
+            return False
+        return True
 
     async def settle(self) -> None:
         """Waits until nothing is being loaded, lets the page's clock run a little, and waits again."""
@@ -300,19 +319,34 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def _reason(error: BaseException) -> str:
-    """The line of playwright's log that says what stood in the way."""
+_REASONS = (
+    ("intercepts pointer events", "another element covers it"),
+    ("not enabled", "it is disabled"),
+    ("not editable", "it is read-only"),
+    ("not visible", "it cannot be seen"),
+    ("not stable", "it keeps moving"),
+    ("outside of the viewport", "it is outside of what can be seen"),
+    ("did not find some options", "it has no such option"),
+    ("not an <input>", "it is not a field"),
+    ("not a <select>", "it is not a drop-down list"),
+    ("Unknown key", "there is no such key"),
+)
+_DONE = "performing "
+
+
+def _was_done(error: BaseException) -> bool:
+    """By playwright's log, the last try went through, and nothing stood in its way."""
     text = str(error)
-    for words, reason in (
-        ("intercepts pointer events", "another element covers it"),
-        ("not enabled", "it is disabled"),
-        ("not editable", "it is read-only"),
-        ("not visible", "it cannot be seen"),
-        ("did not find some options", "it has no such option"),
-        ("not an <input>", "it is not a field"),
-        ("not a <select>", "it is not a drop-down list"),
-        ("Unknown key", "there is no such key"),
-    ):
+    return text.rfind(_DONE) > max(text.rfind(words) for words, _ in _REASONS)
+
+
+def _reason(error: BaseException) -> str | None:
+    """What stood in the way, by playwright's log; None if nothing did and it only took too long."""
+    text = str(error)
+    for words, reason in _REASONS:
         if words in text:
             return reason
-    return f"it did not happen within {ACTION_SECONDS:g} s" if "imeout" in text or not text else _first_line(error)
+    if "imeout" not in text and text:
+        return _first_line(error)
+    gone = "waiting for locator" in text and "resolved to" not in text
+    return "it is not there any more" if gone else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
@@ -58,7 +58,7 @@ class Builder:
         self.team = tuple(sorted(self.name() for _ in range(self.size.team)))
         self._days: dict[str, set[date]] = {}
 
-    def _products(self) -> Iterable[str]:
+    def _products(self) -> list[str]:
         names = self.rng.sample(words.PRODUCT_NAMES, self.size.products)
         return [f"{name} {self.rng.choice(words.PRODUCT_KINDS)}" for name in names]
 
