@@ -54,6 +54,13 @@ def begun(name: str, seed: int = 1) -> Iterator[tuple[Miniwob, str]]:
         environment.close()
 
 
+def goal_of(seen: str) -> str:
+    """The goal that the first observation begins with."""
+    first, _, _ = seen.partition("\n")
+    assert first.startswith("Goal: ")
+    return first.removeprefix("Goal: ")
+
+
 def act(environment: Miniwob, action: dict[str, dict[str, object]]) -> Step:
     """One action, as a policy sends it. What another element covers is reached with the keyboard."""
     [(tool, arguments)] = action.items()

@@ -15,7 +15,7 @@ from environments.web.view import View
 from taskapp_kit import TaskApp
 from taskapp_kit.errors import Unavailable
 from taskapp_kit.testing import play
-from tests.environments.web.miniwob.episodes import BROWSER, act, begun
+from tests.environments.web.miniwob.episodes import BROWSER, act, begun, goal_of
 from tests.environments.web.miniwob.solutions import SOLUTIONS
 
 NOTHING = {"type": "env", "tool": "noop", "args": {}}
@@ -48,8 +48,9 @@ def seed_of(name: str) -> int:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in NORMAL else [ALSO]) for name in SOLUTIONS])
 def test_a_solution_gets_1(name: str, seed: int) -> None:
     with begun(name, seed) as (environment, seen):
+        goal = goal_of(seen)
         for turn in range(30):
-            step = act(environment, SOLUTIONS[name](environment.goal, View(seen), turn))
+            step = act(environment, SOLUTIONS[name](goal, View(seen), turn))
             if step.terminated:
                 break
             assert step.reward is None
@@ -62,11 +63,11 @@ def test_a_solution_gets_1(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", ["click-test-2", "click-link", "click-color", "enter-text", "click-option"])
 def test_a_wrong_answer_ends_it_with_no_more_than_0(name: str) -> None:
     with begun(name) as (environment, seen):
-        view = View(seen)
-        right = SOLUTIONS[name](environment.goal, view, 0)["click"]["bid"] if "enter" not in name else None
+        goal, view = goal_of(seen), View(seen)
+        right = SOLUTIONS[name](goal, view, 0)["click"]["bid"] if "enter" not in name else None
         wrong = {
             "click-test-2": lambda: view.find("button", "TWO"),
-            "click-link": lambda: next(item for item in view.all("link") if item.name not in environment.goal),
+            "click-link": lambda: next(item for item in view.all("link") if item.name not in goal),
             "click-color": lambda: next(
                 item for item in view.all("img") if item.name.startswith("color, ") and item.bid != right
             ),
