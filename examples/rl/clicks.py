@@ -1,0 +1,61 @@
+"""One click in a real browser, for the model `tiny`: the kind `admin/switch` of the bundled app `web`, on its level easy.
+
+taskapp serve examples/rl/clicks.py
+taskapp train --local --config examples/rl/learn_clicks.toml
+
+A page of the site has three buttons, each the name of a machine such as "Pump 4"; the goal says which machine to stop. The
+page, the browser and what counts as solved are those of `web`. Two things are smaller, because `tiny` reads bytes and knows
+a few dozen words: the prompt (three words in place of the list of actions with their schemas, 953 bytes) and the answer (the
+button's name in place of a call with its number). The kind has three machines of at most three types, so a button named at
+random is right in 1 of 3; a name made up at random is right in 1 of 72.
+
+The seed is the task's number, as in `web`: those of its split `train` and those of its split `test`, which share no task.
+It needs the extra `web`, a Chromium, and a checkout of the repository.
+"""
+
+from environments.web.app import Web
+from environments.web.tasks import TEST, TRAIN, WebTask
+from environments.web.view import View
+from taskapp_kit import Step, TaskApp, action
+
+app = TaskApp("clicks", version="1.0.0", description="Click the button that the goal names.")
+
+
+def task(seed: int) -> WebTask:
+    """The task of a seed."""
+    return WebTask(kind="admin/switch", difficulty="easy", number=seed, feasible=True, tags=["admin/switch"])
+
+
+@app.environment(
+    "clicks", splits={"train": range(TRAIN), "test": range(TRAIN, TRAIN + TEST)}, max_steps=1, prompt="Which thing?"
+)
+class Clicks(Web):
+    """Click the button that the goal names, on a page in a browser."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def actions(self) -> list[str]:
+        """One: the name of a button."""
+        return ["press"]
+
+    def reset(self, seed: int) -> str:
+        """The goal, and the page."""
+        self.shown = super().reset(task(seed))
+        return self.shown
+
+    @action(text=True, noop={"name": ""})
+    def press(self, name: str) -> Step:
+        """Click the button of that name."""
+        found = View(self.shown).all("button", name.strip())
+        if not found:
+            return Step("There is no such button.", terminated=True)
+        page = self.click(found[0].bid)
+        solved = self.problem.site.record() == self.problem.expected
+        return Step(page.observation, reward=float(solved), terminated=True)
+
+
+@app.policy("gold")
+def gold(observation: str) -> str:
+    """The name in the goal's sentence."""
+    return observation.partition("Goal: Stop the machine ")[2].partition(".\n")[0]
