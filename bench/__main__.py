@@ -23,6 +23,7 @@ from bench import (
     training_steps,
     trivial_rollout,
     ways_of_asking,
+    web_episodes,
     workers,
 )
 from bench.processes import ROOT, BenchFailed
@@ -40,6 +41,7 @@ PARTS: dict[str, Callable[[int, Path], Table]] = {
     "ors": ors_calls.measure,
     "gateway": gateway_calls.measure,
     "training": training_steps.measure,
+    "web": web_episodes.measure,
 }
 REPETITIONS = {
     "crafter": 3,
@@ -53,6 +55,7 @@ REPETITIONS = {
     "ors": 5,
     "gateway": 5,
     "training": 5,
+    "web": 3,
 }
 PAGE = ROOT / "docs" / "performance.md"
 INTRODUCTION = """# Performance
@@ -92,6 +95,9 @@ def main() -> int:
         for part in given.parts or PARTS:
             if part == "training" and not given.parts and training_steps.missing():
                 print("bench training: left out, for the train extra or trl is not installed", file=sys.stderr)
+                continue
+            if part == "web" and (lacking := web_episodes.missing()):
+                print(f"bench web: left out, for {lacking}", file=sys.stderr)
                 continue
             begun = time.monotonic()
             try:

@@ -49,6 +49,11 @@ class Server:
         return sum(_resident_kibibytes(pid) for pid in _family(self.pid)) * 1024 / 1e6
 
 
+def cpu_ticks_of_family(pid: int) -> int:
+    """User and system time of a process and its descendants, finished ones included."""
+    return sum(_cpu_ticks(member) for member in _family(pid))
+
+
 def bare_environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Path, a scratch home and `more`: none of the developer's keys, no peer's telemetry."""
     return {"PATH": os.environ["PATH"], "HOME": str(home), "SYNTH_DISABLE_LOGGING": "1", **(more or {})}

@@ -27,6 +27,8 @@ ActionName = Literal[
 ]  # fmt: skip
 ACTIONS: tuple[ActionName, ...] = get_args(ActionName)
 
+MODIFIERS = frozenset({"Alt", "Control", "ControlOrMeta", "Meta", "Shift"})
+
 MILLISECONDS = ACTION_SECONDS * 1000
 
 
@@ -44,6 +46,7 @@ class Acting:
     browser: Browser
     opened: OpenWindow | None = None
     screenshot = False
+    _versions_sent = False
 
     # Elements
 
@@ -75,7 +78,11 @@ class Acting:
     @action(sample=lambda rng: {**_number(rng), "key_comb": rng.choice(("Enter", "Tab", "ArrowDown"))})
     def press(self, bid: Bid, key_comb: Key) -> Step:
         """Press a key or a combination of keys in an element."""
-        return self._on(bid, "pressing a key", lambda target: target.press(key_comb, timeout=MILLISECONDS))
+
+        def press(target: Any) -> Awaitable[None]:
+            return _released(self._window, key_comb, target.press(key_comb, timeout=MILLISECONDS))
+
+        return self._on(bid, "pressing a key", press)
 
     @action(sample=_number)
     def focus(self, bid: Bid) -> Step:
@@ -107,7 +114,7 @@ class Acting:
     @action(sample=lambda rng: {"key": rng.choice(("Enter", "Tab", "Escape"))})
     def keyboard_press(self, key: Key) -> Step:
         """Press a key or a combination of keys, wherever the focus is."""
-        return self._at("pressing a key", lambda window: window.page.keyboard.press(key))
+        return self._at("pressing a key", lambda window: _released(window, key, window.page.keyboard.press(key)))
 
     @action(sample=lambda rng: {"text": rng.choice(("a", "1"))})
     def keyboard_type(self, text: Words) -> Step:
@@ -184,12 +191,12 @@ class Acting:
     @action(sample=_text)
     def send_msg_to_user(self, text: Words) -> Step:
         """Send the user a message: the answer, or that it is done. This ends the episode."""
-        return Step("The message was sent.", terminated=True, info={"message": text})
+        return Step("The message was sent.", terminated=True, info={"message": text, **self._versions_once()})
 
     @action(sample=lambda rng: {"reason": "it is not there"})
     def report_infeasible(self, reason: Words) -> Step:
         """Report that the task cannot be done, and why. This ends the episode."""
-        return Step("The report was sent.", terminated=True, info={"infeasible": reason})
+        return Step("The report was sent.", terminated=True, info={"infeasible": reason, **self._versions_once()})
 
     # How an action is done
 
@@ -223,7 +230,14 @@ class Acting:
 
     async def _seen(self) -> Step:
         window = self._window
-        return Step(await self._observation(window), terminated=await self._ended())
+        return Step(await self._observation(window), terminated=await self._ended(), info=self._versions_once())
+
+    def _versions_once(self) -> dict[str, str]:
+        """With an episode's first step only: the browser's version and its driver's."""
+        if self.opened is None or self._versions_sent:
+            return {}
+        self._versions_sent = True
+        return self.opened.versions
 
     async def _observation(self, window: Window, before: str = "") -> str | list[Text | Image]:
         text = before + await window.look()
@@ -237,6 +251,18 @@ class Acting:
         opened, self.opened = self.opened, None
         if opened is not None:
             self.browser.run(opened.close())
+
+
+async def _released(window: Window, combination: str, press: Awaitable[None]) -> None:
+    """Presses, and lets go of Control and the like where the last key of a combination does not exist."""
+    from playwright.async_api import Error
+
+    try:
+        await press
+    except Error:
+        for key in sorted(MODIFIERS.intersection(combination.split("+"))):
+            await window.page.keyboard.up(key)
+        raise
 
 
 async def _nothing(window: Window) -> None:

@@ -13,6 +13,7 @@ from taskapp_kit import Image, TaskApp, Text, Trajectory
 
 from . import browser, tasks
 from .acting import ACTIONS, Acting, ActionName
+from .miniwob import environment as miniwob
 from .replies import SiteHandler
 from .tasks import WebTask
 from .view import View
@@ -97,7 +98,7 @@ def plain(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".").strip("\"'")
 
 
-@app.rubric(weight=1.0)
+@app.rubric(environment="web", weight=1.0)
 def solved(trajectory: Trajectory) -> float:
     """What was asked for was done, nothing else was changed, and the answer is right."""
     end = trajectory.final_state
@@ -112,7 +113,7 @@ def solved(trajectory: Trajectory) -> float:
     return float(message is not None and (end["answer"] is None or plain(message) == plain(end["answer"])))
 
 
-@app.metric
+@app.metric(environment="web")
 def ending(trajectory: Trajectory) -> dict[str, float]:
     """1 or 0: a message was sent; it was reported as infeasible; the site was changed. And how many actions were refused."""
     last = trajectory.steps[-1].info if trajectory.steps else {}
@@ -124,9 +125,12 @@ def ending(trajectory: Trajectory) -> dict[str, float]:
     }
 
 
-@app.policy("gold")
+@app.policy("gold", environment="web")
 def gold(observation: str | list[dict[str, str]], task: WebTask) -> dict[str, dict[str, Any]]:
     """Solves the task by rules for its kind, from what the page shows."""
     text = observation if isinstance(observation, str) else observation[0]["text"]  # with a picture it is a list
     found = tasks.solution(task.kind, task.difficulty, task.number, task.feasible)
     return {name: dict(arguments) for name, arguments in found.gold(View(text)).items()}
+
+
+miniwob.declare(app)

@@ -6,19 +6,20 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Mapping
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskapp_kit.adapters.daemon_loop import DaemonLoop
 from taskapp_kit.errors import Unavailable
 
 from . import chromium
-from .memory import watch_memory
+from .memory import LIMIT_BYTES, watch_memory
 from .replies import Handler
 from .window import HEIGHT, WIDTH, PageFailed, Window
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser as Process
-    from playwright.async_api import Playwright
+    from playwright.async_api import BrowserContext, Playwright
 
 Result = TypeVar("Result")
 
@@ -27,17 +28,32 @@ AT_ONCE = 4
 EPISODES_EACH = 500
 """A browser that has had this many episodes is replaced once they have ended: its memory grows slowly."""
 
+CONTEXT: Mapping[str, Any] = {
+    "viewport": {"width": WIDTH, "height": HEIGHT},
+    "device_scale_factor": 1,
+    "locale": "en-US",
+    "timezone_id": "UTC",
+    "color_scheme": "light",
+    "reduced_motion": "reduce",
+    "service_workers": "block",
+    "accept_downloads": False,
+}
+
 
 class Browser:
     """Opens windows for episodes. Methods may be called from any thread; they block."""
 
-    def __init__(self, episodes_each: int = EPISODES_EACH) -> None:
+    def __init__(self, episodes_each: int = EPISODES_EACH, page_bytes: int = LIMIT_BYTES) -> None:
+        """page_bytes: resident memory that a page's process may have."""
+        self._page_bytes = page_bytes
         self._loop = DaemonLoop("web-browser")
         self._episodes_each = episodes_each
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._starting = asyncio.Lock()
         self._driver: Playwright | None = None
         self._running: Running | None = None
+        self._closing = threading.Lock()
+        self._closed = False
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of work on windows, in its turn."""
@@ -52,32 +68,11 @@ class Browser:
         return self._loop.run(self._version())
 
     async def _version(self) -> str:
-        return str((await self._process()).process.version)
+        return (await self._process()).versions["chromium"]
 
     async def open(self, seed: int, origins: Mapping[str, Handler], url: str, number_all: bool = False) -> OpenWindow:
         """A new window on a site, in a context that shares nothing with others. Raises Unavailable, PageFailed."""
-        from playwright.async_api import Error
-
-        running = await self._process()
-        running.episodes += 1
-        running.open += 1
-        try:
-            context = await asyncio.wait_for(
-                running.process.new_context(
-                    viewport={"width": WIDTH, "height": HEIGHT},
-                    device_scale_factor=1,
-                    locale="en-US",
-                    timezone_id="UTC",
-                    color_scheme="light",
-                    reduced_motion="reduce",
-                    service_workers="block",
-                    accept_downloads=False,
-                ),
-                20,
-            )
-        except (Error, TimeoutError) as error:
-            await self._left(running)
-            raise PageFailed(f"the browser opened no window: {error}") from error
+        running, context = await self._context()
         opened = OpenWindow(self, running, Window(context, origins, number_all))
         try:
             await opened.window.open(seed, url)
@@ -86,32 +81,55 @@ class Browser:
             raise
         return opened
 
+    async def _context(self) -> tuple[Running, BrowserContext]:
+        """An empty context, of a new Chromium where the one that seemed to run turns out to be gone."""
+        while True:
+            running = await self._process()
+            from playwright.async_api import Error  # after _process, which names the extra where it is missing
+
+            first = running.episodes == 0
+            running.episodes += 1
+            running.open += 1
+            try:
+                return running, await asyncio.wait_for(running.process.new_context(**CONTEXT), 20)
+            except BaseException as error:
+                running.gone = isinstance(error, Error)
+                await self._left(running)
+                if isinstance(error, TimeoutError) or (first and running.gone):
+                    raise PageFailed(f"the browser opened no window: {error}") from error
+                if not running.gone:
+                    raise
+
     async def _process(self) -> Running:
         """The Chromium that runs, or a new one where it is gone or has had its number of episodes."""
-        from playwright.async_api import Error
-
         async with self._starting:
             running = self._running
-            if running is not None and running.process.is_connected() and running.episodes < self._episodes_each:
+            if running is not None and running.usable and running.episodes < self._episodes_each:
                 return running
             if running is not None:
                 self._running = None
                 if running.open == 0:
                     await running.end()
+            self._running = running = Running(await self._launched())
+            running.watch = asyncio.create_task(watch_memory(self._page_bytes))
+            return running
+
+    async def _launched(self) -> Process:
+        while True:
+            new = self._driver is None
             if self._driver is None:
                 self._driver = await _playwright()
             program = chromium.find(playwrights=self._driver.chromium.executable_path)
             try:
-                process = await self._driver.chromium.launch(
+                return await self._driver.chromium.launch(
                     executable_path=program,
                     chromium_sandbox=os.getuid() != 0,  # Chromium refuses its own sandbox for root
                     args=list(chromium.ARGUMENTS),
                 )
-            except Error as error:
-                raise Unavailable(f"{program} could not be started: {str(error)[:1000]}") from error
-            self._running = running = Running(process)
-            running.watch = asyncio.create_task(watch_memory())
-            return running
+            except Exception as error:  # a driver that was killed raises what it likes
+                if new:
+                    raise Unavailable(f"{program} could not be started: {str(error)[:1000]}") from error
+                self._driver = None
 
     async def _left(self, running: Running) -> None:
         running.open -= 1
@@ -119,9 +137,12 @@ class Browser:
             await running.end()
 
     def close(self) -> None:
-        """Ends the Chromium, the driver and the thread."""
-        self._loop.run(self._end())
-        self._loop.stop()
+        """Ends the Chromium, the driver and the thread, once."""
+        with self._closing:
+            closed, self._closed = self._closed, True
+        if not closed:
+            self._loop.run(self._end())
+            self._loop.stop()
 
     async def _end(self) -> None:
         if self._running is not None:
@@ -135,9 +156,16 @@ class Running:
 
     def __init__(self, process: Process) -> None:
         self.process = process
+        self.versions = {"chromium": str(process.version), "playwright": metadata.version("playwright")}
         self.episodes = 0
         self.open = 0
+        self.gone = False
         self.watch: asyncio.Task[None] | None = None
+
+    @property
+    def usable(self) -> bool:
+        """As far as is known: a Chromium that was killed seems connected for half a second."""
+        return not self.gone and self.process.is_connected()
 
     async def end(self) -> None:
         """Closes it; one that was killed is closed already."""
@@ -158,6 +186,8 @@ class OpenWindow:
         self._browser = browser
         self._running: Running | None = running
         self.window = window
+        self.versions = running.versions
+        """What pages are drawn and read with; the same versions draw and read them alike."""
 
     async def close(self) -> None:
         """Closes it, once; the browser's last window takes a replaced browser with it."""

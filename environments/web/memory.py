@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -16,14 +17,15 @@ _PROC = Path("/proc")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-async def watch_memory() -> None:
+async def watch_memory(limit_bytes: int = LIMIT_BYTES, every_seconds: float = EVERY_SECONDS) -> None:
     """Looks at this process's renderers until cancelled. Where there is no /proc, nothing is watched."""
     watched = sys.platform == "linux"
     while watched:
-        await asyncio.sleep(EVERY_SECONDS)
+        await asyncio.sleep(every_seconds)
         for process, resident in renderers(os.getpid()).items():
-            if resident > LIMIT_BYTES:
-                os.kill(process, signal.SIGKILL)
+            if resident > limit_bytes:
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.kill(process, signal.SIGKILL)
 
 
 def renderers(ancestor: int) -> dict[int, int]:

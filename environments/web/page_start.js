@@ -6,10 +6,12 @@
   let leaving = 0;
   let said = [];
   addEventListener("beforeunload", () => (leaving = 20), true);
-  // the bubble with which the browser itself complains of a field is part of no tree and no picture
+  // the bubble with which the browser itself complains of a field is in no tree, and fades in by the machine's clock
   addEventListener(
     "invalid",
-    ({ target }) => {
+    (event) => {
+      event.preventDefault();
+      const target = event.target;
       const label = target.labels?.[0]?.textContent || target.getAttribute("aria-label") || target.name || "";
       said.push(`The field "${label.trim().slice(0, 80)}" is not valid: ${target.validationMessage.slice(0, 200)}`);
     },

@@ -70,7 +70,7 @@ def _reply(page: Page, origin: str) -> Reply:
 def _quoted(text: str) -> str:
     """A JavaScript string that cannot end its script element."""
     escaped = "".join(
-        character if character.isalnum() or character in "/:.-_?=&%#+ " else f"\\u{ord(character):04x}"
+        character if character.isalnum() or character in "/:.-_?=&%#+ " else f"\\u{{{ord(character):x}}}"
         for character in text
     )
     return f'"{escaped}"'

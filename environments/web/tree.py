@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import yaml
@@ -75,7 +75,9 @@ class PageText:
 
 def page_text(snapshot: str, number_all: bool = False) -> PageText:
     """A snapshot of playwright's mode "ai" as an observation's text. number_all: whatever playwright can act on."""
-    printable = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", snapshot)  # YAML has no others, or takes them for line ends
+    printable = _UNPRINTABLE.sub(
+        "\N{REPLACEMENT CHARACTER}", snapshot
+    )  # YAML has no others, or takes them for line ends
     items = yaml.load(printable, _LOADER) or []  # noqa: S506 (text only)
     nodes = _pruned(Node("generic", children=[_node(item) for item in items]))
     controls: dict[int, Control] = {}
@@ -147,12 +149,19 @@ def _pruned(node: Node) -> list[Node]:
         children = [child for child in children if child.role != _PLACEHOLDER]
     if node.role == "group" and not node.name and children and children[0].role == "generic" and children[0].name:
         children[0].role = "summary"  # of <details>, which it opens and closes
+    if node.name and _joined(child.value for child in children if child.role == "text") == _joined([node.name]):
+        children = [child for child in children if child.role != "text"]
     node.children = children
     if node.role in {"rowgroup", "generic"} and not node.name and not node.pointer:
         return [Node("text", value=node.value)] if node.value else children
     if not node.value and len(children) == 1 and children[0].role == "text":
         node.value, node.children = children[0].value, []
     return [node]
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Without spaces: a name from several texts has others than they have."""
+    return "".join("".join(texts).split())
 
 
 def _unlabelled(nodes: list[Node]) -> list[Node]:

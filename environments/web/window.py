@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,12 +28,14 @@ SETTLE_FRAMES = 100
 SETTLE_CLOCK_MS = 500
 MAX_TABS = 8
 MAX_DIALOGS = 20
+"""In one step; a page that shows more has failed."""
+MAX_REFUSED = 100
 STARTED_AT = 1_750_000_000_000
 """The pages' clock in ms since 1970 (2025-06-15, 15:06:40 UTC). It moves by SETTLE_CLOCK_MS an action, and by nothing else."""
 
 _START = (Path(__file__).parent / "page_start.js").read_text()
 _NEXT_FRAME = "window.__nextFrame ? window.__nextFrame() : {leaving: false, said: []}"
-_PERFORMANCE = f"performance.now = () => Date.now() - {STARTED_AT};"
+_CLOCK = (Path(__file__).parent / "page_clock.js").read_text().replace("STARTED_AT", str(STARTED_AT))
 
 
 class PageFailed(RuntimeError):
@@ -63,7 +66,7 @@ class Window:
         await context.add_init_script(_START.replace("SEED", str(seed & 0xFFFFFFFF)))
         await context.clock.install(time=STARTED_AT / 1000)
         await context.clock.pause_at(STARTED_AT / 1000 + 1)
-        await context.add_init_script(_PERFORMANCE)
+        await context.add_init_script(_CLOCK)
         await context.route("**/*", self._answer)
         await context.route_web_socket("**/*", _close_socket)
         context.on("page", self._appeared)
@@ -72,7 +75,7 @@ class Window:
         context.on("requestfinished", self._loaded_one)
         context.on("requestfailed", self._loaded_one)
         await self.new_tab()
-        await self.goto(url)
+        await self.within(self.page.goto(url))
 
     async def close(self) -> None:
         """Ends the context. A browser that is gone is closed already."""
@@ -86,25 +89,25 @@ class Window:
     # What the pages are served
 
     async def _answer(self, route: Route, request: Request) -> None:
-        parts = urlsplit(request.url)
-        handler = self._origins.get(f"{parts.scheme}://{parts.netloc}")
+        handler = self._origins.get(_origin(request.url))
         if handler is None:
-            self.refused.append(request.url[:200])
-            await route.abort()
+            if len(self.refused) < MAX_REFUSED:
+                self.refused.append(request.url[:200])
+            await _if_open(route.abort())
             return
         try:
-            reply = handler(request.method, request.url, request.post_data or "")
+            reply = handler(request.method, request.url, (request.post_data_buffer or b"").decode(errors="replace"))
         except Exception as error:
-            self._failed = PageFailed(f"the site's own code failed at {request.method} {parts.path}: {error!r}")
+            self._failed = PageFailed(f"the site's own code failed at {request.method} {request.url[:200]}: {error!r}")
             self._failed.__cause__ = error
-            await route.abort()
+            await _if_open(route.abort())
             return
         headers = {
             "content-type": reply.content_type,
             "content-security-policy": reply.policy,
             "cache-control": "no-store",
         }
-        await route.fulfill(status=reply.status, headers=headers, body=reply.body)
+        await _if_open(route.fulfill(status=reply.status, headers=headers, body=reply.body))
 
     def _asked(self, request: Request) -> None:
         self._requests.add(request)
@@ -116,15 +119,19 @@ class Window:
         if self._opening:
             return
         self._notes.append("A window that the page opened was closed.")
-        await page.close()
+        await _if_open(page.close())
 
     async def _dialog(self, dialog: Dialog) -> None:
+        if dialog.type == "beforeunload":  # a page does not keep the policy from leaving it
+            await _if_open(dialog.accept())
+            return
         self._dialogs += 1
-        if self._dialogs > MAX_DIALOGS:
-            self._failed = PageFailed(f"the page showed more than {MAX_DIALOGS} dialogs")
-        else:
+        await _if_open(dialog.dismiss())
+        if self._dialogs <= MAX_DIALOGS:
             self._notes.append(f"The page showed a dialog, which was dismissed: {dialog.message[:200]}")
-        await dialog.dismiss()
+        elif self._failed is None:
+            self._failed = PageFailed(f"the page showed more than {MAX_DIALOGS} dialogs in one step")
+            await _if_open(self.page.close())  # it may go on for ever, and what waits for it would wait
 
     # Tabs
 
@@ -151,6 +158,9 @@ class Window:
         page.on("download", lambda download: download.cancel())
         self._tabs.append(page)
         self._active = len(self._tabs) - 1
+        for other in self._context.pages:  # opened by a page meanwhile
+            if other not in self._tabs:
+                await self._appeared(other)
 
     async def close_tab(self) -> None:
         """Closes the active tab; the one before it becomes active, or a new one if it was the last."""
@@ -169,15 +179,10 @@ class Window:
         await self.within(self.page.bring_to_front())
 
     async def goto(self, url: str) -> None:
-        """Opens an address of the sites that are served here; any other is refused."""
-        try:
-            parts = urlsplit(url)
-            served = f"{parts.scheme}://{parts.netloc}" in self._origins
-        except ValueError:  # brackets that are no address of IPv6
-            served = False
-        if not served:
+        """Opens an address of the sites that are served here. Any other is refused, and what is not a page (a font)."""
+        if _origin(url) not in self._origins:
             raise InvalidAction(f"{url[:200]} cannot be opened here; open pages of {', '.join(sorted(self._origins))}.")
-        await self.within(self.page.goto(url))
+        await self.acted(self.page.goto(url), f"opening {url[:200]}", PAGE_SECONDS)
 
     def _crashed(self, page: Page) -> None:
         self._failed = PageFailed("the page crashed (its process ended)")
@@ -203,17 +208,36 @@ class Window:
         except Error as error:
             raise self._failed or PageFailed(f"the browser could not go on: {_first_line(error)}") from error
 
-    async def acted(self, action: Awaitable[Any], what: str) -> None:
+    async def acted(self, action: Awaitable[Any], what: str, seconds: float = ACTION_SECONDS + 2) -> None:
         """Awaits an action of playwright's. Raises InvalidAction if the page is well but does not allow it."""
         from playwright.async_api import Error
 
         try:
-            await asyncio.wait_for(action, ACTION_SECONDS + 2)
+            await asyncio.wait_for(action, seconds)
         except (Error, TimeoutError) as error:
             if self._failed is not None:
                 raise self._failed from error
-            await self.within(self.page.evaluate("1"), 2.0)  # raises if it is the page that hangs
-            raise InvalidAction(f"{what} was not possible: {_reason(error)}") from error
+            if not await self._stays() or _was_done(error):
+                return  # it was too slow in going to another page: settling waits for that
+            if (
+                reason := _reason(error)
+            ) is None:  # not the policy's fault: on a quicker machine it would have been done
+                raise PageFailed(f"{what} did not happen within {seconds:g} s") from error
+            raise InvalidAction(f"{what} was not possible: {reason}") from error
+
+    async def _stays(self) -> bool:
+        """The page is well, and does not go to another one just now. Raises PageFailed if it hangs."""
+        from playwright.async_api import Error
+
+        try:
+            await asyncio.wait_for(self.page.evaluate("1"), 2.0)
+        except TimeoutError as error:
+            raise self._failed or PageFailed("the page did not answer within 2 s") from error
+        except Error as error:
+            if self._failed is not None or "context was destroyed" not in str(error):
+                raise self._failed or PageFailed(f"the browser could not go on: {_first_line(error)}") from error
+            return False
+        return True
 
     async def settle(self) -> None:
         """Waits until nothing is being loaded, lets the page's clock run a little, and waits again."""
@@ -262,11 +286,29 @@ class Window:
         lines.append(f"Focused: {'none' if shown.focused is None else f'[{shown.focused}]'}")
         lines += [f"Note: {note}" for note in self._notes[:5]]
         self._notes.clear()
+        self._dialogs = 0
         return "\n".join([*lines, "Page:", shown.text])
 
     async def picture(self) -> bytes:
         """A PNG of what is visible, 640 × 480."""
         return await self.within(self.page.screenshot(animations="disabled", caret="hide", scale="css"))
+
+
+def _origin(url: str) -> str:
+    """Scheme, host and port; "" for what is not an address (brackets that are no address of IPv6)."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+async def _if_open(awaitable: Awaitable[Any]) -> None:
+    """Awaits something for a page that may have been left or closed meanwhile; then it is needed no more."""
+    from playwright.async_api import Error
+
+    with contextlib.suppress(Error):
+        await awaitable
 
 
 async def _close_socket(socket: WebSocketRoute) -> None:
@@ -277,19 +319,34 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def _reason(error: BaseException) -> str:
-    """The line of playwright's log that says what stood in the way."""
+_REASONS = (
+    ("intercepts pointer events", "another element covers it"),
+    ("not enabled", "it is disabled"),
+    ("not editable", "it is read-only"),
+    ("not visible", "it cannot be seen"),
+    ("not stable", "it keeps moving"),
+    ("outside of the viewport", "it is outside of what can be seen"),
+    ("did not find some options", "it has no such option"),
+    ("not an <input>", "it is not a field"),
+    ("not a <select>", "it is not a drop-down list"),
+    ("Unknown key", "there is no such key"),
+)
+_DONE = "performing "
+
+
+def _was_done(error: BaseException) -> bool:
+    """By playwright's log, the last try went through, and nothing stood in its way."""
     text = str(error)
-    for words, reason in (
-        ("intercepts pointer events", "another element covers it"),
-        ("not enabled", "it is disabled"),
-        ("not editable", "it is read-only"),
-        ("not visible", "it cannot be seen"),
-        ("did not find some options", "it has no such option"),
-        ("not an <input>", "it is not a field"),
-        ("not a <select>", "it is not a drop-down list"),
-        ("Unknown key", "there is no such key"),
-    ):
+    return text.rfind(_DONE) > max(text.rfind(words) for words, _ in _REASONS)
+
+
+def _reason(error: BaseException) -> str | None:
+    """What stood in the way, by playwright's log; None if nothing did and it only took too long."""
+    text = str(error)
+    for words, reason in _REASONS:
         if words in text:
             return reason
-    return f"it did not happen within {ACTION_SECONDS:g} s" if "imeout" in text or not text else _first_line(error)
+    if "imeout" not in text and text:
+        return _first_line(error)
+    gone = "waiting for locator" in text and "resolved to" not in text
+    return "it is not there any more" if gone else None

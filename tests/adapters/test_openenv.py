@@ -247,7 +247,7 @@ UP = {"step": {"where": "up"}}
         ({"step": "no json"}, "no JSON object"),
         ({"step": '{"type":"observation","data":{"reward":NaN}}'}, "no JSON object"),
         ({"step": framed({}, "state")}, "frame of type 'state'; expected 'observation'"),
-        ({"step": twice}, "a frame that nothing requested"),
+        ({"step": twice}, "a frame that nothing requested|expected 'state'"),
         ({"step": over("much")}, "a reward that is a str"),
         ({"step": framed({"observation": 3, "reward": 1, "done": True})}, "an observation that is a int"),
         ({"step": over(None)}, "gave no reward in 1 steps"),

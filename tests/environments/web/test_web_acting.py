@@ -263,6 +263,17 @@ def test_an_unknown_key_is_refused(refusals: PageWindow) -> None:
     assert "there is no such key" in refused(refusals, "press", bid=number, key_comb="Control+Nope")
 
 
+def test_a_combination_that_is_refused_holds_no_key_down(page: PageWindow) -> None:
+    for act in (
+        lambda: page.do("keyboard_press", key="Control+Nope"),
+        lambda: page.do("press", bid=1, key_comb="Shift+Nope"),
+    ):
+        with pytest.raises(InvalidAction):
+            act()
+    page.on("click", "link", "Next")  # with Control, it would be opened in another tab
+    assert page.view.url == ORIGIN + "/next"
+
+
 def test_after_a_refusal_the_numbers_act_on_what_they_did(refusals: PageWindow) -> None:
     number = bid(refusals, "link", "Next")
     with pytest.raises(InvalidAction):

@@ -88,6 +88,18 @@ def test_a_text_beside_a_button_of_the_same_name_says_something_of_its_own() -> 
     assert shown(page) == 'cell\n  text: Open\n  [1] button "Open"'
 
 
+def test_texts_that_make_up_their_elements_name_are_left_out() -> None:
+    page = """\
+        - link "10:00 Garden meeting , Fri" [ref=e1]:
+          - strong [ref=e2]:
+          - text: 10:00 Garden meeting
+          - text: ", Fri"
+        - button "Pay" [ref=e3]:
+          - text: Pay 4.50
+        """
+    assert shown(page) == '[1] link "10:00 Garden meeting , Fri"\n  strong\n[2] button "Pay": Pay 4.50'
+
+
 def test_a_tables_caption_is_its_name_and_comes_once() -> None:
     page = """\
         - table "Rooms" [ref=e1]:

@@ -26,6 +26,7 @@ PLAYED = {
     ("math", "math"): ("random", "gold"),
     ("math", "sums"): ("random", "gold"),
     ("python_sandbox", "python_sandbox"): ("random", "gold"),
+    ("web", "web"): ("gold",),
 }
 """Bundled environments, and who chooses the actions."""
 IN_A_BOX = "python_sandbox"
@@ -84,7 +85,11 @@ def seeds_of(place: Place, environment: str) -> st.SearchStrategy[int]:
     return st.sampled_from(seeds[:1000])
 
 
-@pytest.mark.parametrize(("reference", "environment"), PLAYED, ids=lambda part: Path(part).stem)
+@pytest.mark.parametrize(
+    ("reference", "environment"),
+    [pytest.param(*played, marks=pytest.mark.browser if "web" in played else ()) for played in PLAYED],
+    ids=lambda part: Path(part).stem,
+)
 @pytest.mark.parametrize("examples", [2, pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_the_same_episode_whichever_way_it_is_played(
     places: Places, reference: str, environment: str, examples: int

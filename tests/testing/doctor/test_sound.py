@@ -46,10 +46,13 @@ def test_an_example_passes_and_every_check_has_a_line(app: str, warned: set[tupl
 
 @pytest.mark.exhaustive
 @pytest.mark.process
-@pytest.mark.parametrize("app", ["python_sandbox", "crafter", "math"])
+@pytest.mark.parametrize("app", ["python_sandbox", "crafter", "math", pytest.param("web", marks=pytest.mark.browser)])
 def test_a_bundled_environment_passes(app: str) -> None:
     if app != "python_sandbox":
-        pytest.importorskip({"crafter": "crafter", "math": "reasoning_gym"}[app], reason=f"needs taskapp-kit[{app}]")
+        pytest.importorskip(
+            {"crafter": "crafter", "math": "reasoning_gym", "web": "playwright"}[app],
+            reason=f"needs taskapp-kit[{app}]",
+        )
     assert found_in(examined(app, quick=True)) == set()
 
 

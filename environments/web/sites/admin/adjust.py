@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from ...view import View, say
 from ..kind import Action, Kind, Level, Problem
 from .data import make_books
-from .options import Setting, Value, settings_of
+from .options import SECTIONS, Setting, Value, settings_of
 from .site import AdminSite
 
 COUNTS: dict[Level, int] = {"easy": 2, "medium": 4, "hard": 6}
@@ -40,7 +40,7 @@ def _wish(setting: Setting, value: Value) -> str:
 
 
 def _gold(values: Mapping[Setting, Value]) -> Callable[[View], Action]:
-    sections = sorted({setting.section for setting in values})
+    sections = [section for section in SECTIONS if any(setting.section == section for setting in values)]
 
     def gold(view: View) -> Action:
         if not view.path.startswith("/settings"):

@@ -87,7 +87,7 @@ class Size:
 
 
 SIZES: dict[Level, Size] = {
-    "easy": Size(11, 6, 9, 8, 2, 3, 2, 4),
+    "easy": Size(11, 6, 9, 8, 2, 3, 2, 3),
     "medium": Size(22, 14, 20, 18, 3, 4, 3, 7),
     "hard": Size(40, 24, 36, 44, 4, 5, 4, 10),
 }

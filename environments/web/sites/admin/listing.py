@@ -23,11 +23,17 @@ class Listing:
     page: int
     pages: int
     chosen: Mapping[str, str]
+    large: bool
 
     def path(self, page: int | None = None, **other: str) -> str:
         """The list's path, on another page or with other parameters."""
         values = {**self.chosen, **other, **({"page": str(page)} if page and page > 1 else {})}
         return f"/{self.table.name}" + (f"?{urlencode(values)}" if values else "")
+
+    @property
+    def sortable(self) -> tuple[Column, ...]:
+        """The columns whose titles sort the list: those of numbers, and all where a company is large."""
+        return tuple(column for column in self.columns if column.number or self.large)
 
     @property
     def here(self) -> str:
@@ -42,7 +48,8 @@ class Listing:
 
 def listing(books: Books, table: Table, query: Mapping[str, str]) -> Listing:
     """The page that an address asks for; parameters that mean nothing are left out."""
-    columns = tuple(column for column in table.columns if not column.wide or books.level != "easy")
+    large = books.level != "easy"
+    columns = tuple(column for column in table.columns if not column.wide or large)
     chosen: dict[str, str] = {}
     rows = rows_of(books, table)
     if search := query.get("q", "").strip()[:LONGEST]:
@@ -60,7 +67,7 @@ def listing(books: Books, table: Table, query: Mapping[str, str]) -> Listing:
     asked = query.get("page", "")
     page = min(max(int(asked), 1), pages) if re.fullmatch(r"[0-9]{1,6}", asked) else 1
     first = (page - 1) * books.rows
-    return Listing(table, columns, tuple(rows[first : first + books.rows]), len(rows), page, pages, chosen)
+    return Listing(table, columns, tuple(rows[first : first + books.rows]), len(rows), page, pages, chosen, large)
 
 
 def _order(value: str | int) -> list[tuple[int, str, int]]:

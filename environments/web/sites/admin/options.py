@@ -11,6 +11,8 @@ from ..kind import Level
 from .reading import Wrong, number
 
 Value = str | int | bool
+SECTIONS = ("Lending", "Invoices", "Notices")
+"""The pages of settings, in their order."""
 
 
 @dataclass(frozen=True)

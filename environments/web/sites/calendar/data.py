@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from functools import cached_property
 
 from ..kind import Level
 from ..site import Json
@@ -80,6 +81,14 @@ class House:
     def days_to_come(self) -> tuple[date, ...]:
         """The days that can be booked: today and later."""
         return tuple(day for day in self.days if day >= self.today)
+
+    @cached_property
+    def by_room_and_day(self) -> dict[tuple[str, date], list[Booking]]:
+        """The bookings of each room's day in order."""
+        found: dict[tuple[str, date], list[Booking]] = {}
+        for booking in sorted(self.bookings, key=lambda booking: booking.start):
+            found.setdefault((booking.room, booking.day), []).append(booking)
+        return found
 
     def room(self, name: str) -> Room:
         """The room of that name, which is one of the house."""

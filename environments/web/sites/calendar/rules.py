@@ -23,8 +23,7 @@ def pick(rng: random.Random, items: Iterable[T], fits: Callable[[T], bool]) -> T
 
 def held(house: House, room: str, day: date) -> list[Booking]:
     """The room's bookings of the day in order."""
-    found = [booking for booking in house.bookings if booking.room == room and booking.day == day]
-    return sorted(found, key=lambda booking: booking.start)
+    return house.by_room_and_day.get((room, day), [])
 
 
 def free(house: House, room: str, day: date, start: int, length: int, but: int | None = None) -> bool:

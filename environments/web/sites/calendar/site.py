@@ -11,6 +11,9 @@ from . import days
 from .data import Booking, House, Room, record_of
 from .form import Fields, Refused, read, starts
 
+PAGES = Pages(Path(__file__).parent / "templates")
+"""Shared by all calendars: a template is compiled once in a process."""
+
 
 class Calendar:
     """The calendar of one house. What was booked, changed and cancelled is in its record."""
@@ -22,7 +25,6 @@ class Calendar:
         self._bookings = {booking.number: booking for booking in house.bookings}
         self._next = max(self._bookings, default=99) + 1
         self._notice = ""
-        self._pages = Pages(Path(__file__).parent / "templates")
 
     def record(self) -> dict[str, Json]:
         """All bookings."""
@@ -64,7 +66,7 @@ class Calendar:
     def _render(self, template: str, title: str, problem: str = "", status: int = 200, **values: Any) -> Page:
         """A page with the notice that the last change left, which is shown once."""
         notice, self._notice = self._notice, ""
-        return self._pages.render(
+        return PAGES.render(
             template,
             status,
             title=title,

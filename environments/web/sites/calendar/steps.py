@@ -47,7 +47,7 @@ def to_booking(view: View, house: House, booking: Booking, by_day: bool) -> Acti
         link = f"{booking.times} {booking.title}"
         return to_day(view, house, booking.day) or view.click("link", link, view.group(booking.room))
     week = to_week(view, house, booking.room, monday(booking.day))
-    return week or view.click("link", f"{booking.times} {booking.title}, {short(booking.day)}")
+    return week or view.click("link", f"{short(booking.day)[:3]} {booking.times} {booking.title}")
 
 
 def fill_form(view: View, wanted: Mapping[str, str]) -> Action | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
@@ -58,7 +58,7 @@ class Builder:
         self.team = tuple(sorted(self.name() for _ in range(self.size.team)))
         self._days: dict[str, set[date]] = {}
 
-    def _products(self) -> Iterable[str]:
+    def _products(self) -> list[str]:
         names = self.rng.sample(words.PRODUCT_NAMES, self.size.products)
         return [f"{name} {self.rng.choice(words.PRODUCT_KINDS)}" for name in names]
 
@@ -151,7 +151,9 @@ class Builder:
             f"{rng.choice(words.CLOSINGS)}, {sender.name}, {sender.company}",
         )
         taken = {message.id for message in self.messages}
-        number = rng.choice([number for number in range(1000, 10000) if number not in taken])
+        number = rng.randint(1000, 9999)
+        while number in taken:
+            number = rng.randint(1000, 9999)
         time = f"{rng.randint(7, 18):02}:{rng.randint(0, 59):02}"
         made = Message(number, folder, sender, topic, product, sent, time, facts, text)
         if rng.random() < 0.2:

@@ -107,7 +107,7 @@ class Extent:
 
 
 EXTENTS: Mapping[Level, Extent] = {
-    "easy": Extent(categories=3, products=5, lines=2, materials=3, colours=4, per_page=5),
+    "easy": Extent(categories=3, products=5, lines=2, materials=3, colours=3, per_page=5),
     "medium": Extent(categories=5, products=11, lines=2, materials=4, colours=5, per_page=6),
     "hard": Extent(categories=6, products=20, lines=4, materials=5, colours=7, per_page=8),
 }
@@ -148,10 +148,11 @@ def make_product(
     rng: random.Random, name: str, category: str, materials: tuple[str, ...], colours: tuple[str, ...]
 ) -> Product:
     """A product with figures and stock by chance."""
+    own = rng.sample(colours, rng.randint(2, len(colours)))
     stock = {
         Variant(colour, size): rng.choice((0, 2, 3, 4, 6, 9, 14))
         for colour in colours
-        if rng.random() < 0.6 or colour == colours[0]
+        if colour in own
         for size in SIZES
     }
     return Product(

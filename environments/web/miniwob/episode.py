@@ -1,0 +1,64 @@
+"""How an episode begins and ends on a MiniWoB++ page."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ..replies import Reply
+from . import pages
+
+if TYPE_CHECKING:
+    from ..window import Window
+
+HERE = Path(__file__).parent
+START, OUTCOME, DESCRIBE = ((HERE / name).read_text() for name in ("start.js", "outcome.js", "describe.js"))
+
+POLICY = (
+    "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self' data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""The content security policy of these pages: their own scripts run, and nothing is fetched from elsewhere."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """done: the episode is over. raw: the page's reward, -1 to 1. left: the window shows another page than the task's."""
+
+    done: bool
+    raw: float
+    left: bool = False
+
+
+def answer(method: str, url: str, body: str) -> Reply:
+    """What the browser receives for a request to the origin: files. Nothing can be sent there."""
+    if method != "GET" or body:
+        return Reply(b"", "text/plain", 405, POLICY)
+    parts = urlsplit(url)
+    status, content_type, content = pages.handle(parts.path, parts.query)
+    return Reply(content, content_type, status, POLICY)
+
+
+async def start(window: Window, seed: int) -> str:
+    """Begins the episode, once the page has loaded. The same seed gives the same task. Returns the goal in words."""
+    goal: str = await window.within(window.page.evaluate(START, seed))
+    return goal
+
+
+async def outcome(window: Window) -> Outcome:
+    """Where the episode stands."""
+    found: list[bool | float] | None = await window.within(window.page.evaluate(OUTCOME))
+    return Outcome(done=True, raw=0.0, left=True) if found is None else read_outcome(bool(found[0]), float(found[1]))
+
+
+def read_outcome(done: bool, raw: float) -> Outcome:
+    """The outcome as the page states it. A few pages compute less than -1, and nothing from an answer that is no number."""
+    return Outcome(done, 0.0 if math.isnan(raw) or not done else min(1.0, max(-1.0, raw)))
+
+
+async def describe(window: Window) -> None:
+    """Describes what has no text, so that the tree shows it. A page that was left is not changed."""
+    await window.within(window.page.evaluate(DESCRIBE))

@@ -1,0 +1,17 @@
+"""The records that tasks expect: the first one, with what the task changes."""
+
+from __future__ import annotations
+
+from ..site import Json
+from .data import Content
+from .record import record
+
+
+def first_record(content: Content) -> dict[str, Json]:
+    """The record before anything was done."""
+    return record(
+        {message.id: message.folder for message in content.messages},
+        {message.id: message.labels for message in content.messages},
+        content.letters,
+        content.tickets,
+    )
