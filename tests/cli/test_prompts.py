@@ -11,21 +11,23 @@ from pathlib import Path
 
 import pytest
 
+from environments.web import chromium
 from taskapp_kit.cli.templates import find_template, instantiate, templates
 from taskapp_kit.declare.discovery import bundled_apps
 from tests.environments.python_sandbox.episodes import LEVELS
 
 from .conftest import ROOT, Run
 
-NEEDS = {"gymnasium": "gymnasium", "math": "reasoning_gym"}
+NEEDS = {"gymnasium": "gymnasium", "math": "reasoning_gym", "web": "playwright", "rl/clicks.py": "playwright"}
 
 DATA = Path(__file__).parent / "data" / "prompts"
 MODES = ("tool_calls", "text", "structured")
-BUNDLED = ("crafter", "math", "python_sandbox")
+BUNDLED = ("crafter", "math", "python_sandbox", "web")
 TEMPLATES = ("customer-service", "gymnasium", "multi-turn-game", "questions")
 EXAMPLES = (
     "adder.py",
     "capitals.py",
+    "rl/clicks.py",
     "rl/keys.py",
     "rl/lists.py",
     "rl/rooms.py",
@@ -33,6 +35,7 @@ EXAMPLES = (
     "rl/words.py",
 )
 APPS = (*BUNDLED, *TEMPLATES, *EXAMPLES)
+IN_A_BROWSER = {"web", "rl/clicks.py"}
 
 
 def reference(app: str, folder: Path) -> str:
@@ -62,13 +65,17 @@ def test_every_app_is_compared() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("app", APPS)
+@pytest.mark.parametrize(
+    "app", [pytest.param(app, marks=pytest.mark.browser if app in IN_A_BROWSER else ()) for app in APPS]
+)
 def test_a_prompt_is_the_same_byte_for_byte(run: Run, tmp_path: Path, app: str, mode: str) -> None:
     package = NEEDS.get(app)
     if package is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"needs the package {package}")
     if app == "python_sandbox" and not LEVELS:
         pytest.skip("needs bubblewrap (Debian: apt-get install bubblewrap), or root")
+    if app in IN_A_BROWSER and not chromium.HEADLESS_SHELL.exists():
+        pytest.skip("needs a Chromium (Debian: apt-get install chromium-headless-shell)")
     told = run("info", reference(app, tmp_path), "--prompt", "--output-mode", mode)
     assert told.exit_code == 0, told.stderr
     file = golden(app, mode)

@@ -16,6 +16,14 @@ SENTENCE = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What asks for a Chromium is a test of `make browser`."""
+    for item in items:
+        if "chromium_here" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
+
+
 @pytest.fixture(scope="session")
 def chromium_here() -> None:
     """Skips where the browser or its driver is missing."""

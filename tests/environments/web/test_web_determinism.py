@@ -15,7 +15,7 @@ from environments.web.app import Web
 from environments.web.sites.catalog import KINDS
 from environments.web.tasks import WebTask
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("chromium_here")]
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).parent / "determined_episodes.py"

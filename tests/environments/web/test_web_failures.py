@@ -27,7 +27,7 @@ from tests.environments.web.broken_app import app
 from tests.environments.web.visits import ORIGIN, Visit, html, pages, script
 from tests.waiting import until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("chromium_here")]
 
 WELL = pages({"/": "<p>All is well.</p>"})
 ROOT = Path(__file__).resolve().parents[3]

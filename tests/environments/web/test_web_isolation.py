@@ -24,7 +24,7 @@ from tests.environments.web.probes import PROBES, Probe
 from tests.environments.web.visits import OPEN_POLICY, ORIGIN, Visit, pages, script
 from tests.waiting import until_async
 
-pytestmark = [pytest.mark.process, pytest.mark.server]
+pytestmark = [pytest.mark.process, pytest.mark.server, pytest.mark.usefixtures("chromium_here")]
 
 SENTINEL = "sentinel-of-the-file"
 NAMES = tuple(probe.name for probe in PROBES)

@@ -13,7 +13,7 @@ import pytest
 from tests.fire.server import Server
 from tests.waiting import until
 
-pytestmark = [pytest.mark.process, pytest.mark.server]
+pytestmark = [pytest.mark.process, pytest.mark.server, pytest.mark.usefixtures("chromium_here")]
 
 ROOT = Path(__file__).resolve().parents[3]
 APP = Path(__file__).with_name("broken_app.py")
