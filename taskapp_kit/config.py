@@ -360,6 +360,11 @@ def hand_over(settings: Settings, **more: str) -> None:
     os.environ.update(more)
 
 
+def disable_ray_usage_statistics() -> None:
+    """Keeps a Ray cluster that this process starts from sending usage statistics, unless its variable says otherwise."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
 def set_child_logging(*, log_format: str, log_level: str) -> None:
     """Sets the log format and level of worker processes that are started from now on."""
     _for_children.update({LOG_FORMAT: log_format, LOG_LEVEL: log_level})

@@ -29,6 +29,11 @@
     │   └── JobTimeout          the job ran longer than the caller waits (a TimeoutError, too)
     ├── TrainingError           the learning engine's sampler or update broke (`train/`)
     │   └── CheckpointError     a checkpoint cannot be saved, read, exported or imported
+    ├── ServiceError            a service could not do a call (`services/`)
+    │   ├── ReplicaStartFailed  a replica could not be started
+    │   ├── ReplicaDied         its replica ended during the call, or with the session
+    │   ├── CallTimeout         the call took longer than it may (a TimeoutError, too)
+    │   └── EndpointRaised      the method itself raised
     └── RolloutFailed           a rollout broke; exactly one `boundary` says where
         └── UndefinedReward     it was played, and a part of its reward is undefined
 
@@ -250,6 +255,35 @@ class TrainingError(TaskappError):
 
 class CheckpointError(TrainingError):
     """A checkpoint cannot be saved, read, exported or imported. What was stored before is unchanged."""
+
+
+class ServiceError(TaskappError):
+    """A service could not do a call, or cannot be used so."""
+
+
+class ReplicaStartFailed(ServiceError):
+    """A replica of a service could not be started; the message includes its own."""
+
+
+class ReplicaDied(ServiceError):
+    """The replica of a call or a session has ended. Whether the call was done is unknown."""
+
+
+class CallTimeout(ServiceError, TimeoutError):
+    """A call took longer than its service allows. Its replica was replaced."""
+
+
+class EndpointRaised(ServiceError):
+    """The method of a service raised.
+
+    error_type: the exception's class, such as `ValueError`. error_text: its text. traceback: the replica's.
+    """
+
+    def __init__(self, message: str, *, error_type: str, error_text: str, traceback: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.error_type = error_type
+        self.error_text = error_text
+        self.traceback = traceback
 
 
 class SandboxError(TaskappError):

@@ -1,0 +1,475 @@
+"""The replicas of one service and the calls to them, on the loop of services; `service.py` has the handle that users have.
+
+route   -> a place on a ready replica -> the call -> its result, or once more on another replica if that is safe
+fanout  -> every ready replica at once
+session -> one replica, for as long as the session is open
+a replica that ends -> started again, given the last fanouts that set its state, ready
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Literal
+
+from taskapp_kit.errors import EndpointRaised, ReplicaDied, ReplicaStartFailed, Saturated, ServiceError
+from taskapp_kit.services.endpoints import EndpointMark
+from taskapp_kit.services.options import Backend
+from taskapp_kit.services.replicas import HasEnded, Operation, ReplicaHandle, ReplicaSpec
+
+log = logging.getLogger("taskapp_kit.services")
+
+RESTART_SECONDS = (0.0, 0.1, 0.5, 5.0, 15.0, 60.0)
+"""Delays before a replica is started again, by the number of failed starts; the last one repeats."""
+START_TRIES = 3
+"""After so many failed starts of each replica, calls are refused instead of waiting for one."""
+MEASURED = 1000
+"""The latest calls whose latency `stats` describes."""
+RETRY_AFTER_SECONDS = 1
+
+ReplicaState = Literal["starting", "ready", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStats:
+    """One replica. calls: sent to it; failures: of these, those that raised or were lost; restarts: how often it was made
+    anew; sessions: open now."""
+
+    index: int
+    place: str
+    state: ReplicaState
+    in_flight: int
+    calls: int
+    failures: int
+    restarts: int
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStats:
+    """A service since its start. waiting: calls and sessions without a replica now. retried: calls that were sent again.
+
+    latency_ms_median, latency_ms_p99: of the latest calls that returned, queue included; None before the first.
+    """
+
+    name: str
+    backend: Backend
+    waiting: int
+    retried: int
+    latency_ms_median: float | None
+    latency_ms_p99: float | None
+    replicas: Sequence[ReplicaStats]
+
+    @property
+    def calls(self) -> int:
+        """The number of calls that were sent to replicas."""
+        return sum(each.calls for each in self.replicas)
+
+    @property
+    def ready(self) -> int:
+        """The number of replicas that take calls."""
+        return sum(each.state == "ready" for each in self.replicas)
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaSlot:
+    """A replica's place in its service; `handle` is its present process."""
+
+    index: int
+    handle: ReplicaHandle | None = None
+    state: ReplicaState = "starting"
+    in_flight: int = 0
+    sessions: int = 0
+    calls: int = 0
+    failures: int = 0
+    restarts: int = 0
+    failed_starts: int = 0
+    state_calls: dict[str, bytes] = field(default_factory=dict)
+    """The endpoints with `on_restart` that its process has done, with their arguments."""
+
+
+class Dispatcher:
+    """A service's state, on the loop of services."""
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        spec: ReplicaSpec,
+        endpoints: Mapping[str, EndpointMark],
+        make: Callable[[int, HasEnded], ReplicaHandle],
+    ) -> None:
+        self.name = name
+        self.backend = backend
+        self.endpoints = endpoints
+        self.stateful = spec.stateful
+        self.options = spec.options
+        self.slots = [ReplicaSlot(index) for index in range(spec.options.num_replicas)]
+        self._make = make
+        self._starting: asyncio.Task[None] | None = None
+        self._closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._state_calls: dict[str, bytes] = {}
+        self._last_failure: ReplicaStartFailed | None = None
+        self._numbers = itertools.count(1)
+        self._retried = 0
+        self._latencies: deque[float] = deque(maxlen=MEASURED)
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start all replicas; a second call waits for the same start. Raises ReplicaStartFailed; then none runs."""
+        if self._closed:
+            raise ServiceError(f"The service {self.name} is closed.", hint="Make another one with as_service().")
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start_all())
+        try:
+            await asyncio.shield(self._starting)
+        except ReplicaStartFailed:
+            self._starting = None  # another call tries again
+            raise
+
+    async def _start_all(self) -> None:
+        outcomes = await asyncio.gather(*(self._begin(slot) for slot in self.slots), return_exceptions=True)
+        failed = next((each for each in outcomes if isinstance(each, BaseException)), None)
+        if failed is not None:
+            await self._end_all()
+            raise failed
+        self._wake()
+
+    async def aclose(self) -> None:
+        """End every replica; calls under way get ReplicaDied, those that wait ServiceError."""
+        self._closed = True
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._end_all()
+        self._wake()
+
+    async def _end_all(self) -> None:
+        handles = [slot.handle for slot in self.slots if slot.handle is not None]
+        for slot in self.slots:
+            slot.state, slot.handle = "ended", None
+        await asyncio.gather(*(handle.end() for handle in handles), return_exceptions=True)
+
+    async def _begin(self, slot: ReplicaSlot) -> None:
+        """Start the slot's process, and have it do what sets its state. Raises ReplicaStartFailed."""
+
+        def has_ended(reason: str) -> None:
+            if slot.handle is handle:
+                self._ended(slot, reason)
+
+        slot.state = "starting"
+        slot.handle = handle = self._make(slot.index, has_ended)
+        slot.state_calls = {}
+        slot.sessions = 0
+        await handle.start()
+        try:
+            while missing := {k: v for k, v in self._state_calls.items() if slot.state_calls.get(k) != v}:
+                for name, data in missing.items():  # none may come between the last check and `ready`
+                    await self._send(slot, "call", name, "", data)
+                    slot.state_calls[name] = data
+        except ServiceError as error:
+            handle.kill()
+            raise ReplicaStartFailed(
+                f"A replica of {self.name} was started, and cannot get its state: {error}"
+            ) from error
+        slot.failed_starts = 0
+        slot.state = "ready"
+
+    def _ended(self, slot: ReplicaSlot, reason: str) -> None:
+        """Handle the end of a process that was ready."""
+        if self._closed or slot.state == "ended":
+            return
+        log.warning("service %s: replica %d (%s); it is started again", self.name, slot.index, reason)
+        slot.state = "ended"
+        task = asyncio.ensure_future(self._restart(slot))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _restart(self, slot: ReplicaSlot) -> None:
+        while True:
+            await asyncio.sleep(RESTART_SECONDS[min(slot.failed_starts, len(RESTART_SECONDS) - 1)])
+            try:
+                await self._begin(slot)
+            except ReplicaStartFailed as error:
+                slot.state = "ended"
+                slot.failed_starts += 1
+                self._last_failure = error
+                log.error("service %s: replica %d: %s", self.name, slot.index, error)
+                self._wake()  # what waits may have to be refused
+            else:
+                slot.restarts += 1
+                self._wake()
+                return
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    async def route(self, name: str, data: bytes, session: ReplicaSession | None) -> bytes:
+        """Do one call; return the encoded result."""
+        began = perf_counter()
+        if session is not None:
+            result = await session.call(name, data)
+        else:
+            if self.stateful:
+                raise ServiceError(
+                    f"{self.name}.{name} was called without a session; expected one, as each call of a stateful class could "
+                    "meet another instance.",
+                    hint=f"Write: async with service.session() as session: await session.{name}.route(…)",
+                )
+            await self.start()
+            result = await self._routed(name, data)
+        self._latencies.append(perf_counter() - began)
+        return result
+
+    async def _routed(self, name: str, data: bytes) -> bytes:
+        slot = await self._place(None)
+        try:
+            return await self._placed_call(slot, name, data)
+        except ReplicaDied:
+            if not self.endpoints[name].idempotent or self._closed:
+                raise
+            self._retried += 1
+        other = await self._place(slot)
+        return await self._placed_call(other, name, data)
+
+    async def _placed_call(self, slot: ReplicaSlot, name: str, data: bytes) -> bytes:
+        try:
+            return await self._send(slot, "call", name, "", data)
+        finally:
+            slot.in_flight -= 1
+            self._wake()
+
+    async def _send(self, slot: ReplicaSlot, operation: Operation, name: str, session: str, data: bytes) -> bytes:
+        """Have the slot's process do it. Raises as `ServiceEndpoint.route`."""
+        handle = slot.handle
+        if handle is None:
+            raise ReplicaDied(f"Replica {slot.index} of {self.name} has ended.")
+        slot.calls += 1
+        try:
+            frame, result = await handle.call(operation, name, session, data, self.options.call_seconds)
+            if (raised := frame.get("raised")) is not None:
+                what = f"{self.name}.{name}" if operation == "call" else f"A session of {self.name}"
+                raise EndpointRaised(
+                    f"{what} raised {raised['type']}: {raised['text']}",
+                    error_type=raised["type"],
+                    error_text=raised["text"],
+                    traceback=raised["traceback"],
+                )
+        except ServiceError:
+            slot.failures += 1
+            raise
+        return result
+
+    async def _place(self, avoid: ReplicaSlot | None) -> ReplicaSlot:
+        """Return the least loaded ready replica, with a place taken there; wait for one. avoid: taken only without another."""
+        if (slot := None if self._waiting else self._free(avoid)) is None:
+            slot = await self._wait(lambda: self._free(avoid))
+        slot.in_flight += 1
+        return slot
+
+    def _free(self, avoid: ReplicaSlot | None) -> ReplicaSlot | None:
+        free = [slot for slot in self.slots if slot.state == "ready" and slot.in_flight < self.options.concurrent_calls]
+        return min((slot for slot in free if slot is not avoid), key=_load, default=None) or next(iter(free), None)
+
+    async def _wait(self, find: Callable[[], ReplicaSlot | None]) -> ReplicaSlot:
+        """Wait in line until `find` returns a replica. Raises Saturated, ReplicaStartFailed."""
+        if len(self._waiting) >= self.options.max_waiting:
+            raise self._saturated(f"{len(self._waiting)} calls wait for a replica already")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(self.options.queue_seconds):
+                while True:
+                    self._check_open()
+                    if self._waiting[0] is turn and (slot := find()) is not None:
+                        return slot
+                    await turn
+                    turn = asyncio.get_running_loop().create_future()
+                    self._waiting[0] = turn  # only the first is woken
+        except TimeoutError:
+            raise self._saturated(f"no replica was free within {self.options.queue_seconds:g} s") from None
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(turn)
+            self._wake()
+
+    def _check_open(self) -> None:
+        """Raise if no call can be done any more, or none can be for a while."""
+        if self._closed:
+            raise ServiceError(f"The service {self.name} was closed while a call waited for a replica.")
+        if self._last_failure is not None and all(slot.failed_starts >= START_TRIES for slot in self.slots):
+            raise ReplicaStartFailed(
+                f"No replica of {self.name} can be started; each failed {START_TRIES} times or more. The last failure: "
+                f"{self._last_failure.message}"
+            )
+
+    def _saturated(self, why: str) -> Saturated:
+        return Saturated(
+            f"The service {self.name} has no replica for the call: {why}.", retry_after_seconds=RETRY_AFTER_SECONDS
+        )
+
+    def _wake(self) -> None:
+        """Let the first that waits look again."""
+        if self._waiting and not self._waiting[0].done():
+            self._waiting[0].set_result(None)
+
+    async def fanout(self, name: str, data: bytes, session: ReplicaSession | None) -> list[bytes | None]:
+        """Do one call on every replica; return the encoded results, None for those that failed."""
+        if session is not None or self.stateful:
+            raise ServiceError(f"{self.name}.{name}.fanout was called on sessions; expected a service without state.")
+        await self.start()
+        state = self.endpoints[name].on_restart
+        if state:
+            self._state_calls[name] = data
+        outcomes = await asyncio.gather(
+            *(self._fanned(slot, name, data, state=state) for slot in self.slots), return_exceptions=True
+        )
+        failures = [each for each in outcomes if isinstance(each, BaseException)]
+        for failure in failures:
+            log.warning("service %s: %s failed on a replica: %s", self.name, name, failure)
+        if len(failures) == len(outcomes):
+            raise failures[0]
+        return [None if isinstance(each, BaseException) else each for each in outcomes]
+
+    async def _fanned(self, slot: ReplicaSlot, name: str, data: bytes, *, state: bool) -> bytes:
+        if slot.state != "ready":
+            raise ReplicaDied(f"Replica {slot.index} of {self.name} is being started.")
+        handle = slot.handle
+        slot.in_flight += 1
+        try:
+            result = await self._send(slot, "call", name, "", data)
+        except EndpointRaised:
+            if state and handle is not None and slot.handle is handle:  # it must not serve without that state
+                self._ended(slot, f"{name} failed on it")
+                handle.kill()
+            raise
+        finally:
+            slot.in_flight -= 1
+            self._wake()
+        if state:
+            slot.state_calls[name] = data
+        return result
+
+    # -- sessions --------------------------------------------------------------------------------------------------
+
+    async def open_session(self) -> ReplicaSession:
+        """Open a session on the replica with the fewest. Raises as `ServiceEndpoint.route`."""
+        await self.start()
+        slot = None if self._waiting else self._free_for_session()
+        if slot is None:
+            slot = await self._wait(self._free_for_session)
+        slot.sessions += 1
+        session = ReplicaSession(self, slot, f"{next(self._numbers)}")
+        if self.stateful:
+            try:
+                await self._send(slot, "open", "", session.name, b"")
+            except BaseException:
+                session.left()
+                raise
+        return session
+
+    def _free_for_session(self) -> ReplicaSlot | None:
+        most = self.options.sessions_per_replica if self.stateful else None
+        free = [slot for slot in self.slots if slot.state == "ready" and (most is None or slot.sessions < most)]
+        return min(free, key=lambda slot: (slot.sessions, slot.in_flight, slot.index), default=None)
+
+    def stats(self) -> ServiceStats:
+        """Return the service's numbers."""
+        ordered = sorted(self._latencies)
+        return ServiceStats(
+            name=self.name,
+            backend=self.backend,
+            waiting=len(self._waiting),
+            retried=self._retried,
+            latency_ms_median=1000 * ordered[len(ordered) // 2] if ordered else None,
+            latency_ms_p99=1000 * ordered[len(ordered) * 99 // 100] if ordered else None,
+            replicas=tuple(
+                ReplicaStats(
+                    slot.index,
+                    "" if slot.handle is None else slot.handle.place,
+                    slot.state,
+                    slot.in_flight,
+                    slot.calls,
+                    slot.failures,
+                    slot.restarts,
+                    slot.sessions,
+                )
+                for slot in self.slots
+            ),
+        )
+
+
+class ReplicaSession:
+    """A session on one replica. A session of a class without state goes on, on another replica, when its own ends."""
+
+    def __init__(self, dispatch: Dispatcher, slot: ReplicaSlot, name: str) -> None:
+        self.name = name
+        self._dispatch = dispatch
+        self._slot = slot
+        self._handle = slot.handle
+        self._open = True
+
+    @property
+    def _lives(self) -> bool:
+        return self._slot.handle is self._handle and self._slot.state == "ready"
+
+    async def call(self, name: str, data: bytes) -> bytes:
+        """Do one call in the session; return the encoded result."""
+        if not self._open:
+            raise ServiceError(f"The session of {self._dispatch.name} is closed.", hint="Call it inside `async with`.")
+        if not self._lives:
+            if self._dispatch.stateful:
+                raise ReplicaDied(
+                    f"The replica of this session of {self._dispatch.name} has ended, and the session's state with it.",
+                    hint="Open another session.",
+                )
+            await self._move()
+        slot = self._slot
+        slot.in_flight += 1
+        try:
+            inner = self.name if self._dispatch.stateful else ""
+            return await self._dispatch._send(slot, "call", name, inner, data)
+        except ReplicaDied:
+            if self._dispatch.stateful or not self._dispatch.endpoints[name].idempotent:
+                raise
+        finally:
+            slot.in_flight -= 1
+        await self._move()
+        return await self._dispatch._send(self._slot, "call", name, "", data)
+
+    async def _move(self) -> None:
+        other = await self._dispatch.open_session()
+        self.left()
+        self._slot, self._handle = other._slot, other._handle
+
+    def left(self) -> None:
+        """Give up the place at the replica."""
+        if self._slot.handle is self._handle:
+            self._slot.sessions -= 1
+            self._dispatch._wake()
+
+    async def aclose(self) -> None:
+        """Close the session's instance. A second call does nothing."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            if self._dispatch.stateful and self._lives:
+                await self._dispatch._send(self._slot, "close", "", self.name, b"")
+        finally:
+            self.left()
+
+
+def _load(slot: ReplicaSlot) -> tuple[int, int]:
+    return slot.in_flight, slot.calls

@@ -1,0 +1,135 @@
+"""Arguments and results of services as bytes: JSON, with what JSON lacks marked, and no pickle.
+
+None, bool, int, float (also not finite), str, bytes, list, tuple, dict and dataclasses come back as what they were; numbers
+and arrays of numpy become numbers and lists. A dataclass is named by its module, and the reader makes no other object of a
+class; a replica's answer can only name classes that its caller has imported.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import orjson
+
+from taskapp_kit.errors import BadArgument, ServiceError
+from taskapp_kit.services.class_reference import MAIN, MAIN_OF_REPLICA
+
+MARK = "\0"
+"""The key of a JSON object that stands for something else; its value says for what."""
+MOST_DEEP = 200
+INT_LIMIT = 2**63
+
+
+def encode(value: Any) -> bytes:
+    """Return the value as bytes. Raises BadArgument, naming the place inside the value, for what cannot be sent."""
+    return orjson.dumps(_written(value, "", 0))
+
+
+def decode(data: bytes | bytearray | memoryview, *, imports: bool = False) -> Any:
+    """Return the value. imports: whether modules of dataclasses may be imported; else they have to be already.
+
+    Raises ServiceError for a class that is not there.
+    """
+    return _read(orjson.loads(data), imports)
+
+
+def _written(value: Any, place: str, depth: int) -> Any:
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if kind is str:
+        return value if value.isascii() else _text(value)
+    if kind is int:
+        return value if -INT_LIMIT <= value < INT_LIMIT else {MARK: "int", "hex": hex(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {MARK: "float", "value": repr(value)}
+    if depth > MOST_DEEP:
+        raise BadArgument(f"A value for a service is nested more than {MOST_DEEP} deep at {place or 'its top'}.")
+    if kind is list:
+        return [_written(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
+    if kind is tuple:
+        return {MARK: "tuple", "items": _written(list(value), place, depth)}
+    if kind is dict:
+        if all(type(key) is str and key != MARK and key.isascii() for key in value):
+            return {key: _written(item, f"{place}.{key}", depth + 1) for key, item in value.items()}
+        return {MARK: "dict", "items": [_written([*pair], place, depth + 1) for pair in value.items()]}
+    if kind is bytes:
+        return {MARK: "bytes", "base64": base64.b64encode(value).decode()}
+    if is_dataclass(kind):
+        module = MAIN if kind.__module__ == MAIN_OF_REPLICA else kind.__module__
+        members = {
+            each.name: _written(getattr(value, each.name), f"{place}.{each.name}", depth + 1)
+            for each in fields(kind)
+            if each.init
+        }
+        return {MARK: "dataclass", "module": module, "name": kind.__qualname__, "members": members}
+    if kind.__module__ == "numpy" and hasattr(value, "tolist"):
+        return _written(value.tolist(), place, depth)
+    if isinstance(value, Mapping):
+        return _written(dict(value), place, depth)
+    for plain in (str, int, float):  # subclasses, such as the members of an enumeration
+        if isinstance(value, plain):
+            return _written(plain(value), place, depth)
+    raise BadArgument(
+        f"A {kind.__module__}.{kind.__qualname__} at {place.lstrip('.') or 'the top of a value'} cannot be sent to or from a "
+        "service; expected None, bool, int, float, str, bytes, list, tuple, dict or a dataclass of these.",
+        hint="Send large tensors through a file." if kind.__module__ == "torch" else "",
+    )
+
+
+def _text(value: str) -> Any:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # lone surrogates, which JSON in UTF-8 cannot hold
+        return {MARK: "str", "base64": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()}
+    return value
+
+
+def _read(value: Any, imports: bool) -> Any:
+    if type(value) is list:
+        return [_read(item, imports) for item in value]
+    if type(value) is not dict:
+        return value
+    kind = value.get(MARK)
+    if kind is None:
+        return {key: _read(item, imports) for key, item in value.items()}
+    if kind == "tuple":
+        return tuple(_read(value["items"], imports))
+    if kind == "dict":
+        return {_read(key, imports): _read(item, imports) for key, item in value["items"]}
+    if kind == "bytes":
+        return base64.b64decode(value["base64"])
+    if kind == "str":
+        return base64.b64decode(value["base64"]).decode("utf-8", "surrogatepass")
+    if kind == "int":
+        return int(value["hex"], 16)
+    if kind == "float":
+        return float(value["value"])
+    cls = _dataclass(value["module"], value["name"], imports)
+    return cls(**{name: _read(item, imports) for name, item in value["members"].items()})
+
+
+def _dataclass(module_name: str, name: str, imports: bool) -> type[Any]:
+    module = sys.modules.get(module_name)
+    if module is None and imports:
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise ServiceError(
+                f"A value of {name} was sent, and its module {module_name} cannot be imported."
+            ) from error
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type) or not is_dataclass(found):
+        raise ServiceError(
+            f"A value of {name} was sent, and {module_name} has no dataclass of that name here.",
+            hint="Define it at the top of a module that both sides import.",
+        )
+    return found

@@ -1,0 +1,127 @@
+"""A replica as a child process of this one, with the frames and the child processes of rollout workers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+from taskapp_kit.config import child_environment
+from taskapp_kit.errors import CallTimeout, ReplicaDied, ReplicaStartFailed
+from taskapp_kit.rollout.workers.child import ChildProcess
+from taskapp_kit.rollout.workers.job import JobHung, JobLost, JobRaised, Running
+from taskapp_kit.rollout.workers.protocol import MAX_THREADS
+from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaSpec
+from taskapp_kit.system.child_python import python_command
+
+log = logging.getLogger("taskapp_kit.services")
+
+GRACE_SECONDS = 1.0
+"""How long a call may take to end after its time, before its process is killed."""
+END_SECONDS = 5.0
+"""How long instances may take to close."""
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+class LocalReplica:
+    """See `ReplicaHandle`. Create and use it on the loop of services. index: of the replica, for its GPU."""
+
+    def __init__(self, spec: ReplicaSpec, index: int, has_ended: HasEnded) -> None:
+        self._spec = spec
+        self._index = index
+        self._has_ended = has_ended
+        self._ending = False
+        self._places = asyncio.Semaphore(MAX_THREADS)
+        self._child = ChildProcess(exclusive=False, free=lambda child: None, gone=self._gone)
+        self._ready = False
+
+    @property
+    def place(self) -> str:
+        """The process's id."""
+        return f"pid {self._child.pid}"
+
+    async def start(self) -> None:
+        """Start the process and load the class in it."""
+        seconds = self._spec.options.start_seconds
+        command = python_command("taskapp_kit.services.local_main")
+        try:
+            await self._child.start(command, self._environment(), seconds)
+            frame, _ = await self._do({"operation": "load", **self._spec.frame()}, self._spec.arguments, seconds)
+        except BaseException as error:
+            self.kill()
+            if isinstance(error, (JobLost, ReplicaDied, CallTimeout)):
+                raise ReplicaStartFailed(f"A replica could not be started: {error}.") from error
+            raise
+        if (raised := frame.get("raised")) is not None:
+            self.kill()
+            log.error("a replica could not be started\n%s", raised["traceback"])
+            raise ReplicaStartFailed(f"A replica could not be started: {raised['type']}: {raised['text']}")
+        self._ready = True
+
+    async def call(
+        self, operation: Operation, method: str, session: str, data: bytes, seconds: float
+    ) -> tuple[Frame, bytes]:
+        """Have the host do it."""
+        return await self._do({"operation": operation, "method": method, "session": session}, data, seconds)
+
+    async def end(self) -> None:
+        """Close the instances, and end the process."""
+        self._ending = True
+        if not self._child.alive:
+            return
+        with suppress(ReplicaDied, CallTimeout):
+            await self._do({"operation": "end"}, b"", END_SECONDS)
+        self._child.retire()
+        await self._child.reaped()
+
+    def kill(self) -> None:
+        """Kill the process and its children."""
+        self._child.kill("closing", "")
+
+    async def _do(self, frame: Frame, data: bytes, seconds: float) -> tuple[Frame, bytes]:
+        async with self._places:
+            child = self._child
+            if not child.alive:
+                raise ReplicaDied(f"The replica ({self.place}) has ended.")
+            running = Running(
+                frame, data, seconds=seconds, step_seconds=None, grace_seconds=GRACE_SECONDS, on_frame=lambda *_: None
+            )
+            child.begin(running)
+            running.deadline = asyncio.get_running_loop().call_later(seconds, running.stop, "timeout")
+            try:
+                return await asyncio.shield(running.future)
+            except asyncio.CancelledError:
+                # Not `running.stop`: a synchronous method goes on to its end, and its process with the state lives.
+                child.send({"job": running.number, "stop": "cancelled"})
+                running.future.add_done_callback(lambda future: future.cancelled() or future.exception())
+                raise
+            except JobHung as error:
+                child.kill("deadline", f"a call did not end within its {seconds:g} s")
+                raise CallTimeout(f"A call took longer than its {seconds:g} s; its process was killed.") from error
+            except JobRaised as error:  # the host answers failures; only a cancelled call gets here
+                raise CallTimeout(f"A call took longer than its {seconds:g} s; it was cancelled.") from error
+            except JobLost as error:
+                raise ReplicaDied(f"The replica ({self.place}) ended during the call: {error.reason}.") from error
+
+    def _gone(self, child: ChildProcess) -> None:
+        if self._ready and not self._ending:
+            self._ready = False
+            self._has_ended(f"{self.place} has ended")
+
+    def _environment(self) -> dict[str, str]:
+        environment = {**child_environment(), **self._spec.options.environment}
+        gpus = gpu_count()
+        if self._spec.options.with_gpus and gpus and "CUDA_VISIBLE_DEVICES" not in environment:
+            environment["CUDA_VISIBLE_DEVICES"] = str(self._index % gpus)
+        elif not self._spec.options.with_gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        return environment
+
+
+def gpu_count() -> int:
+    """Return the number of NVIDIA GPUs of this machine."""
+    try:
+        return len(list(_GPUS.iterdir()))
+    except OSError:
+        return 0

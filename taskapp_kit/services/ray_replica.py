@@ -1,0 +1,192 @@
+"""A replica as an actor of a Ray cluster (extra `ray`).
+
+`ray.init` by the program chooses the cluster; without one, the first service connects to the cluster that RAY_ADDRESS
+names, or starts one on this machine. Ray carries bytes only: values are encoded as on this machine. Every node needs the
+same packages and files, and the class's module on the same path. Ray's own restarts are not used: the service starts a
+replica again, so that it has its state before it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, TaskCancelledError
+
+from taskapp_kit.config import disable_ray_usage_statistics
+from taskapp_kit.errors import CallTimeout, ReplicaDied, ReplicaStartFailed
+from taskapp_kit.services.replica_host import Answer, ReplicaHost
+from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaHandle, ReplicaSpec
+
+log = logging.getLogger("taskapp_kit.services")
+
+CALLS_AT_ONCE = 1000
+"""Of one actor: the host itself bounds the calls of an instance."""
+GRACE_SECONDS = 1.0
+"""How long a call may take to end after its time, before its actor is killed."""
+END_SECONDS = 5.0
+"""How long instances may take to close."""
+
+_connecting = threading.Lock()
+
+
+class HostActor:
+    """The actor's class: a `ReplicaHost` with asynchronous methods."""
+
+    def __init__(self) -> None:
+        self._host = ReplicaHost()
+        self._end = asyncio.Event()
+
+    async def do(self, frame: Frame, data: bytes) -> Answer:
+        """Have the host do an operation."""
+        return await asyncio.wrap_future(self._host.submit(frame, data))
+
+    async def until_end(self) -> None:
+        """Return never: a caller that waits gets the error that says how the actor ended."""
+        await self._end.wait()
+
+    async def node(self) -> str:
+        """Return the id of its node."""
+        return str(ray.get_runtime_context().get_node_id())
+
+
+class RayReplica:
+    """See `ReplicaHandle`. Create and use it on the loop of services."""
+
+    def __init__(self, spec: ReplicaSpec, has_ended: HasEnded) -> None:
+        self._spec = spec
+        self._has_ended = has_ended
+        self._actor: Any = None
+        self._watch: asyncio.Task[None] | None = None
+        self._ended = ""
+        self._node = ""
+
+    @property
+    def place(self) -> str:
+        """The node and the actor, by the beginnings of their ids."""
+        actor = "" if self._actor is None else self._actor._actor_id.hex()[:12]
+        return f"node {self._node[:12]}, actor {actor}"
+
+    async def start(self) -> None:
+        """Create the actor and load the class in it."""
+        options = self._spec.options
+        variables = {**options.environment}
+        if not options.with_gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = ""
+        try:
+            async with asyncio.timeout(options.start_seconds):
+                await asyncio.to_thread(_connect)
+                self._actor = (
+                    ray.remote(HostActor)
+                    .options(
+                        max_concurrency=CALLS_AT_ONCE,
+                        num_cpus=0,
+                        num_gpus=1 if options.with_gpus and ray.cluster_resources().get("GPU") else 0,
+                        runtime_env={"env_vars": variables},
+                        scheduling_strategy="SPREAD",
+                    )
+                    .remote()
+                )
+                self._node = await self._actor.node.remote()
+                frame, _ = await self._actor.do.remote(
+                    {"operation": "load", **self._spec.frame()}, self._spec.arguments
+                )
+        except (RayError, TimeoutError) as error:
+            self.kill()
+            why = str(error) or f"it was not ready within {options.start_seconds:g} s"
+            raise ReplicaStartFailed(f"A replica could not be started on Ray: {why}") from error
+        except BaseException:
+            self.kill()
+            raise
+        if (raised := frame.get("raised")) is not None:
+            self.kill()
+            log.error("a replica could not be started\n%s", raised["traceback"])
+            raise ReplicaStartFailed(f"A replica could not be started: {raised['type']}: {raised['text']}")
+        self._watch = asyncio.ensure_future(self._until_end(self._actor))
+
+    async def call(
+        self, operation: Operation, method: str, session: str, data: bytes, seconds: float
+    ) -> tuple[Frame, bytes]:
+        """Have the host do it."""
+        return await self._do({"operation": operation, "method": method, "session": session}, data, seconds)
+
+    async def end(self) -> None:
+        """Close the instances, and end the actor."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._actor is not None and not self._ended:
+            with suppress(ReplicaDied, CallTimeout):
+                await self._do({"operation": "end"}, b"", END_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the actor's process."""
+        if self._actor is not None and not self._ended:
+            self._ended = "it was killed"
+            with suppress(RayError):
+                ray.kill(self._actor)
+
+    async def _do(self, frame: Frame, data: bytes, seconds: float) -> tuple[Frame, bytes]:
+        if self._ended:
+            raise ReplicaDied(f"The replica ({self.place}) has ended: {self._ended}.")
+        call = self._actor.do.remote(frame, data)
+        answer = asyncio.ensure_future(_awaited(call))
+        try:
+            done, _ = await asyncio.wait((answer,), timeout=seconds)
+            if done:
+                return answer.result()
+            ray.cancel(call)
+            done, _ = await asyncio.wait((answer,), timeout=GRACE_SECONDS)
+            if not done:
+                self._gone(f"a call did not end within its {seconds:g} s")
+        except asyncio.CancelledError:
+            ray.cancel(call)
+            raise
+        except TaskCancelledError:
+            pass
+        except RayActorError as error:
+            self._gone("its process died")
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise ReplicaDied(f"The replica ({self.place}) ended during the call: {reason}.") from error
+        finally:
+            answer.add_done_callback(_retrieved)
+        raise CallTimeout(f"A call took longer than its {seconds:g} s.")
+
+    async def _until_end(self, actor: Any) -> None:
+        with suppress(RayError):
+            await actor.until_end.remote()
+        self._gone("its process died")
+
+    def _gone(self, reason: str) -> None:
+        if not self._ended:
+            self._ended = reason
+            with suppress(RayError):
+                ray.kill(self._actor)
+            self._has_ended(f"{self.place}: {reason}")
+
+
+def ray_replicas(spec: ReplicaSpec) -> Callable[[int, HasEnded], ReplicaHandle]:
+    """Return what makes a replica. It does not use the index: Ray chooses node and GPU."""
+    return lambda index, has_ended: RayReplica(spec, has_ended)
+
+
+def _connect() -> None:
+    with _connecting:
+        if not ray.is_initialized():
+            disable_ray_usage_statistics()
+            ray.init(include_dashboard=False, configure_logging=False)
+
+
+async def _awaited(call: Any) -> Answer:
+    answer: Answer = await call
+    return answer
+
+
+def _retrieved(answer: asyncio.Future[Answer]) -> None:
+    if not answer.cancelled():
+        answer.exception()  # asyncio logs an exception that nothing has read

@@ -1,0 +1,193 @@
+"""The handle of a service: its endpoints, sessions, start and end, from any loop and any thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from taskapp_kit.config import process_variable
+from taskapp_kit.errors import BadArgument, ServiceError, Unavailable, closest
+from taskapp_kit.services.class_reference import ClassReference
+from taskapp_kit.services.dispatcher import Dispatcher, ReplicaSession, ServiceStats
+from taskapp_kit.services.encoding import decode, encode
+from taskapp_kit.services.endpoints import endpoints_of
+from taskapp_kit.services.local_replica import LocalReplica, gpu_count
+from taskapp_kit.services.loop import on_services_loop, wait_on_services_loop
+from taskapp_kit.services.options import BACKENDS, Backend, ServiceOptions
+from taskapp_kit.services.replicas import HasEnded, ReplicaHandle, ReplicaSpec
+
+log = logging.getLogger("taskapp_kit.services")
+
+BACKEND_VARIABLE = "TASKAPP_SERVICES_BACKEND"
+
+
+class ServiceEndpoint:
+    """One method of a service, or of a session of it."""
+
+    def __init__(self, name: str, dispatch: Dispatcher, session: ReplicaSession | None = None) -> None:
+        self.name = name
+        self._dispatch = dispatch
+        self._session = session
+
+    async def route(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it on the least loaded replica, or the session's; return its result.
+
+        Raises EndpointRaised when the method raises; ReplicaDied when its replica ends meanwhile (an idempotent method is
+        called once more before); CallTimeout; Saturated when no replica was free in time; ReplicaStartFailed;
+        BadArgument for arguments that cannot be sent.
+        """
+        data = encode((args, kwargs))
+        return decode(await on_services_loop(self._dispatch.route(self.name, data, self._session)))
+
+    def route_sync(self, *args: Any, **kwargs: Any) -> Any:
+        """`route` for a thread that runs no event loop."""
+        data = encode((args, kwargs))
+        return decode(wait_on_services_loop(self._dispatch.route(self.name, data, self._session)))
+
+    async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call it on all replicas at once; return their results in order, None for each replica that failed.
+
+        Raises the first failure when no replica returned.
+        """
+        data = encode((args, kwargs))
+        found = await on_services_loop(self._dispatch.fanout(self.name, data, self._session))
+        return [None if result is None else decode(result) for result in found]
+
+
+class ServiceSession:
+    """A session of a service: `async with service.session() as session: await session.step.route(action)`."""
+
+    def __init__(self, dispatch: Dispatcher) -> None:
+        self._dispatch = dispatch
+        self._opened: ReplicaSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._opened = await on_services_loop(self._dispatch.open_session())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        opened = self._opened
+        if opened is not None:
+            try:
+                await on_services_loop(opened.aclose())
+            except ServiceError:
+                if error is None:  # what the block raised says more
+                    raise
+
+    def __getattr__(self, name: str) -> ServiceEndpoint:
+        _check_endpoint(name, self._dispatch)
+        if self._opened is None:
+            raise ServiceError("This session is not open.", hint="Write: async with service.session() as session:")
+        return ServiceEndpoint(name, self._dispatch, self._opened)
+
+
+class ServiceHandle:
+    """A class on several replicas; made by `Actor.as_service`. Its endpoints are its attributes: `service.step.route(…)`.
+
+    `async with service:` starts every replica, and ends them at the end of the block. Without, the first call starts them,
+    and `aclose`, or the end of this process, ends them.
+    """
+
+    def __init__(
+        self,
+        cls: type[Any],
+        options: ServiceOptions,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        stateful: bool = False,
+    ) -> None:
+        endpoints = endpoints_of(cls, stateful=stateful)
+        backend = options.backend or _default_backend()
+        if options.with_gpus and backend == "local" and not gpu_count():
+            log.warning("%s was asked to use GPUs, and this machine has none: it uses the CPU", cls.__name__)
+        spec = ReplicaSpec(
+            ClassReference.of(cls), encode((args, dict(kwargs or {}))), stateful, replace(options, backend=backend)
+        )
+        self._dispatch = Dispatcher(cls.__name__, backend, spec, endpoints, _maker(backend, spec))
+
+    @property
+    def name(self) -> str:
+        """The class's name."""
+        return self._dispatch.name
+
+    async def start(self) -> Self:
+        """Start every replica and wait until all are ready. Raises ReplicaStartFailed; then none runs."""
+        await on_services_loop(self._dispatch.start())
+        return self
+
+    async def aclose(self) -> None:
+        """End every replica. Calls under way and waiting ones fail. A second call does nothing."""
+        await on_services_loop(self._dispatch.aclose())
+
+    def session(self) -> ServiceSession:
+        """Return a session, for `async with`: its calls go to one replica, and to an instance of its own if the class is
+        stateful. Opening raises Saturated when no replica was free in time."""
+        return ServiceSession(self._dispatch)
+
+    def stats(self) -> ServiceStats:
+        """Return what the service has done, and the state of its replicas."""
+        return self._dispatch.stats()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __enter__(self) -> Self:
+        wait_on_services_loop(self._dispatch.start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        wait_on_services_loop(self._dispatch.aclose())
+
+    def __repr__(self) -> str:
+        return f"<service {self.name}, {len(self._dispatch.slots)} replicas on {self._dispatch.backend}>"
+
+    def __getattr__(self, name: str) -> ServiceEndpoint:
+        _check_endpoint(name, self._dispatch)
+        return ServiceEndpoint(name, self._dispatch)
+
+
+def _check_endpoint(name: str, dispatch: Dispatcher) -> None:
+    """Raise AttributeError for a name that is no endpoint."""
+    if name.startswith("__") or name not in dispatch.endpoints:
+        near = closest(name, dispatch.endpoints)
+        raise AttributeError(
+            f"{dispatch.name} has no endpoint {name!r}; it has {', '.join(dispatch.endpoints)}."
+            + (f" Did you mean {near!r}?" if near else "")
+        )
+
+
+def _default_backend() -> Backend:
+    found = (process_variable(BACKEND_VARIABLE) or "local").lower()
+    for backend in BACKENDS:
+        if found == backend:
+            return backend
+    raise BadArgument(f"{BACKEND_VARIABLE} is {found!r}; expected one of {', '.join(BACKENDS)}.")
+
+
+def _maker(backend: Backend, spec: ReplicaSpec) -> Callable[[int, HasEnded], ReplicaHandle]:
+    """Return what makes a replica from its index. Raises Unavailable without the extra `ray`."""
+    if backend == "local":
+        return lambda index, has_ended: LocalReplica(spec, index, has_ended)
+    try:
+        from taskapp_kit.services.ray_replica import ray_replicas
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] != "ray":
+            raise
+        raise Unavailable(
+            "Services with backend ray need the package ray, which is not installed.",
+            hint="Run: pip install 'taskapp-kit[ray]'",
+        ) from error
+    return ray_replicas(spec)
