@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from taskapp_kit.declare.specs import AppSpec
+    from taskapp_kit.services.service import ServiceHandle
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -370,9 +371,20 @@ class TaskApp(Declarations):
 
         exposure "local" enables the docs and allows loopback model addresses: for a server bound to loopback only.
         """
-        from taskapp_kit.asgi import build  # the one allowed import of a higher layer: see docs/architecture.md
+        from taskapp_kit.asgi import build  # one of two allowed imports of a higher layer: see docs/architecture.md
 
         return build(self, exposure=exposure)
+
+    def as_service(self, environment: str | None = None, *, procs: int = 1, **options: Any) -> ServiceHandle:
+        """Returns an environment as a service: `reset`, `step`, `finish` in sessions, on several replicas.
+
+        environment: the first declared when absent. options: of the service, `num_replicas` and others
+        (docs/environment-services.md). Raises DeclarationError, RequestError (no such environment), BadArgument,
+        DiscoveryError (another process cannot find this app).
+        """
+        from taskapp_kit.services.environment_service import EnvironmentActor  # the other one
+
+        return EnvironmentActor.options(procs=procs, **options).as_service(self, environment)
 
     # -- collecting -----------------------------------------------------------------------------------------------
 

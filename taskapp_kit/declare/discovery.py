@@ -23,6 +23,8 @@ from taskapp_kit.system.child_python import add_import_folder
 
 DISTRIBUTION = "taskapp-kit"
 PLUGIN_GROUP = "taskapp_kit.apps"
+_PREFIX = "_taskapp_"
+"""Of the names of modules that are loaded from a path."""
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/\S*)?", re.ASCII)  # an attribute never begins with a digit
 
 
@@ -46,7 +48,7 @@ def find_app(reference: str) -> TaskApp:
     if colon and not path_text.endswith((":", "/")) and len(path_text) > 1:
         target = Path(path_text)
         if target.exists():
-            return _app_in(_load_file(target), attribute)
+            return _app_in(load_file(target), attribute)
         if not path_text.endswith(".py"):
             return _app_in(_import_module(path_text), attribute, importable=True)
         raise DiscoveryError(
@@ -55,9 +57,9 @@ def find_app(reference: str) -> TaskApp:
     path = Path(reference)
     bundled = {item.name: item for item in bundled_apps()}
     if path.is_file() or (path.is_dir() and reference not in bundled):
-        return _app_in(_load_file(path), None)
+        return _app_in(load_file(path), None)
     if reference in bundled:
-        return _app_in(_load_file(bundled[reference].file), None)
+        return _app_in(load_file(bundled[reference].file), None)
     if reference.endswith(".py") or "/" in reference:
         raise DiscoveryError(
             f"there is no file {reference}.", hint="Check the path; it is taken from the working directory."
@@ -144,7 +146,7 @@ def _summary(file: Path) -> str:
     return docstring.split("\n", 1)[0]
 
 
-def _load_file(path: Path) -> ModuleType:
+def load_file(path: Path) -> ModuleType:
     """Imports a file (or a folder's `app.py`) under a unique name; a second call returns the same module."""
     file = (path / "app.py" if path.is_dir() else path).resolve()
     if not file.is_file():
@@ -154,12 +156,17 @@ def _load_file(path: Path) -> ModuleType:
     mark = hashlib.sha256(str(file).encode()).hexdigest()[:8]
     folder = file.parent
     if (folder / "__init__.py").is_file():  # a package: its files import each other with `from .rules import …`
-        package = f"_taskapp_{folder.name}_{mark}"
+        package = f"{_PREFIX}{folder.name}_{mark}"
         if package not in sys.modules:
             _execute(package, folder / "__init__.py", [str(folder)])
         return _execute(f"{package}.{file.stem}", file)
     add_import_folder(str(folder))  # so that it can import files beside it
-    return _execute(f"_taskapp_{file.stem}_{mark}", file)
+    return _execute(f"{_PREFIX}{file.stem}_{mark}", file)
+
+
+def loaded_from_file(module: str) -> bool:
+    """Whether a module's name is one that `load_file` gives, under which nothing else can import it."""
+    return module.startswith(_PREFIX)
 
 
 def _execute(name: str, file: Path, search: list[str] | None = None) -> ModuleType:

@@ -434,10 +434,13 @@ class EnvironmentSession:
         actions: Sequence[tuple[str, Json]] = (),
         *,
         text: str | None = None,
+        written: str | None = None,
         request_id: str | None = None,
         seconds: float | None = None,
     ) -> SessionStep:
         """Make one decision: actions as (name, arguments), or `text` where the environment takes words.
+
+        written: in place of both, a model's words, from which the actions are read as in output mode `text`.
 
         An action that is refused is a step whose observation is the reason, as for a model. Raises as `reset`.
         """
@@ -446,7 +449,7 @@ class EnvironmentSession:
         except NotJson as error:
             message = f"an action cannot be used: {error}."
             raise RequestError(message, fields=(FieldProblem(("body", "args"), message),)) from None
-        message_body = actions_message(given, text)
+        message_body = actions_message(given, text, written)
         step: SessionStep = await self._once(
             "step", request_id, message_body, partial(self._decide, message_body, seconds)
         )

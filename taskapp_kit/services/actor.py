@@ -31,7 +31,8 @@ class Actor:
     options but `num_replicas`. stateful: an instance belongs to one caller, as an environment does: calls need a session
     (`async with service.session()`), and each session has an instance of its own, constructed when it is opened.
 
-    A classmethod `setup_worker()`, if there is one, runs once in each replica's process, before any instance is made. A
+    A classmethod `setup_worker()`, if there is one, runs once in each replica's process, before any instance is made; one
+    that has parameters gets the constructor's arguments. A
     method `close()` runs at the end of an instance. An instance's synchronous methods, its constructor included, run one at
     a time in one thread; its asynchronous ones on the replica's event loop.
     """
@@ -58,6 +59,12 @@ class Actor:
         return ActorClass(cls, changed(cls.service_options, cls.__name__, options))
 
     @classmethod
+    def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the constructor's arguments as replicas get them. A subclass may put names in place of objects that
+        cannot be sent, and refuse wrong ones before a process starts."""
+        return args, kwargs
+
+    @classmethod
     def as_service(cls, *args: Any, **kwargs: Any) -> ServiceHandle:
         """Return a service of this class with its default options; see `ActorClass.as_service`."""
         return cls.options().as_service(*args, **kwargs)
@@ -76,4 +83,5 @@ class ActorClass:
         args, kwargs: of the class's constructor, in each replica. Raises BadArgument for a class that another process
         cannot import, or arguments that cannot be sent.
         """
+        args, kwargs = self.cls.sent_arguments(args, kwargs)
         return ServiceHandle(self.cls, self.options, args, kwargs, stateful=self.cls.stateful)

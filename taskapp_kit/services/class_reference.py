@@ -1,4 +1,4 @@
-"""A class as another process finds it, and finding it there."""
+"""A class or a function as another process finds it, and finding it there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taskapp_kit.declare.discovery import load_file, loaded_from_file
 from taskapp_kit.errors import BadArgument, ServiceError
 from taskapp_kit.system.child_python import add_import_folder
 
@@ -18,7 +19,8 @@ MAIN, MAIN_OF_REPLICA = "__main__", "__mp_main__"
 
 @dataclass(frozen=True, slots=True)
 class ClassReference:
-    """A class as another process finds it. module: its name. file: of a script that Python runs as `__main__`, else "".
+    """A class, or a function, as another process finds it. module: its name. file: of a script that Python runs as
+    `__main__`, or of an app that was loaded from its path; else "".
 
     folders: of this process's import path.
     """
@@ -29,36 +31,43 @@ class ClassReference:
     folders: tuple[str, ...]
 
     @classmethod
-    def of(cls, target: type) -> ClassReference:
-        """Raises BadArgument for a class that another process cannot import."""
+    def of(cls, target: Any, what: str = "class") -> ClassReference:
+        """what: for messages. Raises BadArgument for a class or function that another process cannot import."""
         module = sys.modules.get(target.__module__)
         found: Any = module
         for part in target.__qualname__.split("."):
             found = getattr(found, part, None)
         if found is not target:
             raise BadArgument(
-                f"{target.__qualname__} of {target.__module__} cannot be the class of a service: its replicas are other "
+                f"{target.__qualname__} of {target.__module__} cannot be the {what} of a service: its replicas are other "
                 "processes, which have to import it, and it is not in its module under that name.",
                 hint="Define it at the top of a file.",
             )
         file = getattr(module, "__file__", None)
         if target.__module__ == MAIN and file is None:
             raise BadArgument(
-                f"{target.__qualname__} cannot be the class of a service: its replicas are other processes, which have to "
+                f"{target.__qualname__} cannot be the {what} of a service: its replicas are other processes, which have to "
                 "import it, and it was typed into this one.",
                 hint="Put it into a file, and import it.",
             )
-        script = str(Path(file).resolve()) if target.__module__ == MAIN and file else ""
-        return cls(target.__module__, target.__qualname__, script, tuple(filter(None, sys.path)))
+        by_path = file is not None and (target.__module__ == MAIN or loaded_from_file(target.__module__))
+        path = str(Path(file).resolve()) if by_path and file else ""
+        return cls(target.__module__, target.__qualname__, path, tuple(filter(None, sys.path)))
 
-    def load(self) -> type[Any]:
-        """Import the class here. A script is run under another name than `__main__`. Raises ServiceError, ImportError."""
+    def load(self) -> Any:
+        """Import the class here. A script is run under another name than `__main__`.
+
+        Raises ServiceError, ImportError, DiscoveryError.
+        """
         for folder in reversed(self.folders):
             add_import_folder(folder)
-        found: Any = _script(self.file) if self.module == MAIN else importlib.import_module(self.module)
+        if self.module == MAIN:
+            found: Any = _script(self.file)
+        else:
+            found = load_file(Path(self.file)) if self.file else importlib.import_module(self.module)
         for part in self.name.split("."):
             found = getattr(found, part)
-        return found  # type: ignore[no-any-return]
+        return found
 
 
 def _script(file: str) -> Any:

@@ -113,7 +113,8 @@ class ReplicaHost:
         self._concurrent_calls = frame["concurrent_calls"]
         setup = getattr(self._cls, "setup_worker", None)
         if setup is not None:
-            await asyncio.to_thread(setup)
+            args, kwargs = decode(data, imports=True) if inspect.signature(setup).parameters else ((), {})
+            await asyncio.to_thread(setup, *args, **kwargs)
         if not frame["stateful"]:
             await self._make("")
 

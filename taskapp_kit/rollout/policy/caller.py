@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import PolicyStops, View
+from taskapp_kit.contract.content import Json, without_surrogates
+from taskapp_kit.contract.protocols import PolicyStops, Tool, View
 from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
-from taskapp_kit.rollout.policy.chat.conversation import prompt_of
+from taskapp_kit.rollout.policy.chat.conversation import prompt_of, read_written
 from taskapp_kit.rollout.policy.options import PolicyOptions
 from taskapp_kit.rollout.policy.select import SESSION
 
@@ -34,12 +34,14 @@ class CallerPolicy:
         self._app = app
         self._environment = environment
         self._rewards = rewards
+        self._tools: Sequence[Tool] = ()
 
     def ask(self, view: View) -> dict[str, Json]:
         """Return the turn's `rewards`; in turn 0 also `messages` and `tools` for a model, and the episode's `actions`.
 
         The observations are in the episode's events.
         """
+        self._tools = view.tools
         body: dict[str, Json] = {"rewards": self._rewards(view.results)}
         if view.turn == 0:
             prompt = prompt_of(self._app, self._environment, PolicyOptions(), view)
@@ -61,12 +63,22 @@ class CallerPolicy:
         message = reply.message
         if message.get(FINISHED):
             raise PolicyStops(FINISHED)
+        if "written" in message:
+            found, words, problem = read_written(without_surrogates(message["written"]), self._tools)
+            return Decision(found, words, problem=problem)
         calls = [ToolCall(call["tool"], call["args"]) for call in message.get("actions", ())]
         return Decision(calls, message.get("text"))
 
 
-def actions_message(actions: Sequence[tuple[str, Json]], text: str | None) -> dict[str, Json]:
-    """Return the message of a decision. text: the words of the turn, for environments that take words."""
+def actions_message(
+    actions: Sequence[tuple[str, Json]], text: str | None, written: str | None = None
+) -> dict[str, Json]:
+    """Return the message of a decision. text: the words of the turn, for environments that take words.
+
+    written: in place of both, a model's words, in which the actions are written.
+    """
+    if written is not None:
+        return {"written": written}
     message: dict[str, Json] = {"actions": [{"tool": tool, "args": args} for tool, args in actions]}
     if text is not None:
         message["text"] = text

@@ -118,9 +118,9 @@ def aggregates(spec: AppSpec, rollouts: Sequence[RolloutSummary]) -> dict[str, f
         try:
             value = aggregate.function(chosen)
             result[aggregate.name] = (
-                {str(key): _number(part, (-math.inf, math.inf)) for key, part in value.items()}
+                {str(key): checked_number(part, (-math.inf, math.inf)) for key, part in value.items()}
                 if isinstance(value, Mapping)
-                else None if value is None else _number(value, (-math.inf, math.inf))
+                else None if value is None else checked_number(value, (-math.inf, math.inf))
             )  # fmt: skip
         except Exception as error:
             raise failed(f"aggregate {aggregate.name!r} ({without_folder(aggregate.place)})", error) from error
@@ -133,7 +133,7 @@ def _outcome_criterion(criterion: CriterionSpec, given: Mapping[str, Any]) -> Cr
 
     def compute() -> float | None:
         value = finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
-        return None if value is None else _number(value, scale)
+        return None if value is None else checked_number(value, scale)
 
     _timed(item, criterion, compute)
     item.normalised = normalised(item.score, criterion.scale)
@@ -152,7 +152,7 @@ def _event_criterion(criterion: CriterionSpec, trajectory: Trajectory, given: Ma
                 others["step"] = step
             value = finished(criterion.function(**others))
             if value is not None:
-                values.append(_number(value, (-math.inf, math.inf)))
+                values.append(checked_number(value, (-math.inf, math.inf)))
         if not values:
             return None if trajectory.steps else 0.0
         return math.fsum(values) if criterion.accumulate else values[-1]
@@ -186,20 +186,21 @@ def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Sc
                 taken = sorted(RESERVED_METRICS.intersection(map(str, value)))
                 for key, part in value.items():
                     if part is not None and str(key) not in RESERVED_METRICS:
-                        card.metrics[str(key)] = _number(part, (-math.inf, math.inf))
+                        card.metrics[str(key)] = checked_number(part, (-math.inf, math.inf))
                 if taken:
                     raise BadScore(
                         f"gave numbers under names of the kit's own ({', '.join(taken)}), which were left out"
                     )
             elif value is not None:
-                card.metrics[metric.name] = _number(value, (-math.inf, math.inf))
+                card.metrics[metric.name] = checked_number(value, (-math.inf, math.inf))
         except BaseException as error:
             item = CriterionScore(metric.name, "metric", None, 0.0, error=sentence(error))
             card.criteria.append(item)
             log.warning("metric %r (%s) failed: %s", metric.name, metric.place, item.error, exc_info=error)
 
 
-def _number(value: Any, scale: tuple[float, float]) -> float:
+def checked_number(value: Any, scale: tuple[float, float]) -> float:
+    """Return the score that an author's function returned. Raises BadScore for what is no finite number of the scale."""
     if isinstance(value, (str, bytes)):
         raise BadScore(f"returned {value!r}, expected a number or None")
     try:

@@ -37,6 +37,7 @@ _Section = tuple[str | None, Content]
 """A heading line or None, and an observation."""
 
 NEXT_MESSAGE = "in the next message"
+EMPTY = "Nothing was done: the answer was empty."
 
 
 @dataclass(slots=True)
@@ -216,23 +217,19 @@ class Conversation:
     def _interpret(self, parsed_message: ParsedMessage) -> tuple[list[ToolCall], str | None, str | None]:
         """The calls, the text, and the problem."""
         words = parsed_message.words
-        if words is not None and (spoken := without_thoughts(words)) != words:
-            words = spoken.strip() or None
+        tools = list(self._tools.values())
+        if not parsed_message.calls and self._options.mode != "tool_calls":
+            return read_written(words, tools)
+        words = _spoken(words)
         if parsed_message.calls:
             return parsed_message.calls, words, parsed_message.problem
-        text = next((tool for tool in self._tools.values() if tool.text), None)
-        tools = list(self._tools.values())
-        if self._options.mode == "tool_calls" or only_words(tools):
-            return [], words, None if text is not None and words else self._no_call(words)
-        parsed = parse_actions(words or "", tools)
-        if text is not None and words and not parsed.calls and not parsed.attempted:
-            return [], words, None
-        return parsed.calls, _output_of(parsed, text, words), parsed.problem
+        text = next((tool for tool in tools if tool.text), None)
+        return [], words, None if text is not None and words else self._no_call(words)
 
     def _no_call(self, words: str | None) -> str:
         names = ", ".join(self._tools)
         if only_words(list(self._tools.values())):
-            return "Nothing was done: the answer was empty."
+            return EMPTY
         if words and parse_actions(words, list(self._tools.values())).calls:
             return f"Nothing was done: a call stands in the words. Make it a tool call. The tools are: {names}."
         return f"Nothing was done: answer with a tool call. The tools are: {names}."
@@ -287,6 +284,25 @@ def _match_steps(
 
 def _label(step: PlayedStep) -> str:
     return f"{step.tool} {orjson.dumps(step.args, default=str).decode()}:"
+
+
+def read_written(words: str | None, tools: Sequence[Tool]) -> tuple[list[ToolCall], str | None, str | None]:
+    """Read a model's words as an answer whose actions are written as text: the calls, the text, and the problem."""
+    words = _spoken(words)
+    text = next((tool for tool in tools if tool.text), None)
+    if only_words(tools):
+        return [], words, None if words else EMPTY
+    parsed = parse_actions(words or "", tools)
+    if text is not None and words and not parsed.calls and not parsed.attempted:
+        return [], words, None
+    return parsed.calls, _output_of(parsed, text, words), parsed.problem
+
+
+def _spoken(words: str | None) -> str | None:
+    """The words without the model's thoughts."""
+    if words is not None and (spoken := without_thoughts(words)) != words:
+        return spoken.strip() or None
+    return words
 
 
 def _output_of(parsed: ParsedActions, text: Tool | None, words: str | None) -> str | None:
