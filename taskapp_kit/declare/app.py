@@ -375,16 +375,16 @@ class TaskApp(Declarations):
 
         return build(self, exposure=exposure)
 
-    def as_service(self, environment: str | None = None, *, procs: int = 1, **options: Any) -> ServiceHandle:
+    def as_service(self, name: str | None = None, /, *, procs: int = 1, **options: Any) -> ServiceHandle:
         """Returns an environment as a service: `reset`, `step`, `finish` in sessions, on several replicas.
 
-        environment: the first declared when absent. options: of the service, `num_replicas` and others
+        name: of the environment; the first declared when absent. options: of the service, `num_replicas` and others
         (docs/environment-services.md). Raises DeclarationError, RequestError (no such environment), BadArgument,
         DiscoveryError (another process cannot find this app).
         """
         from taskapp_kit.services.environment_service import EnvironmentActor  # the other one
 
-        return EnvironmentActor.options(procs=procs, **options).as_service(self, environment)
+        return EnvironmentActor.options(procs=procs, **options).as_service(self, name)
 
     # -- collecting -----------------------------------------------------------------------------------------------
 

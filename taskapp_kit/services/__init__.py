@@ -7,12 +7,49 @@
     async with Counter.options(num_replicas=4).as_service() as counter:
         await counter.add.route(2)
 
-docs/services.md describes them.
+docs/services.md describes them, and docs/environment-services.md those that come with the kit: environments, browsers,
+rewards.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from taskapp_kit.services.actor import Actor
 from taskapp_kit.services.dispatcher import ServiceStats
 from taskapp_kit.services.endpoints import endpoint
 from taskapp_kit.services.service import ServiceHandle, ServiceSession
 
-__all__ = ["Actor", "ServiceHandle", "ServiceSession", "ServiceStats", "endpoint"]
+if TYPE_CHECKING:
+    from taskapp_kit.services.environment_service import EnvironmentStep, EpisodeResult
+    from taskapp_kit.services.rewards import AppReward, RewardActor, RewardModel
+    from taskapp_kit.services.web_browsing import WebBrowsingEnv
+
+__all__ = [
+    "Actor",
+    "AppReward",
+    "EnvironmentStep",
+    "EpisodeResult",
+    "RewardActor",
+    "RewardModel",
+    "ServiceHandle",
+    "ServiceSession",
+    "ServiceStats",
+    "WebBrowsingEnv",
+    "endpoint",
+]
+
+_MODULES = {
+    "AppReward": "rewards",
+    "EnvironmentStep": "environment_service",
+    "EpisodeResult": "environment_service",
+    "RewardActor": "rewards",
+    "RewardModel": "rewards",
+    "WebBrowsingEnv": "web_browsing",
+}
+"""What is imported when it is first used: it loads all that plays and scores episodes."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -10,10 +10,10 @@ import asyncio
 import math
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from taskapp_kit.config import from_environment
 from taskapp_kit.contract.content import Content, Json
@@ -31,6 +31,8 @@ from taskapp_kit.rollout.session import EnvironmentSession, EpisodeEnd, SessionS
 from taskapp_kit.services.actor import Actor
 from taskapp_kit.services.endpoints import endpoint
 from taskapp_kit.services.loop import on_services_loop, wait_on_services_loop
+
+Played = TypeVar("Played")
 
 DOOR = "service"
 """The door of these sessions, as `docs/sessions.md` calls it."""
@@ -92,7 +94,8 @@ class EnvironmentActor(Actor, stateful=True):
     """
 
     def __init__(self, app: str, environment: str | None = None) -> None:
-        self._session = wait_on_services_loop(_opened(app, environment))
+        self._app, self._environment = app, environment
+        self._session: EnvironmentSession | None = None
         self._start: SessionStart | None = None
 
     @classmethod
@@ -124,8 +127,8 @@ class EnvironmentActor(Actor, stateful=True):
         chosen = {"index": index, "difficulty": difficulty, "tags": tags}
         given = {**(config or {}), **{name: value for name, value in chosen.items() if value is not None}}
         self._start = None
-        start = await self._played(self._session.reset(seed, split=split, config=given, reward=reward))
-        self._start = start
+        session = await self._opened()
+        self._start = start = await self._played(session.reset(seed, split=split, config=given, reward=reward))
         return _shown(start.observation)
 
     @endpoint
@@ -136,14 +139,14 @@ class EnvironmentActor(Actor, stateful=True):
         mode `text`. An action that is refused is a step whose observation is the reason.
         """
         if isinstance(action, str):
-            return _described(await self._played(self._session.step(written=action)))
+            return _described(await self._played((await self._opened()).step(written=action)))
         calls = [(call.tool, call.args) for call in answer_from(action, "A caller").tool_calls]
-        return _described(await self._played(self._session.step(calls)))
+        return _described(await self._played((await self._opened()).step(calls)))
 
     @endpoint
     async def finish(self) -> EnvironmentStep:
         """End the episode now: truncated, and scored. Of one that is over, return its last step again."""
-        return _described(await self._played(self._session.finish()))
+        return _described(await self._played((await self._opened()).finish()))
 
     @endpoint
     def describe(self) -> dict[str, Json]:
@@ -170,9 +173,18 @@ class EnvironmentActor(Actor, stateful=True):
     @endpoint
     async def close(self) -> None:
         """Close the environment; an episode under way ends as cancelled. The end of the session does it, too."""
-        await on_services_loop(self._session.close())
+        session, self._session = self._session, None
+        if session is not None:
+            await on_services_loop(session.close())
 
-    async def _played(self, work: Any) -> Any:
+    async def _opened(self) -> EnvironmentSession:
+        """Return the session; the first call opens it."""
+        if self._session is None:
+            service = await asyncio.to_thread(service_here, self._app)
+            self._session = await on_services_loop(service.sessions.open(self._environment, door=DOOR))
+        return self._session
+
+    async def _played(self, work: Coroutine[Any, Any, Played]) -> Played:
         """Return the result of a session's verb. Raises RolloutFailed with the boundary in its text."""
         try:
             return await on_services_loop(work)
@@ -229,11 +241,6 @@ async def _made(app: str) -> Service:
         await service.close()
         raise
     return service
-
-
-async def _opened(app: str, environment: str | None) -> EnvironmentSession:
-    service = await asyncio.to_thread(service_here, app)
-    return await service.sessions.open(environment, door=DOOR)
 
 
 def _shown(observation: Content) -> Json:

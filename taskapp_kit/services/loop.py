@@ -35,16 +35,22 @@ async def on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
 
 def wait_on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
     """Return the result of the work, for a thread without an event loop. Raises ServiceError in a thread that runs one."""
+    if _runs_a_loop():
+        work.close()
+        raise ServiceError(
+            "A blocking call of a service would stop this thread's event loop.", hint="Await `route` instead."
+        )
+    future = asyncio.run_coroutine_threadsafe(work, services_loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _runs_a_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        future = asyncio.run_coroutine_threadsafe(work, services_loop())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-    work.close()
-    raise ServiceError(
-        "A blocking call of a service would stop this thread's event loop.", hint="Await `route` instead."
-    )
+        return False
+    return True

@@ -29,6 +29,7 @@ from taskapp_kit.rollout.score.failures import BadScore
 from taskapp_kit.rollout.score.reward_model import ANSWER, read_reward, reward_request
 from taskapp_kit.rollout.score.scoring import checked_number
 from taskapp_kit.rollout.score.verdict import UnreadableVerdict
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.services.actor import Actor
 from taskapp_kit.services.class_reference import ClassReference
 from taskapp_kit.services.endpoints import endpoint
@@ -157,8 +158,7 @@ class AppReward(RewardActor):
 
     def __init__(self, app: str, environment: str | None = None) -> None:
         super().__init__()
-        self._service = service_here(app)
-        self._environment = environment
+        self._app, self._environment = app, environment
 
     @classmethod
     def setup_worker(cls, app: str, environment: str | None = None) -> None:
@@ -177,13 +177,14 @@ class AppReward(RewardActor):
             raise BadArgument(
                 f"target is {str(target)[:80]!r}; expected the episode's seed, or a dict with seed, split, config."
             )
+        service = await asyncio.to_thread(service_here, self._app)
         try:
-            return await on_services_loop(self._played(row, response))
+            return await on_services_loop(self._played(service, row, response))
         except RolloutFailed as error:
             raise_with_boundary(error)
 
-    async def _played(self, row: Mapping[str, Json], response: str) -> float | None:
-        session = await self._service.sessions.open(self._environment, door=DOOR)
+    async def _played(self, service: Service, row: Mapping[str, Json], response: str) -> float | None:
+        session = await service.sessions.open(self._environment, door=DOOR)
         try:
             await session.reset(row["seed"], split=row.get("split"), config=row.get("config"))
             step = await session.step(written=response)
