@@ -14,7 +14,7 @@ from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.events import content_to_json
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
-from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.declare.discovery import find_app, missing_packages
 from taskapp_kit.errors import EndpointRaised, ReplicaStartFailed, RequestError, RolloutFailed, ServiceError
 from taskapp_kit.rollout.policy.builtin import PolicyError
 from taskapp_kit.rollout.service import Service
@@ -106,6 +106,8 @@ async def driven(session: Any, rollout: Rollout, **env: Any) -> list[Environment
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["examples/adder.py", "crafter", "math"])
 async def test_the_same_seed_and_actions_are_the_same_episode_as_rollout(name: str, backend: str) -> None:
+    if lacks := missing_packages(name):
+        pytest.skip(f"needs {', '.join(lacks)}: pip install 'taskapp-kit[{name}]'")
     app = find_app(name)
     rollouts = [(seed, await random_rollout(app, seed=seed)) for seed in (3, 4)]
     async with app.as_service(backend=backend) as service:
