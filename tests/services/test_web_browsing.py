@@ -15,6 +15,7 @@ from environments.web import chromium, tasks
 from environments.web.view import View
 from taskapp_kit.errors import BadArgument, ServiceError, Unavailable
 from taskapp_kit.services import WebBrowsingEnv
+from tests.services.backends import BACKENDS
 from tests.waiting import until_async
 
 WINDOWS = 8
@@ -62,13 +63,12 @@ async def solved(session: Any, seed: int) -> tuple[float, list[Any]]:
 
 
 @pytest.mark.browser
-@pytest.mark.process
 @pytest.mark.server
 @pytest.mark.anyio
-async def test_gold_solves_tasks_and_eight_windows_are_of_one_browser(chromium_here: None) -> None:
-    async with WebBrowsingEnv.options(
-        procs=1, with_gpus=False, num_replicas=WINDOWS, browsers=1
-    ).as_service() as browser:
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_gold_solves_tasks_and_eight_windows_are_of_one_browser(backend: Any, chromium_here: None) -> None:
+    options = WebBrowsingEnv.options(procs=1, with_gpus=False, num_replicas=WINDOWS, browsers=1, backend=backend)
+    async with options.as_service() as browser:
         with pytest.raises(ServiceError, match="without a session"):
             await browser.execute_action.route({"noop": {}})
         barrier = asyncio.Barrier(WINDOWS)
