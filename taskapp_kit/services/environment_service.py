@@ -7,7 +7,10 @@ limits, refusals, failures and rewards are those of `POST /rollout`. A replica's
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import os
+import signal
 import sys
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
@@ -31,6 +34,8 @@ from taskapp_kit.rollout.session import EnvironmentSession, EpisodeEnd, SessionS
 from taskapp_kit.services.actor import Actor
 from taskapp_kit.services.endpoints import endpoint
 from taskapp_kit.services.loop import on_services_loop, wait_on_services_loop
+
+log = logging.getLogger("taskapp_kit.services")
 
 Played = TypeVar("Played")
 
@@ -101,7 +106,9 @@ class EnvironmentActor(Actor, stateful=True):
     @classmethod
     def setup_worker(cls, app: str, environment: str | None = None) -> None:
         """Make the app's service, once in each process. Raises Unavailable with what is missing."""
+        global _in_replica
         find_environment(service_here(app).spec, environment)
+        _in_replica = True
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -128,6 +135,7 @@ class EnvironmentActor(Actor, stateful=True):
         given = {**(config or {}), **{name: value for name, value in chosen.items() if value is not None}}
         self._start = None
         session = await self._opened()
+        end_replica_if_stuck(self._app)
         self._start = start = await self._played(session.reset(seed, split=split, config=given, reward=reward))
         return _shown(start.observation)
 
@@ -138,10 +146,12 @@ class EnvironmentActor(Actor, stateful=True):
         action: `{"tool": {args}}`, a list of these, or text: a model's words, from which the actions are read as in output
         mode `text`. An action that is refused is a step whose observation is the reason.
         """
+        session = await self._opened()
         if isinstance(action, str):
-            return _described(await self._played((await self._opened()).step(written=action)))
+            most = action.count("{") + action.count("<")  # each action but a tool's bare name has one of them
+            return _described(await self._played(session.step(written=action, seconds=_seconds(session, most))))
         calls = [(call.tool, call.args) for call in answer_from(action, "A caller").tool_calls]
-        return _described(await self._played((await self._opened()).step(calls)))
+        return _described(await self._played(session.step(calls, seconds=_seconds(session, len(calls)))))
 
     @endpoint
     async def finish(self) -> EnvironmentStep:
@@ -206,6 +216,8 @@ def app_arguments(app: TaskApp | str | Path, environment: str | None = None) -> 
     return {"app": reference_of(found), "environment": name}
 
 
+_in_replica = False
+"""Whether this process is a replica, which is made anew when it ends."""
 _services: dict[str, Service] = {}
 _making = threading.Lock()
 
@@ -219,6 +231,17 @@ def service_here(app: str) -> Service:
         if app not in _services:
             _services[app] = wait_on_services_loop(_made(app))
         return _services[app]
+
+
+def end_replica_if_stuck(app: str) -> None:
+    """End this process, if it is a replica with so many stuck threads that its service accepts no more episodes.
+
+    Threads cannot be ended. The sessions that are open here are lost with it (ReplicaDied).
+    """
+    service = _services[app]
+    if _in_replica and service.admission.draining:
+        log.error("a replica has too many threads that environments do not return from; it ends, and is made anew")
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def _made(app: str) -> Service:
@@ -241,6 +264,12 @@ async def _made(app: str) -> Service:
         await service.close()
         raise
     return service
+
+
+def _seconds(session: EnvironmentSession, actions: int) -> float | None:
+    """Return the time limit of a step with so many actions; in a process of its own, an environment has it there."""
+    each, isolated = session.environment.step_timeout_seconds, session.environment.isolation == "process"
+    return None if each is None or isolated else each * max(1, actions)
 
 
 def _shown(observation: Content) -> Json:

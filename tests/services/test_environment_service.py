@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,14 @@ from taskapp_kit.contract.events import content_to_json
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app, missing_packages
-from taskapp_kit.errors import EndpointRaised, ReplicaStartFailed, RequestError, RolloutFailed, ServiceError
+from taskapp_kit.errors import (
+    EndpointRaised,
+    ReplicaDied,
+    ReplicaStartFailed,
+    RequestError,
+    RolloutFailed,
+    ServiceError,
+)
 from taskapp_kit.rollout.policy.builtin import PolicyError
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.services.environment_service import EnvironmentActor, EnvironmentStep
@@ -234,6 +244,50 @@ async def test_words_are_read_as_those_of_a_model_in_output_mode_text(tmp_path: 
 def test_an_unknown_environment_is_named_before_a_process_starts(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="Did you mean 'walk'"):
         walk(tmp_path).as_service("wlak")
+
+
+HANGS = """
+import time
+app = TaskApp("hangs", version="1.0.0")
+
+@app.environment("hangs", splits={"train": range(10)}, step_timeout_seconds=0.05)
+class Hangs:
+    def reset(self, seed: int) -> str:
+        return "at 0"
+
+    @action
+    def go(self, seconds: float) -> Step:
+        '''Wait.'''
+        time.sleep(seconds)
+        return Step("at 1", 1.0, terminated=True)
+"""
+
+
+async def step_of(service: Any, seconds: float) -> EnvironmentStep:
+    async with service.session() as session:
+        await session.reset.route(seed=0)
+        step: EnvironmentStep = await session.step.route({"go": {"seconds": seconds}})
+        return step
+
+
+@pytest.mark.process
+async def test_a_replica_that_dies_or_has_many_stuck_threads_is_made_anew(tmp_path: Path) -> None:
+    async with app_from(tmp_path, HANGS).as_service(sessions_per_replica=9) as service:
+        async with service.session() as session:
+            await session.reset.route(seed=0)
+            os.kill(int(service.stats().replicas[0].place.removeprefix("pid ")), signal.SIGKILL)
+            with pytest.raises(ReplicaDied):
+                await session.step.route({"go": {"seconds": 0}})
+        assert (await step_of(service, 0)).reward == 1.0
+        hung = await asyncio.gather(*(step_of(service, 60) for _ in range(8)), return_exceptions=True)
+        for error in hung:
+            assert isinstance(error, EndpointRaised) and "boundary timeout" in error.error_text
+        with pytest.raises(ReplicaDied):
+            async with asyncio.timeout(60):
+                while True:  # threads count as stuck a moment later
+                    await step_of(service, 0)
+        assert (await step_of(service, 0)).reward == 1.0
+        assert service.stats().replicas[0].restarts == 2
 
 
 JUDGED = """
