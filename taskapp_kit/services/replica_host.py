@@ -11,6 +11,7 @@ import inspect
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from taskapp_kit.errors import ServiceError
@@ -76,8 +77,10 @@ class HostedInstance:
         try:
             found = await asyncio.shield(ended)
         except asyncio.CancelledError:
-            if not running.cancel():
-                await asyncio.wait((ended,))
+            running.cancel()
+            while not ended.done():  # its call has not ended before, however often it is cancelled
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((ended,))
             raise
         if found[1] is not None:
             raise found[1]
