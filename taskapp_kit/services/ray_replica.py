@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +18,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, TaskCancelledError
 
-from taskapp_kit.config import child_environment, disable_ray_usage_statistics
+from taskapp_kit.config import disable_ray_usage_statistics, server_only_names
 from taskapp_kit.errors import CallTimeout, ReplicaDied, ReplicaStartFailed
 from taskapp_kit.services.replica_host import Answer, ReplicaHost
 from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaHandle, ReplicaSpec
@@ -77,7 +76,7 @@ class RayReplica:
         """Create the actor and load the class in it."""
         options = self._spec.options
         # a cluster that this process starts inherits its environment, and an actor's variables can only be set
-        variables = {**dict.fromkeys(os.environ.keys() - child_environment().keys(), ""), **options.environment}
+        variables = {**dict.fromkeys(server_only_names(), ""), **options.environment}
         if not options.with_gpus:
             variables["CUDA_VISIBLE_DEVICES"] = ""
         try:
