@@ -74,7 +74,7 @@ class LocalReplica:
             return
         with suppress(ReplicaDied, CallTimeout):
             await self._do({"operation": "end"}, b"", END_SECONDS)
-        self._child.retire()
+        self._child.retire(END_SECONDS)
         await self._child.reaped()
 
     def kill(self) -> None:

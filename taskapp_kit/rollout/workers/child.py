@@ -150,14 +150,14 @@ class ChildProcess:
         self.retiring = True
         self._free(self)
 
-    def retire(self) -> None:
-        """Give it no more jobs and let it exit by itself, on end of file."""
+    def retire(self, seconds: float = _RETIRE_SECONDS) -> None:
+        """Give it no more jobs and let it exit by itself, on end of file; kill it when it has not within this time."""
         self.retiring = True
         if self.alive:
             self._flush()
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_WR)
-            self._loop.call_later(_RETIRE_SECONDS, self.kill, "closing", "it did not end by itself")
+            self._loop.call_later(seconds, self.kill, "closing", "it did not end by itself")
 
     def kill(self, why: KilledFor, reason: str) -> None:
         """Send SIGKILL to the child and its process group; its jobs fail now, the exit is awaited in the background."""
@@ -190,7 +190,8 @@ class ChildProcess:
             self._end_of_file = True
             self._loop.remove_reader(self._sock.fileno())
             # its exit status follows in a moment; without its socket a living child is of no use
-            self._loop.call_later(_EOF_SECONDS, self.kill, "frame", "it closed its socket")
+            if not self.retiring:
+                self._loop.call_later(_EOF_SECONDS, self.kill, "frame", "it closed its socket")
             return
         try:
             for message, blob, size in self._reader.feed(chunk):
