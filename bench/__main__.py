@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import (
+    coder_programs,
     crafter_episodes,
     fault_run,
     gateway_calls,
@@ -44,6 +45,7 @@ PARTS: dict[str, Callable[[int, Path], Table]] = {
     "training": training_steps.measure,
     "web": web_episodes.measure,
     "services": service_calls.measure,
+    "coder": coder_programs.measure,
 }
 REPETITIONS = {
     "crafter": 3,
@@ -59,6 +61,7 @@ REPETITIONS = {
     "training": 5,
     "web": 3,
     "services": 3,
+    "coder": 1,
 }
 PAGE = ROOT / "docs" / "performance.md"
 INTRODUCTION = """# Performance
