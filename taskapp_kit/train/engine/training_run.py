@@ -203,7 +203,8 @@ async def services_parts(
         environment=OFFLINE,
     ).as_service(policy, asked.replicas)
     updates = UpdateReplica.options(backend=asked.backend, environment=OFFLINE).as_service(policy)
-    async with updates, samplers:
+    try:
+        await asyncio.gather(updates.start(), samplers.start())
         sampler = ReplicatedSampler(samplers, context_tokens=sizes.context_tokens, vocabulary=sizes.vocabulary)
         update = PolicyUpdateService(updates, sampler)
         seconds = time.monotonic() - began
@@ -214,6 +215,8 @@ async def services_parts(
         )
         data = {"backend": asked.backend, "seconds": round(seconds, 1), **where}
         yield JobParts(sampler, update, update, Event("rl.services.started", text, data=data))
+    finally:
+        await asyncio.gather(samplers.aclose(), updates.aclose())
 
 
 async def while_it_runs(vllm: VllmSampler, driving: Coroutine[Any, Any, JobOutcome]) -> JobOutcome:
