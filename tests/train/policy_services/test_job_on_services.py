@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -57,11 +58,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def two_nodes() -> Iterator[str]:
     """The address of a Ray cluster of two nodes, on this machine."""
     disable_ray_usage_statistics()
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # read when it is imported; machines may be busy
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    options = {"num_cpus": 2, "object_store_memory": 100_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
     try:
-        cluster.add_node(num_cpus=2)
+        cluster.add_node(**options)
         yield cluster.address
     finally:
         cluster.shutdown()
