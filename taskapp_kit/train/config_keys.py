@@ -115,6 +115,9 @@ ONLINE_KEYS: tuple[Path, ...] = (
 VLLM_SECTION: Path = ("vllm",)
 """Used with `[sampler] engine = "vllm"` only."""
 
+SERVICE_KEYS: tuple[Path, ...] = (("sampler", "replicas"), ("sampler", "backend"))
+"""Used with `[sampler] engine = "services"` only."""
+
 LORA_SECTIONS: tuple[Path, ...] = (("training", "lora"), ("lora",))
 """Used with trainer_mode lora only."""
 
@@ -154,6 +157,8 @@ def unused_keys(job: JobDocument, plan: JobPlan) -> list[str]:
         unused = unused | {PPO_SECTION}
     if review.at("sampler", "engine") != "vllm":
         unused = unused | {VLLM_SECTION}
+    if review.at("sampler", "engine") != "services":
+        unused = unused.union(SERVICE_KEYS)
     if ppo or review.at("training", "credit") != "turn":
         unused = unused.union(TURN_KEYS)
     unused = unused.union(ONLINE_KEYS if review.at("algorithm", "type") == "offline" else OFFLINE_KEYS)

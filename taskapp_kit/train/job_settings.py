@@ -15,6 +15,7 @@ from taskapp_kit.backend.engine import JobDocument
 from taskapp_kit.backend.rollout_plan import MAX_ROLLOUTS, read_plan
 from taskapp_kit.client.config.consistency import models_named
 from taskapp_kit.client.config.review import Review, check_schema
+from taskapp_kit.services.options import Backend
 from taskapp_kit.train.config_keys import FAMILIES, LIMITS, SAMPLING_LIMITS, Limit, written
 from taskapp_kit.train.driver.schedule import rollout_count
 from taskapp_kit.train.driver.settings import (
@@ -42,6 +43,8 @@ PPO_KEYS = ("discount", "gae_lambda", "passes", "value_learning_rate", "value_cl
 MAX_TOKENS = 512
 """Of one answer, in a job that names no limit; the model's context may end it earlier."""
 TEMPERATURE = 1.0
+MOST_REPLICAS = 64
+"""Sampler processes of one job."""
 LORA_RANK, LORA_ALPHA = 16, 32.0
 ALL_LINEAR = "all-linear"
 """What peft's configs call all of LINEAR_LAYERS."""
@@ -57,6 +60,17 @@ class LoraSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyServiceSettings:
+    """The services of a job with `[sampler] engine = "services"`. replicas: samplers, beside one process that updates.
+
+    backend: where these processes run, on this machine or on a Ray cluster.
+    """
+
+    replicas: int = 1
+    backend: Backend = "local"
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingSettings:
     """The settings of a training job.
 
@@ -64,8 +78,8 @@ class TrainingSettings:
     for full training. update.draw: "", the caller replaces it by the job's id. max_tokens: of one answer.
     evaluation_temperature: None for `temperature`, that of sampling and of the update. stop: texts that end an answer;
     they are part of the plan's `policy_config`, too, and reach the gateway with each call. deterministic: one prompt at a
-    time. vllm: None samples with the trainer's own sampler. checkpoint_every: iterations between two checkpoints; the last
-    iteration always has one. gateway_url: the gateway's address for the task app, None for its own. rollouts: the file of
+    time. vllm, services: None of both samples and updates in the trainer itself. checkpoint_every: iterations between two
+    checkpoints; the last iteration always has one. gateway_url: the gateway's address for the task app, None for its own. rollouts: the file of
     stored rollouts to learn from, None to play them. The deadlines are those of `DriverSettings`.
     """
 
@@ -81,6 +95,7 @@ class TrainingSettings:
     stop: tuple[str, ...] = ()
     deterministic: bool = False
     vllm: VllmSettings | None = None
+    services: PolicyServiceSettings | None = None
     checkpoint_every: int = 1
     gateway_url: str | None = None
     rollouts: str | None = None
@@ -182,6 +197,7 @@ def _settings(review: Review, job: JobDocument, policy_config: Mapping[str, Any]
         stop=stop,
         deterministic=_first(review, False, ("sampler", "deterministic")),
         vllm=vllm,
+        services=_services(review),
         checkpoint_every=_first(review, 1, ("checkpoints", "every_n_iters")),
         gateway_url=_first(review, "", ("gateway", "url")).strip().rstrip("/") or None,
         rollouts=rollouts,
@@ -331,6 +347,16 @@ def _vllm(review: Review) -> VllmSettings | None:
         action = "It samples many answers at once."
         review.mismatch(("sampler", "deterministic"), True, 'false with [sampler] engine = "vllm"', action)
     return VllmSettings.of(review.at("vllm") or {})
+
+
+def _services(review: Review) -> PolicyServiceSettings | None:
+    if review.at("sampler", "engine") != "services":
+        return None
+    replicas = _first(review, 1, ("sampler", "replicas"))
+    if replicas > MOST_REPLICAS:
+        action = "Each is a process with the whole model."
+        review.mismatch(("sampler", "replicas"), replicas, f"at most {MOST_REPLICAS}", action)
+    return PolicyServiceSettings(replicas=replicas, backend=_first(review, "local", ("sampler", "backend")))
 
 
 def _model(review: Review, job: JobDocument) -> str:

@@ -117,7 +117,13 @@ def job_needs(
     memory: bytes that its process can have, None if unknown. disk: bytes for checkpoints, with those that the job has.
     """
     batch = _batch(settings, plan, sizes.context_tokens)
-    return needs_of(settings.update, settings.lora, batch, sizes, memory=memory, disk=disk)
+    services = settings.services
+    if services is None:
+        return needs_of(settings.update, settings.lora, batch, sizes, memory=memory, disk=disk)
+    here = memory if services.backend == "local" else None  # on Ray it is the memory of other machines, too
+    return needs_of(
+        settings.update, settings.lora, batch, sizes, memory=here, disk=disk, replicas=services.replicas
+    )
 
 
 def needs_of(
@@ -128,8 +134,10 @@ def needs_of(
     *,
     memory: int | None,
     disk: int,
+    replicas: int = 0,
 ) -> JobNeeds:
-    """Return what updates by batches of this shape need. memory, disk: as for `job_needs`."""
+    """Return what updates by batches of this shape need. memory, disk: as for `job_needs`. replicas: as for
+    `estimate_memory`."""
     mode: TrainerMode = "full" if lora is None else "lora"
     adapter_like = lora or LoraSettings()
     adapter = adapter_parameters(sizes.shape, adapter_like.rank, adapter_like.targets)
@@ -145,6 +153,7 @@ def needs_of(
             adapter=adapter,
             reference=update.beta > 0,
             values=update.loss == "ppo",
+            replicas=replicas,
         )
         for each in modes
     }
@@ -211,6 +220,7 @@ def start_events(settings: TrainingSettings, needs: JobNeeds, unused: Sequence[s
         "evaluation_temperature": settings.evaluation_temperature,
         "max_tokens": settings.max_tokens,
         "deterministic": settings.deterministic,
+        "services": None if settings.services is None else asdict(settings.services),
         "checkpoint_every": settings.checkpoint_every,
         "memory_needed": needs.estimate.total,
         "memory_available": needs.memory,

@@ -20,7 +20,7 @@ from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints
 from taskapp_kit.train.driver.job_driver import JobDriver
 from taskapp_kit.train.driver.policy_learner import PolicyLearner
-from taskapp_kit.train.engine.training_run import stored_units
+from taskapp_kit.train.engine.training_run import PolicySizes, stored_units
 from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.train.job_settings import training_settings
 from taskapp_kit.train.models.adapters import adapter_part, sampler_copy, with_adapter
@@ -82,5 +82,5 @@ async def run_job(
                     kept = JobCheckpoints(writer, update, sampler, facts, parts)
                 learns, stored = learner(update, sampler), None
                 if settings.rollouts is not None:
-                    stored = stored_units(Path(settings.rollouts), plan, settings, trained, job_id)
+                    stored = stored_units(Path(settings.rollouts), plan, settings, PolicySizes.of(trained), job_id)
                 return await JobDriver(job_id, plan, task_app, gateway, learns, ledger, driver, kept, stored).run({})

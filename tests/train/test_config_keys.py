@@ -47,6 +47,8 @@ BESIDE: dict[str, Document] = {
     "training.minibatches": {"algorithm": {"variety": "grpo"}},
     "training.ppo": {"algorithm": {"variety": "ppo"}},
     "vllm": {"sampler": {"engine": "vllm"}},
+    "sampler.replicas": {"sampler": {"engine": "services"}},
+    "sampler.backend": {"sampler": {"engine": "services"}},
     "curriculum": {"curriculum": {"levels": ["easy", "hard"], "up": 0.8}},
     "training.discount": {"training": {"credit": "turn"}},
     "algorithm.type": {"data": {"rollouts": "stored.jsonl"}, "evaluation": {"seeds": [0]}},
@@ -76,6 +78,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "training.scale": ("none", "group"),
     "training.minibatches": (1, 2),
     "sampler.engine": ("transformers", "vllm"),
+    "sampler.backend": ("local", "ray"),
     "training.lora.dropout": (0.0, 0.05),
     "lora.dropout": (0.0, 0.05),
     "training.lora.target_modules": ("q_proj", ["q_proj", "o_proj"]),
@@ -216,6 +219,15 @@ def test_the_section_of_vllm_is_unused_with_the_trainers_own_sampler() -> None:
     section = {"tensor_parallel_size": 2, "trust_remote_code": True}
     assert unused({**BASE, "vllm": section}) == ["[vllm]"]
     assert unused({**BASE, "vllm": section, "sampler": {"engine": "vllm"}}) == ["[vllm] trust_remote_code"]
+
+
+def test_keys_of_services_are_unused_with_the_trainers_own_sampler() -> None:
+    sampler = {"replicas": 2, "backend": "ray"}
+    assert unused({**BASE, "sampler": {**sampler, "engine": "transformers"}}) == [
+        "[sampler] replicas",
+        "[sampler] backend",
+    ]
+    assert unused({**BASE, "sampler": {**sampler, "engine": "services"}}) == []
 
 
 def test_keys_that_only_one_type_uses_are_unused_with_the_other() -> None:

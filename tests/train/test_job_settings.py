@@ -171,6 +171,10 @@ def test_a_longer_rollout_makes_the_jobs_deadline_longer() -> None:
             {"sampler": {"engine": "vllm", "deterministic": True}},
             '[sampler] deterministic: found true; expected false with [sampler] engine = "vllm".',
         ),
+        (
+            {"sampler": {"engine": "services", "replicas": 65}},
+            "[sampler] replicas: found 65; expected at most 64. Each is a process with the whole model.",
+        ),
         ({"training": {"weight_sync_interval": 2}}, "[training] weight_sync_interval: found 2; expected 1."),
         (
             {"training": {"weight_sync": {"enable": False}}},

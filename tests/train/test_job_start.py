@@ -79,6 +79,15 @@ def test_more_turns_longer_answers_and_a_reference_need_more() -> None:
     assert needs(sampler={"deterministic": True}).estimate.working <= needs().estimate.working
 
 
+def test_replicas_of_the_sampler_need_more_and_those_on_ray_are_not_compared_with_this_machine() -> None:
+    one, two = (needs(sampler={"engine": "services", "replicas": count}).estimate for count in (1, 2))
+    assert needs().estimate.total < one.total < two.total
+    assert two.sampler - one.sampler == one.weights
+    assert needs(memory=2 * GB, sampler={"engine": "services"}).problem is not None
+    on_ray = needs(memory=2 * GB, sampler={"engine": "services", "replicas": 2, "backend": "ray"})
+    assert (on_ray.problem, on_ray.memory, on_ray.estimate) == (None, None, two)
+
+
 def test_the_events_say_how_the_job_learns_and_what_is_not_used() -> None:
     settings, plan, job = read()
     event, unused = start_events(settings, needs(), unused_keys(job, plan))

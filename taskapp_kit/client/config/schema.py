@@ -397,7 +397,11 @@ class DeprecatedRubric(ConfigSection):
 class SamplerSection(ConfigSection):
     """What generates the answers while it trains."""
 
-    engine: Literal["transformers", "vllm"] = optional("the trainer itself, or vLLM", '"transformers"')
+    engine: Literal["transformers", "vllm", "services"] = optional(
+        "the trainer itself, vLLM, or replicas in other processes", '"transformers"'
+    )
+    replicas: Count = optional("samplers, with the engine services", "2")
+    backend: Literal["local", "ray"] = optional("where they run: on this machine, or on a Ray cluster", '"local"')
     deterministic: Switch = optional("one answer at a time: slower, and the same tokens at each run", "true")
 
 

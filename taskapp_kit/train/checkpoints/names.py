@@ -63,6 +63,11 @@ class TrainedModelName:
         return f"{self.kind}:{self.model}:{self.job}:{self.checkpoint}"
 
 
+def job_folder(models: Path, base: str, job: str) -> Path:
+    """Return where a job's checkpoints are: MODELS/rl/MODEL/JOB. base: the model that it started from. Raises BadArgument."""
+    return TrainedModelName.of(base, job, "checkpoint-0").folder(models).parent
+
+
 def is_trained(text: str) -> bool:
     """Whether a model's name is meant as that of a trained one."""
     return text.startswith(tuple(f"{kind}:" for kind in KINDS))

@@ -26,12 +26,18 @@ def state_parts(model: Any, optimizer: torch.optim.AdamW) -> dict[str, Checkpoin
 
     If some parameters require no gradient, only those that do are stored. Nothing may change them until they are saved.
     """
-    frozen = any(not each.requires_grad for each in model.parameters())
-    tensors = _trained(model) if frozen else _tensors(model)
     return {
-        ADAPTER if frozen else WEIGHTS: _part(tensors),
+        ADAPTER if _frozen(model) else WEIGHTS: trained_part(model),
         OPTIMIZER: _part(_optimizer_tensors(model, optimizer)),
     }
+
+
+def trained_part(model: Any) -> CheckpointPart:
+    """Return the file that stores the weights of a policy: an adapter's, if the others are frozen, else all of them.
+
+    Nothing may change them until it is written.
+    """
+    return _part(_trained(model) if _frozen(model) else _tensors(model))
 
 
 def weights_part(model: Any) -> CheckpointPart:
@@ -40,7 +46,7 @@ def weights_part(model: Any) -> CheckpointPart:
 
 
 def load_weights(model: Any, path: Path) -> dict[str, torch.Tensor]:
-    """Return the `state_dict` that a file of `weights_part` has for a model, tied weights by each of their names.
+    """Return what a file of `weights_part` or `trained_part` has of a model's `state_dict`, tied weights by each name.
 
     Raises CheckpointError for a file that cannot be read. Whether it fits the model is not checked.
     """
@@ -128,6 +134,11 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
     for name, tensor in model.state_dict(keep_vars=True).items():
         found.setdefault(id(tensor), (name, tensor))
     return dict(found.values())
+
+
+def _frozen(model: Any) -> bool:
+    """Whether some weights are not trained."""
+    return any(not each.requires_grad for each in model.parameters())
 
 
 def _trained(model: Any) -> dict[str, torch.Tensor]:

@@ -71,7 +71,9 @@ class LocalEngine:
     def problems(self, job: JobDocument) -> list[str]:
         """Return what the engine does not support, one sentence each."""
         settings, found = training_settings(job)
-        return list(dict.fromkeys([*read_plan(job)[1], *found, *self._vllm_problems(settings)]))
+        return list(
+            dict.fromkeys([*read_plan(job)[1], *found, *self._vllm_problems(settings), *_ray_problems(settings)])
+        )
 
     def _vllm_problems(self, settings: TrainingSettings | None) -> Iterator[str]:
         if settings is None or settings.vllm is None:
@@ -181,6 +183,15 @@ class TrainerLife:
                 self.state, self.furthest = state, max(self.furthest, state.get("done", 0))
             return reply
         return None
+
+
+def _ray_problems(settings: TrainingSettings | None) -> Iterator[str]:
+    services = None if settings is None else settings.services
+    if services is not None and services.backend == "ray" and find_spec("ray") is None:
+        yield (
+            '[sampler] backend: found "ray"; this backend has no Ray. Install the extra with pip install '
+            "'taskapp-kit[ray]', or take backend = \"local\"."
+        )
 
 
 def check_installed(what: str = "The engine `local`", *, also: Sequence[str] = ()) -> None:

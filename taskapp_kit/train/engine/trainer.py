@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 
 from taskapp_kit.config import take_parent_logging
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import ReplicaDied, TaskappError
 from taskapp_kit.logs import configure
 from taskapp_kit.system.child_python import hide_memory
 from taskapp_kit.train.engine.ledger_calls import LedgerOverSocket
@@ -25,6 +25,8 @@ async def train(fd: int) -> None:
         order = TrainerOrder.from_json(await parent.call("order"))
         try:
             outcome = await run_job(order, LedgerOverSocket(parent))
+        except ReplicaDied as error:  # the update's process: what it learned is lost, and a new trainer goes back
+            sys.exit(error.message)
         except TaskappError as error:
             await parent.call("failed", message=error.message, hint=error.hint)
         else:

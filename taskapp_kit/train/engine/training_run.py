@@ -4,43 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
-import os
-from collections.abc import Coroutine, Mapping
-from dataclasses import replace
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from taskapp_kit.backend.engine import Event, JobOutcome, Ledger
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
+from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import JobError
-from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition
-from taskapp_kit.train.checkpoints.names import TrainedModelName
+from taskapp_kit.train.checkpoints.names import job_folder
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.config_keys import unused_keys
-from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints
+from taskapp_kit.train.driver.checkpoints import CheckpointSink
 from taskapp_kit.train.driver.job_driver import JobDriver
+from taskapp_kit.train.driver.learner import Learner
 from taskapp_kit.train.driver.policy_learner import PolicyLearner
 from taskapp_kit.train.driver.reachability import check_reachability
 from taskapp_kit.train.driver.sources import task_sources
 from taskapp_kit.train.driver.stored_units import StoredUnits
+from taskapp_kit.train.engine.child_program import OFFLINE
 from taskapp_kit.train.engine.trainer_order import TrainerOrder
 from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.train.job_settings import TrainingSettings, training_settings
 from taskapp_kit.train.job_start import measured_needs, seeds_learned_before, start_events
-from taskapp_kit.train.models.adapters import adapter_part, sampler_copy, with_adapter
+from taskapp_kit.train.models.adapters import sampler_copy
 from taskapp_kit.train.models.loading import LoadedModel, load_model
-from taskapp_kit.train.models.sources import ModelSource, described_by, description_of, find_model
+from taskapp_kit.train.models.sources import ModelSource, description_of, named_model
+from taskapp_kit.train.policy_services.policy_order import PolicyOrder, leave_a_processor
+from taskapp_kit.train.policy_services.sampling import ReplicatedSampler, SamplerReplica
+from taskapp_kit.train.policy_services.updating import (
+    PolicyUpdateService,
+    UpdateReplica,
+    job_checkpoints,
+    job_update,
+)
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.train.sampler.vllm.folders import Adapter
 from taskapp_kit.train.sampler.vllm.place import VARIABLE, VllmPlace
 from taskapp_kit.train.sampler.vllm.vllm_sampler import VllmSampler
 from taskapp_kit.train.stored_rollouts import RolloutFit, StoredRollouts, find_rollouts
-from taskapp_kit.train.turns import PolicySampler
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 
 
@@ -50,8 +56,8 @@ async def run_job(order: TrainerOrder, ledger: Ledger) -> JobOutcome:
     settings, more = training_settings(order.job)
     if plan is None or settings is None:
         raise JobError("The job cannot be run: " + " ".join([*problems, *more]))
-    source = await asyncio.to_thread(named_model, order, settings)
-    folder = checkpoints_folder(order, source)
+    source = await asyncio.to_thread(named_model, settings, order.models, order.aliases, open_paths=order.open_paths)
+    folder = job_folder(order.models, source.origin.base, order.job.job_id)
     needs = await asyncio.to_thread(measured_needs, settings, plan, source, folder)
     if "done" not in order.state:
         await ledger.report(*start_events(settings, needs, unused_keys(order.job, plan)))
@@ -61,47 +67,36 @@ async def run_job(order: TrainerOrder, ledger: Ledger) -> JobOutcome:
     leave_a_processor()
     loaded = await asyncio.to_thread(load_model, source)
     await ledger.report(model_loaded(loaded, settings))
-    outcome = await _trained(order, plan, settings, loaded, ledger)
-    results = {**outcome.results, "base_model": model_facts(loaded.source)}
+    sizes = PolicySizes.of(loaded.model)
+    if settings.services is not None:
+        loaded = replace(loaded, model=None)  # its processes have their own
+    outcome = await _trained(order, plan, settings, loaded, sizes, ledger)
+    results = {**outcome.results, "base_model": model_facts(source)}
     if warning is not None:
         results["warnings"] = [*results["warnings"], warning.message]
     return replace(outcome, results=results)
 
 
-def named_model(order: TrainerOrder, settings: TrainingSettings) -> ModelSource:
-    """Return the model of a job: its own aliases come before the operator's, which alone may stand for any folder.
-
-    Raises ConfigError.
-    """
-    name = settings.aliases.get(settings.model, settings.model)
-    aliases = {} if settings.model in settings.aliases else order.aliases
-    found = find_model(name, order.models, aliases, paths=order.open_paths)
-    return replace(found, requested=settings.model)
-
-
 async def _trained(
-    order: TrainerOrder, plan: JobPlan, settings: TrainingSettings, loaded: LoadedModel, ledger: Ledger
+    order: TrainerOrder,
+    plan: JobPlan,
+    settings: TrainingSettings,
+    loaded: LoadedModel,
+    sizes: PolicySizes,
+    ledger: Ledger,
 ) -> JobOutcome:
     options = order.gateway if settings.gateway_url is None else order.gateway.at(settings.gateway_url)
-    reference = copy.deepcopy(loaded.model) if settings.update.beta else None
-    policy = loaded.model if settings.lora is None else with_adapter(loaded.model, settings.lora)
-    update = PolicyUpdate(policy, replace(settings.update, draw=order.job.job_id), reference=reference)
     gateways: list[Gateway] = []
     async with contextlib.AsyncExitStack() as opened:
-        sampler: PolicySampler
-        vllm: VllmSampler | None = None
-        if settings.vllm is None:
-            sampler = opened.enter_context(
-                TransformersSampler(
-                    sampler_copy(policy, settings.update.precision),
-                    open_attempts=lambda: gateways[0].open_attempts if gateways else 1,
-                    deterministic=settings.deterministic,
-                    version=update.version,
-                )
-            )
+        if settings.services is not None:
+            parts = await opened.enter_async_context(services_parts(order, plan, settings, sizes))
         else:
-            sampler = vllm = await opened.enter_async_context(vllm_sampler(order, settings, loaded, update))
-            await ledger.report(vllm_started(vllm, order.vllm))
+            parts = await opened.enter_async_context(
+                own_parts(order, plan, settings, loaded, lambda: gateways[0].open_attempts if gateways else 1)
+            )
+        if parts.started is not None:
+            await ledger.report(parts.started)
+        sampler = parts.sampler
         gateway = Gateway(
             sampler,
             loaded.renderer,
@@ -122,23 +117,106 @@ async def _trained(
             stored = None
             if settings.rollouts is not None:
                 path = find_rollouts(settings.rollouts, order.models, paths=order.open_paths)
-                stored = await asyncio.to_thread(stored_units, path, plan, settings, policy, job_id)
+                stored = await asyncio.to_thread(stored_units, path, plan, settings, sizes, job_id)
                 if "done" not in order.state:
                     await ledger.report(Event("rl.job.rollouts", stored.rollouts.sentence, data=stored.rollouts.facts))
-            learner = PolicyLearner(update, sampler)
-            facts = CheckpointFacts(
-                job=job_id,
-                position=JobPosition(0, order.incarnation),
-                weights_version=update.version,
-                origin=loaded.source.origin,
-                config=order.job.config,
-                seeds={"train": plan.seeds, "evaluation": plan.eval_seeds},
+            driver = JobDriver(
+                job_id, plan, task_app, gateway, parts.learner, ledger, driving, parts.checkpoints, stored
             )
-            writer = opened.enter_context(CheckpointWriter(checkpoints_folder(order, loaded.source)))
-            parts = described_by(loaded.source) | ({} if settings.lora is None else adapter_part(settings.lora))
-            checkpoints = JobCheckpoints(writer, update, sampler, facts, parts)
-            driver = JobDriver(job_id, plan, task_app, gateway, learner, ledger, driving, checkpoints, stored)
+            vllm = sampler if isinstance(sampler, VllmSampler) else None
             return await (driver.run(order.state) if vllm is None else while_it_runs(vllm, driver.run(order.state)))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySizes:
+    """Sizes of a job's policy. context_tokens: the most tokens of a prompt and its answer together."""
+
+    vocabulary: int
+    context_tokens: int
+
+    @classmethod
+    def of(cls, model: Any) -> PolicySizes:
+        """Return those of a causal language model of transformers."""
+        return cls(model.get_input_embeddings().weight.shape[0], model.config.max_position_embeddings)
+
+
+@dataclass(frozen=True, slots=True)
+class JobParts:
+    """What samples and learns in a job. started: the event that says what was started for it."""
+
+    sampler: TransformersSampler | VllmSampler | ReplicatedSampler
+    learner: Learner
+    checkpoints: CheckpointSink
+    started: Event | None = None
+
+
+@contextlib.asynccontextmanager
+async def own_parts(
+    order: TrainerOrder,
+    plan: JobPlan,
+    settings: TrainingSettings,
+    loaded: LoadedModel,
+    open_attempts: Callable[[], int],
+) -> AsyncGenerator[JobParts]:
+    """The parts of a job that learns in this process, and samples in it or with vLLM."""
+    update = job_update(loaded.model, settings, order.job.job_id)
+    async with contextlib.AsyncExitStack() as opened:
+        sampler: TransformersSampler | VllmSampler
+        started = None
+        if settings.vllm is None:
+            sampler = opened.enter_context(
+                TransformersSampler(
+                    sampler_copy(update.model, settings.update.precision),
+                    open_attempts=open_attempts,
+                    deterministic=settings.deterministic,
+                    version=update.version,
+                )
+            )
+        else:
+            sampler = await opened.enter_async_context(vllm_sampler(order, settings, loaded, update))
+            started = vllm_started(sampler, order.vllm)
+        folder = job_folder(order.models, loaded.source.origin.base, order.job.job_id)
+        writer = opened.enter_context(CheckpointWriter(folder))
+        checkpoints = job_checkpoints(
+            writer, update, sampler, order.job, order.incarnation, plan, settings, loaded.source
+        )
+        yield JobParts(sampler, PolicyLearner(update, sampler), checkpoints, started)
+
+
+@contextlib.asynccontextmanager
+async def services_parts(
+    order: TrainerOrder, plan: JobPlan, settings: TrainingSettings, sizes: PolicySizes
+) -> AsyncGenerator[JobParts]:
+    """The parts of a job with `[sampler] engine = "services"`, whose replicas sample and update."""
+    asked = settings.services
+    assert asked is not None, "the job has services"
+    policy = PolicyOrder.of(
+        order.job, order.models, order.aliases, open_paths=order.open_paths, incarnation=order.incarnation
+    )
+    began = time.monotonic()
+    samplers = SamplerReplica.options(
+        num_replicas=asked.replicas,
+        backend=asked.backend,
+        concurrent_calls=plan.at_once,
+        call_seconds=settings.rollout_seconds,
+        queue_seconds=settings.rollout_seconds,
+        environment=OFFLINE,
+    ).as_service(policy, asked.replicas)
+    updates = UpdateReplica.options(backend=asked.backend, environment=OFFLINE).as_service(policy)
+    try:
+        await asyncio.gather(updates.start(), samplers.start())
+        sampler = ReplicatedSampler(samplers, context_tokens=sizes.context_tokens, vocabulary=sizes.vocabulary)
+        update = PolicyUpdateService(updates, sampler)
+        seconds = time.monotonic() - began
+        where = {"replicas": await sampler.facts(), "update": await update.facts()}
+        text = (
+            f"{counted(asked.replicas, 'replica')} sample and a process of its own updates "
+            f"({'on this machine' if asked.backend == 'local' else 'on Ray'}), started in {seconds:.0f} s."
+        )
+        data = {"backend": asked.backend, "seconds": round(seconds, 1), **where}
+        yield JobParts(sampler, update, update, Event("rl.services.started", text, data=data))
+    finally:
+        await asyncio.gather(samplers.aclose(), updates.aclose())
 
 
 async def while_it_runs(vllm: VllmSampler, driving: Coroutine[Any, Any, JobOutcome]) -> JobOutcome:
@@ -184,26 +262,16 @@ def vllm_started(sampler: VllmSampler, place: VllmPlace | None) -> Event:
     return Event("rl.sampler.started", f"vLLM samples, {'started' if url is None else 'found'} {where}.", data=facts)
 
 
-def stored_units(path: Path, plan: JobPlan, settings: TrainingSettings, model: Any, job_id: str) -> StoredUnits:
+def stored_units(path: Path, plan: JobPlan, settings: TrainingSettings, sizes: PolicySizes, job_id: str) -> StoredUnits:
     """Return the rollouts that a job of type offline learns from. Raises ConfigError."""
     fit = RolloutFit(
         environment=plan.env_name,
         held_out=frozenset(plan.eval_seeds or ()),
         temperature=settings.temperature,
-        vocabulary=model.get_input_embeddings().weight.shape[0],
-        context_tokens=model.config.max_position_embeddings,
+        vocabulary=sizes.vocabulary,
+        context_tokens=sizes.context_tokens,
     )
     return StoredUnits(StoredRollouts(path, fit), plan, job_id)
-
-
-def checkpoints_folder(order: TrainerOrder, source: ModelSource) -> Path:
-    """Return where the job's checkpoints are: MODELS/rl/MODEL/JOB."""
-    return TrainedModelName.of(source.origin.base, order.job.job_id, "checkpoint-0").folder(order.models).parent
-
-
-def leave_a_processor() -> None:
-    """Use one thread less than there are processors, for task app and backend: threads that wait for each other spin."""
-    torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) - 1)))
 
 
 def model_facts(source: ModelSource) -> dict[str, Any]:

@@ -58,7 +58,12 @@ def sampler_copy(policy: Any, precision: Literal["fp32", "bf16"]) -> Any:
     The two then differ by about 0.05 in a token's log-probability: the update recomputes the old ones and weights by the
     ratio.
     """
-    return copy.deepcopy(policy).to(torch.bfloat16 if precision == "bf16" else torch.float32)
+    return in_sampling_type(copy.deepcopy(policy), precision)
+
+
+def in_sampling_type(model: Any, precision: Literal["fp32", "bf16"]) -> Any:
+    """Convert a model to the type that a sampler computes in, in place, and return it."""
+    return model.to(torch.bfloat16 if precision == "bf16" else torch.float32)
 
 
 def adapter_part(lora: LoraSettings) -> dict[str, CheckpointPart]:

@@ -26,6 +26,7 @@ from taskapp_kit.train.checkpoints.facts import ModelOrigin
 from taskapp_kit.train.checkpoints.names import TrainedModelName, is_trained
 from taskapp_kit.train.checkpoints.stored import WEIGHTS, StoredCheckpoint, read_checkpoint, read_facts
 from taskapp_kit.train.checkpoints.writer import CheckpointPart
+from taskapp_kit.train.job_settings import TrainingSettings
 from taskapp_kit.train.models.fetched import FETCHED, fetch
 
 BUNDLED = {"tiny": Path(__file__).with_name("tiny")}
@@ -81,6 +82,18 @@ def find_model(name: str, models: Path, aliases: Mapping[str, str] = {}, *, path
     """
     own = aliases.get(name, name)
     return replace(_found(own, models, paths or name in aliases, LONGEST_LINEAGE), requested=name)
+
+
+def named_model(
+    settings: TrainingSettings, models: Path, aliases: Mapping[str, str], *, open_paths: bool
+) -> ModelSource:
+    """Return the model of a job: its own aliases come before the operator's, which alone may stand for any folder.
+
+    Raises ConfigError.
+    """
+    name = settings.aliases.get(settings.model, settings.model)
+    operators = {} if settings.model in settings.aliases else aliases
+    return replace(find_model(name, models, operators, paths=open_paths), requested=settings.model)
 
 
 def is_path(name: str) -> bool:

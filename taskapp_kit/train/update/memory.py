@@ -50,7 +50,7 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes by what they are for. working: of the largest of an update's backward pass, its step, and sampling."""
+    """Bytes by what they are for, in all processes of a job. working: of the largest of an update's backward pass, its step, and sampling."""
 
     weights: int
     gradients: int
@@ -59,10 +59,11 @@ class MemoryEstimate:
     reference: int
     working: int
     process: int = PROCESS_BYTES
+    """Of what is in memory without a model."""
 
     @property
     def total(self) -> int:
-        """What the process holds at its peak."""
+        """What the processes hold at their peak."""
         return round(ALLOCATED_SHARE * float(sum(astuple(self))))
 
 
@@ -95,12 +96,14 @@ def estimate_memory(
     adapter: int = 0,
     reference: bool = False,
     values: bool = False,
+    replicas: int = 0,
 ) -> MemoryEstimate:
-    """Estimate what the process that samples and updates needs at its peak.
+    """Estimate what a job that samples and updates needs at its peak.
 
     parameters: of the base model. adapter: `adapter_parameters`, with mode lora. reference: whether there is a model for
-    the KL term. values: whether there is a value head, which learns from the hidden states of all trained tokens. All weights
-    are stored in fp32; bf16 adds a copy of them for the time of a pass.
+    the KL term. values: whether there is a value head, which learns from the hidden states of all trained tokens. replicas:
+    processes that sample, beside one that updates and the trainer's own; 0 where all is in one. All weights are stored in
+    fp32; bf16 adds a copy of them for the time of a pass.
     """
     adapter = adapter if mode == "lora" else 0
     trained = adapter or parameters
@@ -112,9 +115,15 @@ def estimate_memory(
         weights=weights,
         gradients=FLOAT_BYTES * trained,
         optimizer=ADAM_BYTES * trained,
-        sampler=weights if batch.sampled else 0,
+        sampler=weights * max(1, replicas) if batch.sampled else 0,
         reference=FLOAT_BYTES * parameters if reference else 0,
-        working=max(backward, states, _sampling_bytes(shape, batch), STEP_COPIES * _largest_tensor(shape, trained)),
+        working=max(
+            backward,
+            states,
+            _sampling_bytes(shape, batch) * max(1, replicas),
+            STEP_COPIES * _largest_tensor(shape, trained),
+        ),
+        process=PROCESS_BYTES * (replicas + 2 if replicas else 1),
     )
 
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ class Program:
     folder: Path
     port: int
     arguments: Sequence[str]
+    environ: Mapping[str, str] = field(default_factory=dict)
     running: subprocess.Popen[bytes] | None = None
 
     @property
@@ -78,6 +79,7 @@ class Program:
             "PATH": "/usr/bin:/bin",
             "HOME": str(self.folder),
             "PYTHONPATH": str(Path(__file__).parents[3]),
+            **self.environ,
         }
         command = [sys.executable, "-m", "taskapp_kit", *self.arguments, "--port", str(self.port)]
         with self.log.open("ab") as out:
@@ -116,10 +118,10 @@ class Ended:
         return [event["data"]["step"] for event in self.events if event["type"] == kind and not event["superseded_by"]]
 
 
-def config() -> dict[str, Any]:
+def config(**sampler: Any) -> dict[str, Any]:
     return job_config(
         ITERATIONS,
-        sampler={"deterministic": True},
+        sampler={"deterministic": True, **sampler},
         evaluation={"instances": 4, "every_n_iters": 5, "seeds": [100, 101, 102, 103]},
         training={"batch_size": 3, "group_size": 4, "async_semaphore_max": 8},
         rollout={"max_concurrent_rollouts": 8},
@@ -127,10 +129,10 @@ def config() -> dict[str, Any]:
     )
 
 
-def store_job(folder: Path, task_app_url: str) -> None:
-    """Queue the job, with its id, as the backend would."""
+def store_job(folder: Path, task_app_url: str, **sampler: Any) -> None:
+    """Queue the job, with its id, as the backend would. sampler: further keys of its section."""
     engine, addresses = LocalEngine(folder / "models"), TaskAppAddresses(local=True)
-    document = read_submission(a_job(task_app_url, config()), JOB, addresses=addresses, engine=engine)
+    document = read_submission(a_job(task_app_url, config(**sampler)), JOB, addresses=addresses, engine=engine)
     job = JobRow(
         job_id=JOB, org=org_of(KEY.encode()), created_at=1.0, updated_at=1.0, status=QUEUED, engine=engine.name,
         trainer_id="", model="", idempotency_key=None, fingerprint="f", metrics={}, results={}, total=0, completed=0,
@@ -145,9 +147,12 @@ def store_job(folder: Path, task_app_url: str) -> None:
     asyncio.run(add())
 
 
-def run(folder: Path, kills: Sequence[str] = (), seed: int = 0) -> Ended:
-    """Run the job to its end. kills: "backend", "trainer" or "task app", one in each part of the job's rollouts, at a moment
-    that follows from the seed. Only kills while the job runs are counted."""
+def run(
+    folder: Path, kills: Sequence[str] = (), seed: int = 0, environ: Mapping[str, str] = {}, **sampler: Any
+) -> Ended:
+    """Run the job to its end. kills: "backend", "trainer", "task app", or of services "sampler" and "update", one in each
+    part of the job's rollouts, at a moment that follows from the seed. Only kills while the job runs are counted.
+    environ: of the backend. sampler: further keys of that section."""
     folder.mkdir()
     base = folder / "models" / "base" / MODEL
     tiny_model(spread=0.05, vocab_size=341, max_position_embeddings=512).save_pretrained(base)
@@ -156,9 +161,9 @@ def run(folder: Path, kills: Sequence[str] = (), seed: int = 0) -> Ended:
         "app", folder, free_port(), ["serve", str(Path(__file__).with_name("killed_app.py")), "--store", "none"]
     )
     arguments = ["backend", "serve", "--engine", "local", "--models", "models", "--store", "backend.db"]
-    backend = Program("backend", folder, free_port(), arguments)
+    backend = Program("backend", folder, free_port(), arguments, environ)
     rng, began, done = random.Random(seed), time.monotonic(), dict.fromkeys(kills, 0)
-    store_job(folder, app.url)
+    store_job(folder, app.url, **sampler)
     try:
         for program in (app, backend):
             program.start()
@@ -167,7 +172,7 @@ def run(folder: Path, kills: Sequence[str] = (), seed: int = 0) -> Ended:
             for number, kind in enumerate(kills):
                 _played(http, (number + rng.random()) / len(kills))
                 if _status(http)["status"] == "running":
-                    done[kind] += _kill(kind, backend, app)
+                    done[kind] += _kill(kind, backend, app, http)
             until(lambda: _status(http)["status"] in ("succeeded", "failed", "cancelled"), 2 * SECONDS)
             status = _status(http)
             events = http.get(f"/rl/jobs/{JOB}/events?limit=1000").json()["events"]
@@ -198,12 +203,17 @@ def _played(http: httpx.Client, share: float) -> None:
     until(played, SECONDS)
 
 
-def _kill(kind: str, backend: Program, app: Program) -> int:
-    """Kill it and, but for the trainer, start it again; return 0 where there was no trainer."""
-    if kind == "trainer":
-        pids = re.findall(r"trainer started job_id=\S+ pid=(\d+)", backend.log.read_text())
+def _kill(kind: str, backend: Program, app: Program, http: httpx.Client) -> int:
+    """Kill it and, but for the job's own processes, start it again; return 0 where there was none."""
+    if kind in ("trainer", "sampler", "update"):
+        if kind == "trainer":
+            pid = int(re.findall(r"trainer started job_id=\S+ pid=(\d+)", backend.log.read_text())[-1])
+        else:
+            events = http.get(f"/rl/jobs/{JOB}/events?limit=1000").json()["events"]
+            started = [event["data"] for event in events if event["type"] == "rl.services.started"][-1]
+            pid = started["update"]["pid"] if kind == "update" else started["replicas"][0]["pid"]
         try:
-            os.kill(int(pids[-1]), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             return 0
         return 1

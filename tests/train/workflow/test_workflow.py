@@ -17,10 +17,10 @@ import pytest
 pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
-from taskapp_kit.errors import BadArgument, CheckpointError, EndpointRaised, TrainingError  # noqa: E402
-from taskapp_kit.services import ServiceHandle  # noqa: E402
-from taskapp_kit.train import workflow  # noqa: E402
-from taskapp_kit.train.workflow import Episode, Policy, Trainer  # noqa: E402
+from taskapp_kit.errors import BadArgument, CheckpointError, EndpointRaised, TrainingError
+from taskapp_kit.services import ServiceHandle
+from taskapp_kit.train import workflow
+from taskapp_kit.train.workflow import Episode, Policy, Trainer
 
 pytestmark = [pytest.mark.train, pytest.mark.anyio]
 

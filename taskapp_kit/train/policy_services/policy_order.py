@@ -1,0 +1,94 @@
+"""What a process needs to make a job's policy: `PolicyOrder`. It has no key of the task app."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from taskapp_kit.backend.engine import JobDocument
+from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
+from taskapp_kit.errors import JobError
+from taskapp_kit.train.checkpoints.names import job_folder
+from taskapp_kit.train.job_settings import LoraSettings, TrainingSettings, training_settings
+from taskapp_kit.train.models.adapters import with_adapter
+from taskapp_kit.train.models.loading import load_model
+from taskapp_kit.train.models.sources import ModelSource, named_model
+
+WEIGHTS = ".weights-"
+"""The folder of an incarnation's weights, in the job's folder, begins so; its number follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOrder:
+    """A job's policy, as it is at the job's first start.
+
+    job: without the task app's address. models: the folder of models, on a disk that all processes share. aliases,
+    open_paths: as in `TrainerOrder`. incarnation: of the job; each has its own folder of weights, so that a process of an
+    earlier one that still runs writes nothing that is read.
+    """
+
+    job: JobDocument
+    models: str
+    aliases: Mapping[str, str]
+    open_paths: bool
+    incarnation: int
+
+    @classmethod
+    def of(
+        cls, job: JobDocument, models: Path, aliases: Mapping[str, str], *, open_paths: bool, incarnation: int
+    ) -> PolicyOrder:
+        """Return the order for a job."""
+        return cls(replace(job, task_app_url=""), str(models.absolute()), dict(aliases), open_paths, incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedPolicy:
+    """What an order says, read. folder: of the job's checkpoints. weights: of the weights that the update writes."""
+
+    order: PolicyOrder
+    plan: JobPlan
+    settings: TrainingSettings
+    source: ModelSource
+
+    @classmethod
+    def read(cls, order: PolicyOrder) -> OrderedPolicy:
+        """Read an order. Raises JobError, ConfigError."""
+        plan, problems = read_plan(order.job)
+        settings, more = training_settings(order.job)
+        if plan is None or settings is None:
+            raise JobError("The job cannot be run: " + " ".join([*problems, *more]))
+        source = named_model(settings, Path(order.models), order.aliases, open_paths=order.open_paths)
+        return cls(order, plan, settings, source)
+
+    @property
+    def folder(self) -> Path:
+        """Where the job's checkpoints are."""
+        return job_folder(Path(self.order.models), self.source.origin.base, self.order.job.job_id)
+
+    @property
+    def weights(self) -> Path:
+        """Where this incarnation's weights are."""
+        return self.folder / f"{WEIGHTS}{self.order.incarnation}"
+
+    def load(self) -> Any:
+        """Load the policy, with its adapter if one is trained. Raises ConfigError."""
+        return trained_policy(load_model(self.source).model, self.settings.lora)
+
+
+def trained_policy(model: Any, lora: LoraSettings | None) -> Any:
+    """Return a base model as the policy that is trained, changed in place. Raises ConfigError."""
+    return model if lora is None else with_adapter(model, lora)
+
+
+def leave_a_processor(processes: int = 1) -> None:
+    """Use one thread less than there are processors, for task app and backend: threads that wait for each other spin.
+
+    processes: that share the others.
+    """
+    threads = max(1, (os.cpu_count() or 1) - 1) // processes
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), threads)))

@@ -1,0 +1,127 @@
+"""Replicas that sample from a job's policy: `SamplerReplica`, and `ReplicatedSampler` for the gateway.
+
+An answer's random stream is named by its call, so a call whose replica died is made again on another one, and gives the
+same tokens where the job is deterministic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from taskapp_kit.errors import CallTimeout, EndpointRaised, ReplicaDied, Saturated, ServiceError, TrainingError
+from taskapp_kit.services import Actor, ServiceHandle, endpoint
+from taskapp_kit.train.checkpoints.state import load_weights
+from taskapp_kit.train.models.adapters import in_sampling_type
+from taskapp_kit.train.policy_services.policy_order import OrderedPolicy, PolicyOrder, leave_a_processor
+from taskapp_kit.train.sampler.checks import check_prompt, check_temperature, check_version
+from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
+from taskapp_kit.train.turns import Sampled
+from taskapp_kit.train.workflow.shared_folder import WeightsFolder
+
+log = logging.getLogger("taskapp_kit.train")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """Where a process of a job runs."""
+
+    host: str
+    pid: int
+
+    @classmethod
+    def own(cls) -> ProcessFacts:
+        """Return those of this process."""
+        return cls(socket.gethostname(), os.getpid())
+
+
+class SamplerReplica(Actor):
+    """Samples from the policy of a job, in batches of the calls that it has at once."""
+
+    def __init__(self, order: PolicyOrder, replicas: int) -> None:
+        leave_a_processor(replicas)
+        ordered = OrderedPolicy.read(order)
+        self._model = in_sampling_type(ordered.load(), ordered.settings.update.precision)
+        self._sampler = TransformersSampler(self._model, deterministic=ordered.settings.deterministic)
+        self._weights = WeightsFolder(ordered.weights)
+        self._updating = asyncio.Lock()
+
+    @endpoint(idempotent=True)
+    async def sample(
+        self, prompt_ids: Sequence[int], max_tokens: int, temperature: float, stop_ids: Sequence[int], draw: str
+    ) -> Sampled:
+        """Return one continuation; see `Sampler.sample`."""
+        return await self._sampler.sample(
+            prompt_ids, max_tokens=max_tokens, temperature=temperature, stop_ids=frozenset(stop_ids), draw=draw
+        )
+
+    @endpoint(idempotent=True, on_restart=True)
+    async def update_weights(self, version: int) -> int:
+        """Sample from the weights of this version, which the update has written. Raises TrainingError, CheckpointError."""
+        async with self._updating:
+            if version != self._sampler.version:
+                path = self._weights.existing(version)
+                changed = await asyncio.to_thread(load_weights, self._model, path)
+                await self._sampler.swap({**self._model.state_dict(), **changed}, version)
+        return version
+
+    @endpoint(idempotent=True)
+    def facts(self) -> ProcessFacts:
+        """Return where it runs."""
+        return ProcessFacts.own()
+
+    def close(self) -> None:
+        """End the sampler."""
+        self._sampler.close()
+
+
+class ReplicatedSampler:
+    """A `Sampler` over a service of `SamplerReplica`.
+
+    context_tokens: the most tokens of a prompt and its answer together. vocabulary: the number of ids.
+    """
+
+    def __init__(self, service: ServiceHandle, *, context_tokens: int, vocabulary: int) -> None:
+        self.version = 0
+        self.context_tokens = context_tokens
+        self._service, self._vocabulary = service, vocabulary
+
+    async def sample(
+        self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
+    ) -> Sampled:
+        """Return one continuation of the prompt, of the least loaded replica; see `Sampler.sample`.
+
+        Raises BadArgument; TrainingError when the model fails, or two replicas died one after the other.
+        """
+        prompt = check_prompt(prompt_ids, max_tokens, self.context_tokens, self._vocabulary)
+        check_temperature(temperature)
+        try:
+            sampled: Sampled = await self._service.sample.route(prompt, max_tokens, temperature, sorted(stop_ids), draw)
+        except (ServiceError, Saturated) as error:
+            raise TrainingError(f"No replica of the sampler answered: {error.message}") from error
+        return sampled
+
+    async def use(self, version: int) -> None:
+        """Sample from the weights of this version, which have been written, when this returns. Raises TrainingError.
+
+        A replica that died meanwhile gets them before it samples again.
+        """
+        check_version(version, self.version)
+        try:
+            await self._service.update_weights.fanout(version)
+        except (ReplicaDied, CallTimeout) as error:  # all of them are made anew
+            log.warning("no replica of the sampler has the weights of version %d yet: %s", version, error.message)
+        except EndpointRaised as error:
+            raise TrainingError(
+                f"The sampler's replicas could not take the weights of version {version}: {error.error_text}"
+            ) from error
+        self.version = version
+
+    async def facts(self) -> list[Mapping[str, object]]:
+        """Return where the replicas run: `host` and `pid` of each."""
+        found = await self._service.facts.fanout()
+        return [{"host": each.host, "pid": each.pid} for each in found if each is not None]

@@ -1,0 +1,223 @@
+"""The update of a job in a process of its own: `UpdateReplica`, and `PolicyUpdateService` for the driver.
+
+Weights, optimizer and checkpoints stay in that process. One that dies has lost what it learned since its last checkpoint;
+a new one would go on from the first weights, so each call names the version that it is meant for, and another one is
+refused as `ReplicaDied`. Then the job goes back to its checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import shutil
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from taskapp_kit.backend.engine import JobDocument
+from taskapp_kit.backend.rollout_plan import JobPlan
+from taskapp_kit.errors import BadArgument, CheckpointError, EndpointRaised, ReplicaDied, TrainingError
+from taskapp_kit.services import Actor, ServiceHandle, endpoint
+from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition
+from taskapp_kit.train.checkpoints.state import trained_part
+from taskapp_kit.train.checkpoints.writer import CheckpointWriter
+from taskapp_kit.train.driver.checkpoints import SavedJob
+from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints
+from taskapp_kit.train.job_settings import TrainingSettings
+from taskapp_kit.train.models.adapters import adapter_part
+from taskapp_kit.train.models.loading import load_model
+from taskapp_kit.train.models.sources import ModelSource, described_by
+from taskapp_kit.train.policy_services.policy_order import (
+    WEIGHTS,
+    OrderedPolicy,
+    PolicyOrder,
+    leave_a_processor,
+    trained_policy,
+)
+from taskapp_kit.train.policy_services.sampling import ProcessFacts, ReplicatedSampler
+from taskapp_kit.train.turns import PolicySampler, TrainingRow
+from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.update.policy_update import PolicyUpdate
+from taskapp_kit.train.workflow.shared_folder import KNOWN_VERSIONS, WeightsFolder
+
+Result = TypeVar("Result")
+
+LOCK_SECONDS = 60.0
+"""How long the process of a job whose trainer was killed may take to end, and to let another one save checkpoints."""
+LOOK_SECONDS = 0.5
+
+_RAISED: Mapping[str, type[TrainingError | CheckpointError | BadArgument | ReplicaDied]] = {
+    each.__name__: each for each in (BadArgument, CheckpointError, ReplicaDied, TrainingError)
+}
+"""The errors that the update raises by their names, as the driver gets them."""
+
+
+class UpdateReplica(Actor, call_seconds=6 * 3600.0):
+    """Updates the policy of a job, writes its weights for the samplers, and saves and restores its checkpoints."""
+
+    def __init__(self, order: PolicyOrder) -> None:
+        leave_a_processor()
+        ordered = OrderedPolicy.read(order)
+        settings = ordered.settings
+        self._update = job_update(load_model(ordered.source).model, settings, order.job.job_id)
+        self._writer = _opened_writer(ordered)
+        for old in ordered.folder.glob(f"{WEIGHTS}*"):
+            if old != ordered.weights:
+                shutil.rmtree(old)
+        self._folder = ordered.weights
+        self._weights = WeightsFolder(self._folder)
+        self._checkpoints = job_checkpoints(
+            self._writer, self._update, None, order.job, order.incarnation, ordered.plan, settings, ordered.source
+        )
+
+    @endpoint
+    def train_step(self, rows: Sequence[TrainingRow], version: int) -> UpdateMetrics:
+        """Make one update of the weights of this version, and write the new ones for the samplers.
+
+        Raises BadArgument, TrainingError; ReplicaDied when it has other weights.
+        """
+        self._check(version)
+        metrics = self._update.train_step(rows)
+        self._write()
+        return metrics
+
+    @endpoint
+    async def save(self, saved: SavedJob, score: float | None, version: int) -> str:
+        """Save a checkpoint of the weights of this version; return its name. Raises CheckpointError, ReplicaDied."""
+        self._check(version)
+        return await self._checkpoints.save(saved, score)
+
+    @endpoint
+    async def restore(self) -> tuple[SavedJob | None, int]:
+        """Go back to the last whole checkpoint and write its weights for the samplers; return it and their version.
+
+        Raises CheckpointError, TrainingError.
+        """
+        saved = await self._checkpoints.restore()
+        if self._update.version:
+            await asyncio.to_thread(self._write)
+        return saved, self._update.version
+
+    @endpoint(idempotent=True)
+    async def results(self) -> dict[str, Any]:
+        """Return what the job's results say of its checkpoints."""
+        return dict(await self._checkpoints.results())
+
+    @endpoint(idempotent=True)
+    def facts(self) -> ProcessFacts:
+        """Return where it runs."""
+        return ProcessFacts.own()
+
+    def close(self) -> None:
+        """Remove the weights, and let another process save checkpoints."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._writer.close()
+
+    def _check(self, version: int) -> None:
+        if self._update.version != version:
+            raise ReplicaDied(
+                f"The process that updates has the weights of version {self._update.version}; expected {version}: the one "
+                "before it died, and what that had learned since its checkpoint is lost."
+            )
+
+    def _write(self) -> None:
+        version = self._update.version
+        known = [(each, each) for each in range(max(1, version - KNOWN_VERSIONS), version + 1)]
+        try:
+            self._weights.write(known, trained_part(self._update.model))
+        except OSError as error:
+            raise TrainingError(
+                f"The weights of version {version} could not be written to {self._folder}: {error}."
+            ) from error
+
+
+class PolicyUpdateService:
+    """The `Learner` and the `CheckpointSink` of a job whose update is a service of one `UpdateReplica`.
+
+    All of its methods raise ReplicaDied when that has died: the job has to go back to its last checkpoint.
+    """
+
+    def __init__(self, service: ServiceHandle, sampler: ReplicatedSampler) -> None:
+        self._service, self._sampler = service, sampler
+        self._version = 0
+
+    async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
+        """Make one update, and have the sampler use its weights. Raises TrainingError, BadArgument."""
+        metrics: UpdateMetrics = await _result(self._service.train_step.route(rows, self._version))
+        self._version = metrics.version
+        await self._sampler.use(metrics.version)
+        return metrics
+
+    async def save(self, saved: SavedJob, score: float | None) -> str:
+        """Save a checkpoint. Raises CheckpointError."""
+        name: str = await _result(self._service.save.route(saved, score, self._version))
+        return name
+
+    async def restore(self) -> SavedJob | None:
+        """Go back to the last whole checkpoint; the sampler has its weights when this returns."""
+        saved: SavedJob | None
+        saved, self._version = await _result(self._service.restore.route())
+        if self._version != self._sampler.version:
+            await self._sampler.use(self._version)
+        return saved
+
+    async def results(self) -> Mapping[str, Any]:
+        """Return what the job's results say of its checkpoints."""
+        found: dict[str, Any] = await _result(self._service.results.route())
+        return found
+
+    async def facts(self) -> Mapping[str, object]:
+        """Return where it runs: `host` and `pid`."""
+        found: ProcessFacts = await _result(self._service.facts.route())
+        return {"host": found.host, "pid": found.pid}
+
+
+def job_update(model: Any, settings: TrainingSettings, job_id: str) -> PolicyUpdate:
+    """Return the update of a job. model: which it starts from; changed in place. Raises ConfigError."""
+    reference = copy.deepcopy(model) if settings.update.beta else None
+    policy = trained_policy(model, settings.lora)
+    return PolicyUpdate(policy, replace(settings.update, draw=job_id), reference=reference)
+
+
+def job_checkpoints(
+    writer: CheckpointWriter,
+    update: PolicyUpdate,
+    sampler: PolicySampler | None,
+    job: JobDocument,
+    incarnation: int,
+    plan: JobPlan,
+    settings: TrainingSettings,
+    source: ModelSource,
+) -> JobCheckpoints:
+    """Return the checkpoints of a job. sampler: in the same process, None for one that is elsewhere."""
+    facts = CheckpointFacts(
+        job=job.job_id,
+        position=JobPosition(0, incarnation),
+        weights_version=update.version,
+        origin=source.origin,
+        config=job.config,
+        seeds={"train": plan.seeds, "evaluation": plan.eval_seeds},
+    )
+    parts = described_by(source) | ({} if settings.lora is None else adapter_part(settings.lora))
+    return JobCheckpoints(writer, update, sampler, facts, parts)
+
+
+async def _result(call: Awaitable[Result]) -> Result:
+    """Return the result of a call. Raises the update's own errors as such."""
+    try:
+        return await call
+    except EndpointRaised as error:
+        raise _RAISED.get(error.error_type, TrainingError)(f"{error.error_text}") from error
+
+
+def _opened_writer(ordered: OrderedPolicy) -> CheckpointWriter:
+    """Return the writer of the job's checkpoints. Raises CheckpointError while another process saves them."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return CheckpointWriter(ordered.folder)
+        except CheckpointError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_SECONDS)

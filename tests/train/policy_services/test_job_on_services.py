@@ -1,0 +1,90 @@
+"""Jobs with `[sampler] engine = "services"`: on this machine, and on a Ray cluster of two nodes, with processes killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the train extra: make test-train")
+pytest.importorskip("transformers", reason="needs the train extra: make test-train")
+sys.path.insert(0, str(Path(__file__).parents[2] / "backend"))  # `exchange`
+
+from taskapp_kit.backend.schema import ENDED
+from taskapp_kit.config import disable_ray_usage_statistics
+from tests.train.engine.killed_job import Ended, check, report, run
+from tests.train.engine.local_job import job_config, local_backend, task_app
+from tests.train.engine.test_training_run import JOB_SECONDS, add_model
+from tests.waiting import until
+
+pytestmark = [pytest.mark.server, pytest.mark.process, pytest.mark.timeout(3000)]
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray: pip install 'taskapp-kit[ray]'")
+KILLS = ("sampler", "update", "trainer")
+
+
+@pytest.mark.train
+def test_a_job_with_replicas_of_the_sampler(tmp_path: Path) -> None:
+    add_model(tmp_path)
+    with task_app() as url, local_backend(tmp_path) as back:
+        job_id = back.submit(url, job_config(3, sampler={"engine": "services", "replicas": 2}))
+        until(lambda: back.status(job_id)["status"] in ENDED, JOB_SECONDS)
+        status = back.status(job_id)
+        assert status["status"] == "succeeded", status["error"]
+        assert status["results"]["model"] == f"rl:random:{job_id}:checkpoint-3"
+        started = next(event for event in back.events(job_id) if event["type"] == "rl.services.started")
+        pids = [each["pid"] for each in (*started["data"]["replicas"], started["data"]["update"])]
+        assert len(set(pids)) == 3
+        points = back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"]
+        assert [point["value"] for point in points if point["name"] == "version"] == [1.0, 2.0, 3.0]
+        differences = [point["value"] for point in points if point["name"] == "log_prob_mismatch"]
+        assert len(differences) == 3
+        assert max(differences) < 1e-4
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """The job without services, and without a kill."""
+    found = run(tmp_path_factory.mktemp("whole") / "job")
+    assert found.status["status"] == "succeeded", found.status["error"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[str]:
+    """The address of a Ray cluster of two nodes, on this machine."""
+    disable_ray_usage_statistics()
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # read when it is imported; machines may be busy
+    from ray.cluster_utils import Cluster
+
+    options = {"num_cpus": 2, "object_store_memory": 100_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
+    try:
+        cluster.add_node(**options)
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+@pytest.mark.exhaustive
+def test_a_job_whose_processes_are_killed_ends_as_one_without_services(tmp_path: Path, whole: Ended) -> None:
+    found = run(tmp_path / "job", KILLS, seed=3, engine="services", replicas=2)
+    print(report("services", found, whole))
+    check(found, whole)
+    assert found.kills == dict.fromkeys(KILLS, 1)
+
+
+@pytest.mark.interop
+@needs_ray
+def test_a_job_on_ray_whose_processes_are_killed_ends_as_one_without_services(
+    tmp_path: Path, whole: Ended, two_nodes: str
+) -> None:
+    environ = {"RAY_ADDRESS": two_nodes}
+    found = run(tmp_path / "job", KILLS, seed=3, environ=environ, engine="services", replicas=2, backend="ray")
+    print(report("ray", found, whole))
+    check(found, whole)
+    assert found.kills == dict.fromkeys(KILLS, 1)
