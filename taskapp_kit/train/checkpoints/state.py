@@ -34,6 +34,28 @@ def state_parts(model: Any, optimizer: torch.optim.AdamW) -> dict[str, Checkpoin
     }
 
 
+def weights_part(model: Any) -> CheckpointPart:
+    """Return the file that stores all weights of a model, tied ones once. Nothing may change them until it is written."""
+    return _part(_tensors(model))
+
+
+def load_weights(model: Any, path: Path) -> dict[str, torch.Tensor]:
+    """Return the `state_dict` that a file of `weights_part` has for a model, tied weights by each of their names.
+
+    Raises CheckpointError for a file that cannot be read. Whether it fits the model is not checked.
+    """
+    try:
+        stored: dict[str, torch.Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"The weights {path} cannot be read: {error}") from error
+    first: dict[int, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        own = first.setdefault(id(tensor), name)
+        if own in stored:
+            stored[name] = stored[own]
+    return stored
+
+
 def value_head_part(layer: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, CheckpointPart]:
     """Return the file that stores a value head and its optimizer's state; the latter is empty before the first step."""
     return {VALUE_HEAD: _part(_tensors(layer) | _optimizer_tensors(layer, optimizer))}

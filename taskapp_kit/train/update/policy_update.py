@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 
 from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.errors import BadArgument, TrainingError
-from taskapp_kit.train.turns import TrainingRow
+from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
 from taskapp_kit.train.update.losses import row_means, token_losses
 from taskapp_kit.train.update.metrics import UpdateMetrics
 from taskapp_kit.train.update.micro_batches import (
@@ -161,6 +162,24 @@ class PolicyUpdate:
             explained_variance=None if values is None else values.explained_variance,
             seconds=perf_counter() - started,
         )
+
+    def with_own_log_probs(self, rows: Sequence[TrainingRow]) -> list[TrainingRow]:
+        """Return rows whose log-probabilities are not known as if the present weights had sampled their tokens."""
+        found = []
+        for several in micro_batches(in_order(rows), self._shape, self.settings.micro_batch_bytes):
+            batch = PaddedRows(several, self.model.device)
+            with torch.no_grad():
+                log_probs, _ = self.log_probs(self.model, batch)
+            for row, own in zip(several, log_probs.tolist(), strict=True):
+                by_place = dict(zip(batch.kept.tolist(), own, strict=True))
+                found.append(
+                    replace(
+                        row,
+                        log_probs=tuple(by_place[place] if on else 0.0 for place, on in enumerate(row.mask)),
+                        versions=tuple(self.version if on else NOT_SAMPLED for on in row.mask),
+                    )
+                )
+        return found
 
     def minibatches(self, rows: Sequence[TrainingRow]) -> list[Minibatch]:
         """Return how the next `train_step` divides these rows, in whatever order they are."""

@@ -1,0 +1,1 @@
+"""Parts of a workflow as services."""

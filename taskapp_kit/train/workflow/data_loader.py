@@ -1,0 +1,97 @@
+"""Prompts with what is expected of their answers: `DataLoader`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from taskapp_kit.contract.seeds import derived_rng
+from taskapp_kit.errors import BadArgument
+from taskapp_kit.services import Actor, endpoint
+from taskapp_kit.train.workflow.episode import Prompt
+
+Difficulty = int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataRow:
+    """A row of data. alone: whether it was given as a prompt, without a target."""
+
+    prompt: Prompt
+    target: Any = None
+    difficulty: Difficulty = None
+    alone: bool = False
+
+    @classmethod
+    def read(cls, row: Any, index: int) -> Self:
+        """Return a row that was given as (prompt, target), (prompt, target, difficulty), or a prompt. Raises BadArgument."""
+        if _is_prompt(row):
+            return cls(row, alone=True)
+        if isinstance(row, list | tuple) and len(row) in (2, 3) and _is_prompt(row[0]):
+            return cls(*row)
+        raise BadArgument(
+            f"Row {index} of the data is {repr(row)[:80]}; expected (prompt, target), (prompt, target, difficulty), or a "
+            "prompt: a text, or a list of chat messages."
+        )
+
+
+def read_rows(rows: Sequence[Any], difficulty: Difficulty = None) -> list[DataRow]:
+    """Return the rows of one difficulty, None for all. Raises BadArgument, also if there are none."""
+    every = [DataRow.read(row, index) for index, row in enumerate(rows)]
+    if not every:
+        raise BadArgument("There are no rows of data; expected at least one (prompt, target).")
+    found = [row for row in every if difficulty is None or row.difficulty == difficulty]
+    if not found:
+        known = ", ".join(sorted({repr(row.difficulty) for row in every}))
+        raise BadArgument(f"No row of the data has the difficulty {difficulty!r}; expected one of {known}.")
+    return found
+
+
+class DataLoader(Actor):
+    """Gives rows in random order, each once before any of them again: `DataLoader.as_service(rows, seed=1)`.
+
+    rows: (prompt, target), (prompt, target, difficulty), or prompts alone. seed: names the random order. Several replicas, and
+    one that is restarted, give the same order from its beginning.
+    """
+
+    def __init__(self, rows: Sequence[Any], *, seed: int | str = 0) -> None:
+        self._rows = {None: read_rows(rows)}
+        for row in self._rows[None]:
+            if row.difficulty not in self._rows:
+                self._rows[row.difficulty] = read_rows(rows, row.difficulty)
+        self._seed = seed
+        self._passes: dict[Difficulty, int] = {}
+        self._waiting: dict[Difficulty, list[DataRow]] = {}
+
+    @classmethod
+    def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check the rows before a process starts. Raises BadArgument."""
+        rows = args[0] if args else kwargs.get("rows")
+        if rows is not None:
+            read_rows(rows)
+        return args, kwargs
+
+    @endpoint
+    def sample(self, difficulty: Difficulty = None) -> Any:
+        """Return (prompt, target) of the next row, or its prompt if it was given alone.
+
+        difficulty: of the row; None for any. Raises BadArgument for one that no row has.
+        """
+        if difficulty not in self._rows:
+            known = ", ".join(map(repr, self._rows))
+            raise BadArgument(f"No row of the data has the difficulty {difficulty!r}; expected one of {known}.")
+        waiting = self._waiting.get(difficulty)
+        if not waiting:
+            number = self._passes.get(difficulty, 0)
+            self._passes[difficulty] = number + 1
+            waiting = self._waiting[difficulty] = list(self._rows[difficulty])
+            derived_rng("data_loader", self._seed, repr(difficulty), number).shuffle(waiting)
+        row = waiting.pop()
+        return row.prompt if row.alone else (row.prompt, row.target)
+
+
+def _is_prompt(value: Any) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list | tuple) and bool(value) and all(isinstance(each, dict) for each in value)
+    )

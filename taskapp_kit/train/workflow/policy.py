@@ -1,0 +1,161 @@
+"""A policy that answers prompts: `Policy`."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from typing import Any
+
+from taskapp_kit.config import from_environment
+from taskapp_kit.contract.content import content, text_of
+from taskapp_kit.errors import BadArgument
+from taskapp_kit.services import Actor, endpoint
+from taskapp_kit.train.models.sources import find_model
+from taskapp_kit.train.workflow.episode import Messages, Prompt, Response
+from taskapp_kit.train.workflow.shared_folder import WeightsFolder, sent_folder, shared_folder
+
+MAX_TOKENS = 128
+
+
+class Policy(Actor, concurrent_calls=64):
+    """A model that answers prompts, and takes the weights that a `Trainer` pushes: `Policy.as_service("tiny", max_tokens=4)`.
+
+    model: `tiny`, a prepared model's name, the path of a folder, or a trained model's name, as a training job finds it.
+    system: the system message before a prompt that is a text, "" for none. max_tokens, temperature: of an answer, where the
+    call names none; training needs the trainer's temperature. seed: names the random stream, so that one replica gives equal
+    answers to equal calls in equal order; None for a new one in each replica, which is what several replicas need: they
+    would give equal answers. folder: shared with the trainer; None for one of this program. threads: of the processor; None
+    for half of them. With a GPU (`options(with_gpus=True)`) the model is there.
+
+    Up to `concurrent_calls` calls are answered in common batches.
+    """
+
+    def __init__(
+        self,
+        model: str = "tiny",
+        *,
+        system: str = "",
+        max_tokens: int = MAX_TOKENS,
+        temperature: float = 1.0,
+        seed: int | str | None = None,
+        folder: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        from taskapp_kit.train.models.loading import load_model
+        from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
+        from taskapp_kit.train.workflow.torch_state import device, use_threads
+
+        use_threads(threads)
+        loaded = load_model(find_model(model, from_environment().models))
+        self._model = loaded.model.to(device())
+        self._renderer = loaded.renderer
+        self._system = system
+        self._max_tokens, self._temperature = max_tokens, temperature
+        self._stream = secrets.token_hex(8) if seed is None else str(seed)
+        self._weights = WeightsFolder(shared_folder(folder))
+        self._calls: Counter[str] = Counter()
+        self._open = 0
+        self._pushed = {0: 0}
+        """The version of the policy by that of the sampler, which grows even when the policy goes back."""
+        self._updating = asyncio.Lock()
+        self._sampler = TransformersSampler(self._model, open_attempts=lambda: self._open)
+
+    @classmethod
+    def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Name the shared folder."""
+        return args, sent_folder(kwargs)
+
+    @endpoint(idempotent=True)
+    async def generate(
+        self,
+        prompt: Prompt,
+        *,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        draw: str | None = None,
+    ) -> Response:
+        """Return an answer to a prompt, sampled with the newest weights that this replica has.
+
+        prompt: a user's message, or a whole conversation as in a chat-completions request. draw: names the random stream of
+        this answer; None for the next one of the replica. Raises RequestError for messages that cannot be rendered,
+        BadArgument for a prompt that does not fit into the model's context.
+        """
+        ids = self._renderer.prompt(self._messages(prompt))
+        if draw is None:
+            key = f"{self._pushed[self._sampler.version]}/{hash(ids)}"  # a hash of numbers is the same in each process
+            draw = f"{self._stream}/{key}/{self._calls[key]}"
+            self._calls[key] += 1
+        self._open += 1
+        try:
+            sampled = await self._sampler.sample(
+                ids,
+                max_tokens=self._max_tokens if max_tokens is None else max_tokens,
+                temperature=self._temperature if temperature is None else temperature,
+                stop_ids=self._renderer.stop_ids,
+                draw=draw,
+            )
+        finally:
+            self._open -= 1
+        return Response(
+            text=self._renderer.parse(sampled.token_ids)["content"] or "",
+            prompt_ids=list(ids),
+            token_ids=list(sampled.token_ids),
+            log_probs=list(sampled.log_probs),
+            version=self._pushed[sampled.version],
+            cut=sampled.finish_reason == "length",
+        )
+
+    @endpoint(idempotent=True)
+    async def act(self, observation: Any) -> str:
+        """Return the text of an answer to an observation: a text, a conversation, or what is shown as JSON."""
+        prompt = observation if _is_conversation(observation) else text_of(content(observation))
+        response: Response = await self.generate(prompt)
+        return response.text
+
+    @endpoint(idempotent=True, on_restart=True)
+    async def update_weights(self, version: int) -> int:
+        """Answer with the weights that `Trainer.push_weights(version)` wrote, from the next batch on; return the version.
+
+        Raises TrainingError for a version that was not pushed, or too long ago, and for weights of another architecture.
+        """
+        from taskapp_kit.train.checkpoints.state import load_weights
+
+        async with self._updating:
+            path = self._weights.existing(version)
+            weights = await asyncio.to_thread(load_weights, self._model, path)
+            number = self._sampler.version + 1
+            self._pushed[number] = version  # before the swap: its first answer may be there before this goes on
+            await self._sampler.swap(weights, number)
+            self._calls.clear()
+        return version
+
+    @endpoint(idempotent=True)
+    def version(self) -> int:
+        """Return the version of the weights."""
+        return self._pushed[self._sampler.version]
+
+    def close(self) -> None:
+        """End the sampler."""
+        self._sampler.close()
+
+    def _messages(self, prompt: Prompt) -> Messages:
+        if isinstance(prompt, str):
+            opening = [{"role": "system", "content": self._system}] if self._system else []
+            return [*opening, {"role": "user", "content": prompt}]
+        if _is_conversation(prompt):
+            return list(prompt)
+        raise BadArgument(
+            f"The prompt is {repr(prompt)[:80]}; expected a text, or a list of chat messages.",
+            hint="DataLoader.sample returns a pair: prompt, target = await dataloader.sample.route()",
+        )
+
+
+PolicyActor = Policy
+"""Another name of it."""
+
+
+def _is_conversation(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple) and bool(value) and all(isinstance(each, dict) and "role" in each for each in value)
+    )

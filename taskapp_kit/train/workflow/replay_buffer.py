@@ -1,0 +1,177 @@
+"""Holds episodes until they are trained on: `ReplayBuffer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from taskapp_kit.contract.seeds import derived_rng
+from taskapp_kit.errors import BadArgument
+from taskapp_kit.services import Actor, endpoint
+from taskapp_kit.train.workflow.episode import Episode
+
+
+@dataclass(slots=True)
+class BufferedEpisode:
+    """An episode in the buffer. version: from which its age is counted. uses: in how many batches it was."""
+
+    episode: Episode
+    version: int
+    uses: int = 0
+
+
+@dataclass(slots=True)
+class BufferCounts:
+    """What became of episodes. added: stored ones. without_reward: not stored, their reward being undefined. used: in batches,
+    once for each. too_old, overflow: removed because of `max_policy_age`, of `capacity`."""
+
+    added: int = 0
+    without_reward: int = 0
+    used: int = 0
+    too_old: int = 0
+    overflow: int = 0
+
+
+class ReplayBuffer(Actor):
+    """Episodes for training, in one replica: `ReplayBuffer.as_service(batch_size=32)`.
+
+    batch_size: of `sample`, where it names none. max_policy_age: an episode is removed when the current version is more than
+    so many above its own; None never. max_uses: in how many batches an episode may be. capacity: the oldest episode is
+    removed beyond it. seed: names the random stream of `sample`.
+
+    A restarted replica is empty; `state_dict` and `load_state_dict` save and load the episodes.
+    """
+
+    def __init__(
+        self,
+        batch_size: int = 32,
+        *,
+        max_policy_age: int | None = 1,
+        max_uses: int = 1,
+        capacity: int = 10_000,
+        seed: int | str = 0,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("max_uses", max_uses), ("capacity", capacity)):
+            _check_number(name, value, 1)
+        if max_policy_age is not None:
+            _check_number("max_policy_age", max_policy_age, 0)
+        if batch_size > capacity:
+            raise BadArgument(f"batch_size is {batch_size} and capacity {capacity}; expected room for a batch.")
+        self._batch_size = batch_size
+        self._max_policy_age = max_policy_age
+        self._max_uses = max_uses
+        self._capacity = capacity
+        self._seed = seed
+        self._episodes: list[BufferedEpisode] = []
+        self._newest = 0
+        self._draws = 0
+        self._counts = BufferCounts()
+
+    @endpoint
+    def add(self, episode: Episode) -> None:
+        """Store an episode. One without a version counts as of the last `curr_policy_version` that `sample` was given.
+
+        Raises BadArgument for what is no Episode.
+        """
+        if not isinstance(episode, Episode):
+            raise BadArgument(
+                f"The replay buffer was given a {type(episode).__name__}; expected an Episode.",
+                hint="Write: replay_buffer.add.route(Episode(prompt_ids=…, response_ids=…, reward=…))",
+            )
+        if episode.reward is None:
+            self._counts.without_reward += 1
+            return
+        version = self._newest if episode.version is None else episode.version
+        self._episodes.append(BufferedEpisode(episode, version))
+        self._counts.added += 1
+        if len(self._episodes) > self._capacity:
+            del self._episodes[0]
+            self._counts.overflow += 1
+
+    @endpoint
+    def sample(self, curr_policy_version: int | None = None, batch_size: int | None = None) -> list[Episode] | None:
+        """Return a batch drawn at random, in the order in which its episodes were added; None if there are too few.
+
+        curr_policy_version: episodes that are too old for it are removed first; None removes none. A call that returns None
+        uses nothing up. Raises BadArgument.
+        """
+        count = self._batch_size if batch_size is None else batch_size
+        _check_number("batch_size", count, 1)
+        if count > self._capacity:
+            raise BadArgument(
+                f"batch_size is {count}; expected at most {self._capacity}, the capacity of the replay buffer."
+            )
+        if curr_policy_version is not None:
+            _check_number("curr_policy_version", curr_policy_version, 0)
+            self._newest = curr_policy_version
+            self._remove_old(curr_policy_version)
+        if len(self._episodes) < count:
+            return None
+        chosen = sorted(derived_rng("replay_buffer", self._seed, self._draws).sample(range(len(self._episodes)), count))
+        self._draws += 1
+        batch = [self._episodes[index] for index in chosen]
+        for each in batch:
+            each.uses += 1
+        self._counts.used += count
+        self._episodes = [each for each in self._episodes if each.uses < self._max_uses]
+        return [each.episode for each in batch]
+
+    @endpoint(idempotent=True)
+    def size(self) -> int:
+        """Return how many episodes are stored."""
+        return len(self._episodes)
+
+    @endpoint(idempotent=True)
+    def counts(self) -> BufferCounts:
+        """Return what became of the episodes since the start."""
+        return self._counts
+
+    @endpoint(idempotent=True)
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that `load_state_dict` needs, as JSON."""
+        return {
+            "episodes": [
+                {**_as_json(each.episode), "counted_version": each.version, "uses": each.uses}
+                for each in self._episodes
+            ],
+            "newest": self._newest,
+            "draws": self._draws,
+            "counts": asdict(self._counts),
+        }
+
+    @endpoint(idempotent=True)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace everything by what `state_dict` returned. Options stay as they are. Raises BadArgument for another value,
+        and changes nothing then."""
+        try:
+            episodes = []
+            for each in state["episodes"]:
+                members = dict(each)
+                version, uses = int(members.pop("counted_version")), int(members.pop("uses"))
+                episodes.append(BufferedEpisode(Episode(**members), version, uses))
+            newest, draws, counts = int(state["newest"]), int(state["draws"]), BufferCounts(**state["counts"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadArgument(f"The state of a replay buffer cannot be read: {error!r}; expected its state_dict.") from None
+        removed = max(0, len(episodes) - self._capacity)
+        counts.overflow += removed
+        self._episodes = [each for each in episodes[removed:] if each.uses < self._max_uses]
+        self._newest, self._draws, self._counts = newest, draws, counts
+
+    def _remove_old(self, version: int) -> None:
+        if self._max_policy_age is None:
+            return
+        oldest = version - self._max_policy_age
+        left = [each for each in self._episodes if each.version >= oldest]
+        self._counts.too_old += len(self._episodes) - len(left)
+        self._episodes = left
+
+
+def _as_json(episode: Episode) -> dict[str, Any]:
+    values = {each.name: getattr(episode, each.name) for each in fields(Episode)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _check_number(name: str, value: int, least: int) -> None:
+    if type(value) is not int or value < least:
+        raise BadArgument(f"{name} is {value!r}; expected a whole number of at least {least}.")

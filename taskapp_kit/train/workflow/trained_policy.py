@@ -1,0 +1,142 @@
+"""The trainer's side of a shared folder, with torch: a policy, its update, its pushed weights and its checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from taskapp_kit.config import from_environment
+from taskapp_kit.errors import BadArgument, CheckpointError, TrainingError
+from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition
+from taskapp_kit.train.checkpoints.state import (
+    load_weights,
+    restore_optimizer,
+    restore_weights,
+    state_parts,
+    weights_part,
+)
+from taskapp_kit.train.checkpoints.stored import StoredCheckpoint, latest_checkpoint
+from taskapp_kit.train.checkpoints.writer import CheckpointWriter
+from taskapp_kit.train.models.loading import load_model
+from taskapp_kit.train.models.sources import described_by, find_model
+from taskapp_kit.train.rows import RowOptions
+from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.update.policy_update import PolicyUpdate
+from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.workflow.episode import Episode
+from taskapp_kit.train.workflow.episode_rows import episode_rows
+from taskapp_kit.train.workflow.shared_folder import WeightsFolder
+from taskapp_kit.train.workflow.torch_state import device, use_threads
+
+log = logging.getLogger("taskapp_kit.train")
+
+JOB = "workflow"
+
+
+class TrainedPolicy:
+    """A policy that is trained. It goes on from what its folder has. Raises CheckpointError while another trainer has it."""
+
+    def __init__(
+        self, model: str, settings: UpdateSettings, options: RowOptions, folder: Path, threads: int | None
+    ) -> None:
+        use_threads(threads)
+        loaded = load_model(find_model(model, from_environment().models))
+        policy = loaded.model.to(device())
+        self._source = loaded.source
+        self._options = options
+        self._update = PolicyUpdate(policy, settings, reference=copy.deepcopy(policy) if settings.beta else None)
+        self._weights = WeightsFolder(folder)
+        self._pushed: list[tuple[int, int]] = []
+        """The pushed versions, and how many updates made each, in the order of the pushes."""
+        self._warned = False
+        self._writer = CheckpointWriter(folder / "checkpoints")
+        try:
+            self._go_on()
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def learn(self, episodes: Sequence[Episode]) -> UpdateMetrics:
+        """Make one update. Raises BadArgument, TrainingError."""
+        batch, unknown = episode_rows(episodes, self._options, self._updates_of)
+        if unknown and not self._warned:
+            self._warned = True
+            log.warning(
+                "episodes have no log-probabilities: they are trained on as if the policy that is updated had sampled them "
+                "(give Episode the log_probs and the version of the Response)"
+            )
+        known = [row for row in batch.rows if row.rollout not in unknown]
+        own = self._update.with_own_log_probs([row for row in batch.rows if row.rollout in unknown])
+        return self._update.train_step([*known, *own])
+
+    def push(self, version: int) -> str:
+        """Write the weights. Raises BadArgument, TrainingError."""
+        path = self._weights.path(version)
+        if version == 0:
+            raise BadArgument("push_weights was given the version 0, that of the weights a policy starts with; expected 1.")
+        pushed = [*self._pushed, (version, self._update.version)]
+        try:
+            self._weights.write(pushed, weights_part(self._update.model))
+        except OSError as error:
+            raise TrainingError(f"The weights of version {version} could not be written to {path}: {error}.") from error
+        self._pushed = pushed
+        return str(path)
+
+    def save(self) -> str:
+        """Save a checkpoint. Raises CheckpointError."""
+        facts = CheckpointFacts(
+            job=JOB,
+            position=JobPosition(self._update.version, 0),
+            weights_version=self._update.version,
+            origin=self._source.origin,
+            config={"pushed": [list(each) for each in self._pushed]},
+            seeds={},
+        )
+        parts = {**described_by(self._source), **state_parts(self._update.model, self._update.optimizer)}
+        return str(self._writer.save(facts, parts).path)
+
+    def restore(self) -> int:
+        """Go back to the last whole checkpoint. Raises CheckpointError."""
+        checkpoint = latest_checkpoint(self._writer.root)
+        if checkpoint is None:
+            raise CheckpointError(
+                f"There is no checkpoint in {self._writer.root}; expected one.", hint="Call trainer.save first."
+            )
+        self._take(checkpoint)
+        return self._update.version
+
+    def close(self) -> None:
+        """Let another trainer use the folder."""
+        self._writer.close()
+
+    def _go_on(self) -> None:
+        pushed = self._weights.pushed()
+        checkpoint = latest_checkpoint(self._writer.root)
+        if checkpoint is not None and (not pushed or checkpoint.facts.weights_version >= pushed[-1][1]):
+            self._take(checkpoint)
+            log.warning("the trainer goes on from the checkpoint %s", checkpoint.path)
+        elif pushed:
+            version, updates = pushed[-1]
+            path = self._weights.existing(version)
+            self._update.model.load_state_dict(load_weights(self._update.model, path))
+            self._update.version, self._pushed = updates, pushed
+            log.warning("the trainer goes on from the pushed weights %s, without the optimizer's state", path)
+
+    def _take(self, checkpoint: StoredCheckpoint) -> None:
+        restore_weights(self._update.model, checkpoint)
+        restore_optimizer(self._update.model, self._update.optimizer, checkpoint)
+        self._update.version = checkpoint.facts.weights_version
+        self._pushed = [(version, updates) for version, updates in checkpoint.facts.config["pushed"]]
+
+    def _updates_of(self, version: int | None) -> int:
+        if version is None:
+            return self._update.version
+        known = {0: 0, **dict(self._pushed)}
+        if version not in known:
+            raise BadArgument(
+                f"An episode was sampled by version {version}, which this trainer has not pushed; expected 0 or one of "
+                f"the {len(self._pushed)} that it has."
+            )
+        return known[version]
