@@ -18,7 +18,7 @@ from taskapp_kit.services import RewardActor
 from taskapp_kit.train.workflow import DataLoader, Policy, ReplayBuffer, Trainer, evaluate
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "rl"))
-from keys import COMBINATIONS, KEYS  # noqa: E402
+from keys import COMBINATIONS, KEYS
 
 SYSTEM = "Which key?"
 ROWS = [(f"The {thing} is {state}.", KEYS[thing]) for thing, state in COMBINATIONS]
