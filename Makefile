@@ -37,7 +37,7 @@ help:
 	@echo "make check    lint and types alone"
 	@echo "make suite    the test suite alone"
 	@echo "make interop  the tests against real foreign clients (builds their environments once); prints their matrix, and writes docs/interop.md"
-	@echo "make interop-full  a real vLLM samples for training jobs (after make test-train)"
+	@echo "make interop-full  services on Ray; a real vLLM samples for training jobs (after make test-train)"
 	@echo "make browser  the viewer in a real Chromium, at two widths, light and dark; the web environment"
 	@echo "make large    stores of 100 000 rollouts: lists, filters, exports, in time and memory"
 	@echo "make doctor-foreign  the doctor on environments of other libraries: no false alarm"
@@ -95,6 +95,10 @@ test-all:
 test-train:
 	@$(MAKE) --no-print-directory trained VENV=.venv-train
 
+$(VENV)/ray: $(VENV)/train
+	@$(PIP) --no-compile -e '.[ray]'
+	@touch $@
+
 $(VENV)/train: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "installing taskapp-kit, torch and what the tests of train/ need …"
 	@$(PIP) --no-compile -e '.[jobs,postgres,train,dev]'
@@ -141,11 +145,12 @@ drawn: $(VENV)/dev
 interop: $(VENV)/dev
 	TASKAPP_WRITE_INTEROP_PAGE=1 $(BIN)/pytest -p no:schemathesis -m interop
 
-# vLLM as the sampler of real jobs: an environment of 3 GB, built once, and about five minutes. TASKAPP_VLLM names another one
+# Services on Ray. vLLM as the sampler of real jobs: an environment of 3 GB, built once, and about five minutes. TASKAPP_VLLM names another one
 interop-full:
 	@$(MAKE) --no-print-directory interop-fully VENV=.venv-train
 
-interop-fully: $(VENV)/train
+interop-fully: $(VENV)/train $(VENV)/ray
+	$(BIN)/pytest -p no:schemathesis -m interop -k ray --timeout 300 tests/services
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis -s tests/train/engine/test_real_vllm.py
 
 # the doctor on environments that were not written for it; the table is in docs/doctor.md

@@ -19,6 +19,7 @@ from bench import (
     model_turns,
     openenv_sessions,
     ors_calls,
+    service_calls,
     startup,
     training_steps,
     trivial_rollout,
@@ -42,6 +43,7 @@ PARTS: dict[str, Callable[[int, Path], Table]] = {
     "gateway": gateway_calls.measure,
     "training": training_steps.measure,
     "web": web_episodes.measure,
+    "services": service_calls.measure,
 }
 REPETITIONS = {
     "crafter": 3,
@@ -56,6 +58,7 @@ REPETITIONS = {
     "gateway": 5,
     "training": 5,
     "web": 3,
+    "services": 3,
 }
 PAGE = ROOT / "docs" / "performance.md"
 INTRODUCTION = """# Performance

@@ -389,12 +389,17 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     return passed
 
 
+def server_only_names() -> list[str]:
+    """The names of this process's variables that `child_environment` leaves out."""
+    return [name for name in os.environ if _server_only(name)]
+
+
 def keep_from_authors() -> None:
     """Removes what `child_environment` leaves out from the process environment: environments in threads could read it.
 
     For a program that is the server and nothing else, after its settings are loaded.
     """
-    for name in [name for name in os.environ if _server_only(name)]:
+    for name in server_only_names():
         del os.environ[name]
 
 

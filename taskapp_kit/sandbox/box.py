@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 
 from taskapp_kit.errors import SandboxError
 from taskapp_kit.sandbox import layers, remote, uids
+from taskapp_kit.sandbox.early import EarlyStart
 from taskapp_kit.sandbox.folder import Folder, sweep
 from taskapp_kit.sandbox.limits import RunResult, SandboxLimits
 from taskapp_kit.sandbox.probe import settle
@@ -38,6 +39,9 @@ class Sandbox:
     places: paths such as "/app" at which the box has further folders of its own, at level 3; files in them are named by their
     whole path, "/app/a.txt".
 
+    warm: start the interpreter of the next Python program while the box is idle, so that the program need not wait for it;
+    costs a waiting process. Not at level 4.
+
     Boxes share nothing, and a run leaves only its files to the next one. A box runs one program at a time; its methods
     may be called from any thread and from any event loop. Every method has a `_sync` twin that blocks.
 
@@ -54,6 +58,7 @@ class Sandbox:
         user_ids: Sequence[int] = uids.DEFAULT_UIDS,
         readable: Sequence[str] = (),
         places: Sequence[str] = (),
+        warm: bool = False,
     ) -> None:
         self.limits = limits or SandboxLimits()
         self._files = dict(files or {})
@@ -67,6 +72,8 @@ class Sandbox:
                 raise SandboxError(
                     f"A box cannot have a place at {place!r}.", hint='Name a new top folder, such as "/app".'
                 )
+        self._warm = warm
+        self._early: EarlyStart | None = None
         self._level = -1
         self._folder: Folder | remote.RemoteBox | None = None
         self._lease: uids.Lease | None = None
@@ -117,6 +124,8 @@ class Sandbox:
             self._folder = self._new_folder()
             for name, data in self._files.items():
                 self.write_sync(name, data)
+            if self._warm and isinstance(self._folder, Folder):
+                self._early = EarlyStart(self._level, self._folder, self.limits, tuple(self._readable))
         except BaseException:
             self.close()
             raise
@@ -233,6 +242,9 @@ class Sandbox:
                 self._running.stop()
         with self._busy:
             try:
+                if self._early is not None:
+                    self._early.close()
+                    self._early = None
                 if folder is not None:
                     folder.remove()
             except OSError as error:
@@ -260,19 +272,40 @@ class Sandbox:
                 self._running = stop
             if isinstance(folder, remote.RemoteBox):
                 return folder.run(program if isinstance(program, str) else None, argv, limits, stdin, stop)
-            if isinstance(program, str):
-                folder.put_code(program.encode("utf-8", "surrogatepass"))
-            launch = layers.prepare(self._level, folder, argv, limits, self._readable)
             try:
-                return Run(launch, folder, limits, self._level, stdin).result(stop)
+                return self._started(program, argv, folder, limits, stdin).result(stop)
             finally:
                 folder.clear_temporary()
+                if self._early is not None and self._folder is not None:
+                    self._early.begin()
         except OSError as error:
             raise SandboxError(f"A box could not run a program: {error.strerror or error}.") from error
         finally:
             with self._state:
                 self._running = None
             self._busy.release()
+
+    def _started(
+        self,
+        program: str | Sequence[str],
+        argv: Sequence[str] | None,
+        folder: Folder,
+        limits: SandboxLimits,
+        stdin: bytes,
+    ) -> Run:
+        """A run that has its program: the interpreter that waits for one, or a new process."""
+        early = None if self._early is None else self._early.take(limits)
+        if isinstance(program, str):
+            code = program.encode("utf-8", "surrogatepass")
+            folder.put_code(code)
+            if early is not None:
+                if early.hand_over(code, stdin):
+                    return early
+                early.discard()
+        elif early is not None:
+            early.discard()
+        launch = layers.prepare(self._level, folder, argv, limits, self._readable)
+        return Run(launch, folder, limits, self._level, stdin)
 
 
 async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = None) -> T:

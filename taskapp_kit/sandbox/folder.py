@@ -119,9 +119,22 @@ class Folder:
             return total, 2**62
         return total, count
 
+    @property
+    def program(self) -> Path:
+        """The program of the box's next run."""
+        return self.path / "code" / "main.py"
+
     def put_code(self, code: bytes) -> None:
-        """Stores the program of the box's next run."""
-        self._put("main.py", code)
+        """Stores the program of the box's next run, in the place of whatever was there."""
+        self._put("next.py", code)
+        (self.path / "code" / "next.py").replace(self.program)
+
+    def put_fifo(self) -> None:
+        """Puts a FIFO in the program's place: an interpreter that opens it waits there for its program."""
+        fifo = self.path / "code" / "next.py"
+        os.mkfifo(fifo, 0o644)
+        fifo.chmod(0o644)  # independent of the umask
+        fifo.replace(self.program)
 
     def listen(self, name: str) -> socket.socket:
         """A listening unix socket in the folder of the program, where the box cannot replace it."""

@@ -6,8 +6,10 @@ All of it runs in one thread, which must live as long as the run: the kernel kil
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -26,6 +28,7 @@ from taskapp_kit.system.child_python import hide_memory
 _LOOK_SECONDS = 0.05
 _CHUNK = 65536
 _GOING_SECONDS = 10.0
+_OPENS_SECONDS = 0.001
 
 
 @dataclass(slots=True)
@@ -43,27 +46,33 @@ class _Output:
 class Run:
     """One started program. `result()` watches it until it ends.
 
+    stdin: None for one that is started before its program is known: `wait_at_program`, then `hand_over`.
     left_behind: afterwards, whether a process still held its output open, which only levels 0 and 1 allow.
     """
 
-    def __init__(self, launch: Launch, folder: Folder, limits: SandboxLimits, level: int, stdin: bytes) -> None:
+    def __init__(self, launch: Launch, folder: Folder, limits: SandboxLimits, level: int, stdin: bytes | None) -> None:
+        early = stdin is None
         self._folder = folder
         self._limits = limits
         self._level = level
         self._status_fd = launch.status_fd
+        if self._status_fd is not None:
+            os.set_blocking(self._status_fd, False)
         self._status = bytearray()
         self._started = time.monotonic()
         self.left_behind = False
         self._killed_for: KilledFor | None = None
         self._cpu_seconds = 0.0
         self._begun = not launch.handshake
-        self._unsent = memoryview(b"\n" + stdin if launch.handshake else stdin)
+        self._unsent = memoryview(b"\n" + (stdin or b"") if launch.handshake else stdin or b"")
+        self._program: int | None = None
+        """Where an interpreter that was started early waits for its program."""
         hide_memory()
         try:
             self._process = subprocess.Popen(  # noqa: S603 (what it is for)
                 launch.argv, env=launch.environment, cwd=launch.folder, pass_fds=launch.pass_fds, bufsize=0,
-                stdin=subprocess.PIPE if self._unsent else subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                start_new_session=True,
+                stdin=subprocess.PIPE if self._unsent or early else subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             if launch.status_fd is not None:
@@ -72,6 +81,54 @@ class Run:
         finally:
             for number in launch.pass_fds:
                 os.close(number)
+
+    def wait_at_program(self, seconds: float) -> bool:
+        """Wait until the interpreter has started and opens its program, a FIFO in the box's code folder; whether it does.
+
+        No other code than the interpreter's own, and what the box's folder has of its modules, has run then.
+        """
+        deadline = time.monotonic() + seconds
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if not self._begun:
+            if not _readable(process.stdout.fileno(), seconds) or os.read(process.stdout.fileno(), 1) != b"\n":
+                return False
+            self._begun = True
+            with contextlib.suppress(OSError):
+                os.write(process.stdin.fileno(), b"\n")
+        while self._program is None and process.poll() is None and time.monotonic() < deadline:
+            try:
+                self._program = os.open(self._folder.program, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # not: no reader yet
+                    raise
+                time.sleep(_OPENS_SECONDS)
+        return self._program is not None
+
+    def hand_over(self, code: bytes, stdin: bytes) -> bool:
+        """Give it its program, from when its time counts; whether it was still there to take it."""
+        number, self._program = self._program, None
+        assert number is not None, "it waits at its program"
+        self._started = time.monotonic()
+        self._unsent = memoryview(stdin)
+        try:
+            os.set_blocking(number, True)
+            view = memoryview(code)
+            while view:
+                view = view[os.write(number, view) :]
+        except BrokenPipeError:
+            return False
+        finally:
+            os.close(number)
+        return True
+
+    def discard(self) -> None:
+        """End one that was started early and is not needed."""
+        if self._process.returncode is None:
+            self._end("cancelled")
+            self._reap()
+        self._close()
 
     def result(self, stop: Stop) -> RunResult:
         """Waits until the run ends or a limit ends it. Raises SandboxError when it could not be confined."""
@@ -133,8 +190,6 @@ class Run:
                 os.set_blocking(process.stdin.fileno(), False)
                 if self._begun:
                     self._begin_to_feed(selector)
-            if self._status_fd is not None:
-                os.set_blocking(self._status_fd, False)
             deadline = self._started + self._limits.wall_seconds
             look_at = self._started + _LOOK_SECONDS
             ended = ending = False
@@ -292,9 +347,14 @@ class Run:
                 self._process.wait(_GOING_SECONDS)
             self._process.kill()
             self._process.wait()
-        if self._status_fd is not None:
-            os.close(self._status_fd)
-            self._status_fd = None
+        for number in (self._status_fd, self._program):
+            if number is not None:
+                os.close(number)
+        self._status_fd = self._program = None
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None and not pipe.closed:
                 pipe.close()
+
+
+def _readable(number: int, seconds: float) -> bool:
+    return bool(select.select([number], [], [], seconds)[0])

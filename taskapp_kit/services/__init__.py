@@ -21,6 +21,7 @@ from taskapp_kit.services.service import ServiceHandle, ServiceSession
 
 if TYPE_CHECKING:
     from taskapp_kit.services.environment_service import EnvironmentStep, EpisodeResult
+    from taskapp_kit.services.python_coder import Execution, PythonWorkspace, SandboxedPythonCoder
     from taskapp_kit.services.rewards import AppReward, RewardActor, RewardModel
     from taskapp_kit.services.web_browsing import WebBrowsingEnv
 
@@ -29,8 +30,11 @@ __all__ = [
     "AppReward",
     "EnvironmentStep",
     "EpisodeResult",
+    "Execution",
+    "PythonWorkspace",
     "RewardActor",
     "RewardModel",
+    "SandboxedPythonCoder",
     "ServiceHandle",
     "ServiceSession",
     "ServiceStats",
@@ -42,8 +46,11 @@ _MODULES = {
     "AppReward": "rewards",
     "EnvironmentStep": "environment_service",
     "EpisodeResult": "environment_service",
+    "Execution": "python_coder",
+    "PythonWorkspace": "python_coder",
     "RewardActor": "rewards",
     "RewardModel": "rewards",
+    "SandboxedPythonCoder": "python_coder",
     "WebBrowsingEnv": "web_browsing",
 }
 """What is imported when it is first used: it loads all that plays and scores episodes."""

@@ -12,13 +12,14 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-from taskapp_kit.errors import EndpointRaised, ReplicaDied, ReplicaStartFailed, Saturated, ServiceError
+from taskapp_kit.errors import CallTimeout, EndpointRaised, ReplicaDied, ReplicaStartFailed, Saturated, ServiceError
 from taskapp_kit.services.endpoints import EndpointMark
 from taskapp_kit.services.options import Backend
 from taskapp_kit.services.replicas import HasEnded, Operation, ReplicaHandle, ReplicaSpec
@@ -33,6 +34,7 @@ MEASURED = 1000
 """The latest calls whose latency `stats` describes."""
 RETRY_AFTER_SECONDS = 1
 
+Result = TypeVar("Result")
 ReplicaState = Literal["starting", "ready", "ended"]
 
 
@@ -113,48 +115,53 @@ class Dispatcher:
         self.slots = [ReplicaSlot(index) for index in range(spec.options.num_replicas)]
         self._make = make
         self._starting: asyncio.Task[None] | None = None
-        self._closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._started = False
+        self.closed = False
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._state_calls: dict[str, bytes] = {}
-        self._last_failure: ReplicaStartFailed | None = None
+        self._last_failure = ""
         self._numbers = itertools.count(1)
-        self._retried = 0
+        self.retried = 0
         self._latencies: deque[float] = deque(maxlen=MEASURED)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start all replicas; a second call waits for the same start. Raises ReplicaStartFailed; then none runs."""
-        if self._closed:
+        if self.closed:
             raise ServiceError(f"The service {self.name} is closed.", hint="Make another one with as_service().")
+        if self._started:
+            return
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._start_all())
-        try:
-            await asyncio.shield(self._starting)
-        except ReplicaStartFailed:
-            self._starting = None  # another call tries again
-            raise
+        starting = self._starting
+        await asyncio.wait((starting,))  # not cancelled with its caller
+        if starting.cancelled():
+            raise ServiceError(f"The service {self.name} was closed while it was started.")
+        starting.result()
 
     async def _start_all(self) -> None:
         outcomes = await asyncio.gather(*(self._begin(slot) for slot in self.slots), return_exceptions=True)
         failed = next((each for each in outcomes if isinstance(each, BaseException)), None)
         if failed is not None:
             await self._end_all()
+            self._starting = None  # another call tries again
+            log.error("service %s cannot be started: %s", self.name, failed)
             raise failed
+        self._started = True
         self._wake()
 
     async def aclose(self) -> None:
         """End every replica; calls under way get ReplicaDied, those that wait ServiceError."""
-        self._closed = True
-        if self._starting is not None and not self._starting.done():
-            self._starting.cancel()
-        for task in self._tasks:
+        self.closed, self._started = True, False
+        tasks = {*self._tasks, *({self._starting} if self._starting is not None else ())}
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._end_all()
         self._wake()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._end_all()
 
     async def _end_all(self) -> None:
         handles = [slot.handle for slot in self.slots if slot.handle is not None]
@@ -177,7 +184,7 @@ class Dispatcher:
         try:
             while missing := {k: v for k, v in self._state_calls.items() if slot.state_calls.get(k) != v}:
                 for name, data in missing.items():  # none may come between the last check and `ready`
-                    await self._send(slot, "call", name, "", data)
+                    await self._send(slot, "call", name, "", data, lambda: None)
                     slot.state_calls[name] = data
         except ServiceError as error:
             handle.kill()
@@ -188,24 +195,22 @@ class Dispatcher:
         slot.state = "ready"
 
     def _ended(self, slot: ReplicaSlot, reason: str) -> None:
-        """Handle the end of a process that was ready."""
-        if self._closed or slot.state == "ended":
+        """Handle the end of a process that was ready; what starts one handles its end before."""
+        if self.closed or slot.state != "ready":
             return
         log.warning("service %s: replica %d (%s); it is started again", self.name, slot.index, reason)
         slot.state = "ended"
-        task = asyncio.ensure_future(self._restart(slot))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background(self._restart(slot))
 
     async def _restart(self, slot: ReplicaSlot) -> None:
         while True:
             await asyncio.sleep(RESTART_SECONDS[min(slot.failed_starts, len(RESTART_SECONDS) - 1)])
             try:
                 await self._begin(slot)
-            except ReplicaStartFailed as error:
+            except Exception as error:
                 slot.state = "ended"
                 slot.failed_starts += 1
-                self._last_failure = error
+                self._last_failure = str(error)
                 log.error("service %s: replica %d: %s", self.name, slot.index, error)
                 self._wake()  # what waits may have to be refused
             else:
@@ -237,27 +242,32 @@ class Dispatcher:
         try:
             return await self._placed_call(slot, name, data)
         except ReplicaDied:
-            if not self.endpoints[name].idempotent or self._closed:
+            if not self.endpoints[name].idempotent or self.closed:
                 raise
-            self._retried += 1
+            self.retried += 1
         other = await self._place(slot)
         return await self._placed_call(other, name, data)
 
     async def _placed_call(self, slot: ReplicaSlot, name: str, data: bytes) -> bytes:
-        try:
-            return await self._send(slot, "call", name, "", data)
-        finally:
-            slot.in_flight -= 1
-            self._wake()
+        return await self._send(slot, "call", name, "", data, partial(self._release, slot))
 
-    async def _send(self, slot: ReplicaSlot, operation: Operation, name: str, session: str, data: bytes) -> bytes:
-        """Have the slot's process do it. Raises as `ServiceEndpoint.route`."""
+    async def _send(
+        self,
+        slot: ReplicaSlot,
+        operation: Operation,
+        name: str,
+        session: str,
+        data: bytes,
+        ended: Callable[[], None],
+    ) -> bytes:
+        """Have the slot's process do it. ended: as of `ReplicaHandle.call`. Raises as `ServiceEndpoint.route`."""
         handle = slot.handle
         if handle is None:
+            ended()
             raise ReplicaDied(f"Replica {slot.index} of {self.name} has ended.")
         slot.calls += 1
         try:
-            frame, result = await handle.call(operation, name, session, data, self.options.call_seconds)
+            frame, result = await handle.call(operation, name, session, data, self.options.call_seconds, ended)
             if (raised := frame.get("raised")) is not None:
                 what = f"{self.name}.{name}" if operation == "call" else f"A session of {self.name}"
                 raise EndpointRaised(
@@ -277,6 +287,11 @@ class Dispatcher:
             slot = await self._wait(lambda: self._free(avoid))
         slot.in_flight += 1
         return slot
+
+    def _release(self, slot: ReplicaSlot) -> None:
+        """Give a place back."""
+        slot.in_flight -= 1
+        self._wake()
 
     def _free(self, avoid: ReplicaSlot | None) -> ReplicaSlot | None:
         free = [slot for slot in self.slots if slot.state == "ready" and slot.in_flight < self.options.concurrent_calls]
@@ -306,12 +321,12 @@ class Dispatcher:
 
     def _check_open(self) -> None:
         """Raise if no call can be done any more, or none can be for a while."""
-        if self._closed:
+        if self.closed:
             raise ServiceError(f"The service {self.name} was closed while a call waited for a replica.")
-        if self._last_failure is not None and all(slot.failed_starts >= START_TRIES for slot in self.slots):
+        if self._last_failure and all(slot.failed_starts >= START_TRIES for slot in self.slots):
             raise ReplicaStartFailed(
                 f"No replica of {self.name} can be started; each failed {START_TRIES} times or more. The last failure: "
-                f"{self._last_failure.message}"
+                f"{self._last_failure}"
             )
 
     def _saturated(self, why: str) -> Saturated:
@@ -330,36 +345,51 @@ class Dispatcher:
             raise ServiceError(f"{self.name}.{name}.fanout was called on sessions; expected a service without state.")
         await self.start()
         state = self.endpoints[name].on_restart
+        before = self._state_calls.get(name)
         if state:
-            self._state_calls[name] = data
-        outcomes = await asyncio.gather(
-            *(self._fanned(slot, name, data, state=state) for slot in self.slots), return_exceptions=True
-        )
+            self._state_calls[name] = data  # first: a replica that is being started gets it, too
+        slots = [(slot, slot.handle) for slot in self.slots]
+        outcomes = await asyncio.gather(*(self._fanned(slot, name, data) for slot, _ in slots), return_exceptions=True)
         failures = [each for each in outcomes if isinstance(each, BaseException)]
         for failure in failures:
             log.warning("service %s: %s failed on a replica: %s", self.name, name, failure)
-        if len(failures) == len(outcomes):
+        failed = len(failures) == len(outcomes)
+        if state:
+            # where all have ended instead, those that are made next get it
+            refused = failed and any(isinstance(each, (EndpointRaised, CallTimeout)) for each in failures)
+            if refused and self._state_calls.get(name) is data:
+                self._take_back(name, before)
+            for (slot, handle), outcome in zip(slots, outcomes, strict=True):
+                if slot.handle is not handle:
+                    continue
+                if not isinstance(outcome, BaseException):
+                    slot.state_calls[name] = data
+                elif not failed:  # it must not serve without that state
+                    self._replace(slot, f"{name} failed on it")
+        if failed:
             raise failures[0]
         return [None if isinstance(each, BaseException) else each for each in outcomes]
 
-    async def _fanned(self, slot: ReplicaSlot, name: str, data: bytes, *, state: bool) -> bytes:
+    def _take_back(self, name: str, before: bytes | None) -> None:
+        """Take back a fanout that failed everywhere, and replace replicas that were started with it meanwhile."""
+        data = self._state_calls.pop(name)
+        if before is not None:
+            self._state_calls[name] = before
+        for slot in self.slots:
+            if slot.state_calls.get(name) is data:
+                self._replace(slot, f"it was given {name}, which failed on the others")
+
+    def _replace(self, slot: ReplicaSlot, reason: str) -> None:
+        if slot.state == "ready" and slot.handle is not None:
+            handle = slot.handle
+            self._ended(slot, reason)
+            handle.kill()
+
+    async def _fanned(self, slot: ReplicaSlot, name: str, data: bytes) -> bytes:
         if slot.state != "ready":
             raise ReplicaDied(f"Replica {slot.index} of {self.name} is being started.")
-        handle = slot.handle
         slot.in_flight += 1
-        try:
-            result = await self._send(slot, "call", name, "", data)
-        except EndpointRaised:
-            if state and handle is not None and slot.handle is handle:  # it must not serve without that state
-                self._ended(slot, f"{name} failed on it")
-                handle.kill()
-            raise
-        finally:
-            slot.in_flight -= 1
-            self._wake()
-        if state:
-            slot.state_calls[name] = data
-        return result
+        return await self._send(slot, "call", name, "", data, partial(self._release, slot))
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
@@ -372,12 +402,28 @@ class Dispatcher:
         slot.sessions += 1
         session = ReplicaSession(self, slot, f"{next(self._numbers)}")
         if self.stateful:
+            opening = self._background(self._send(slot, "open", "", session.name, b"", lambda: None))
             try:
-                await self._send(slot, "open", "", session.name, b"")
+                await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                self._background(session.close_after(opening))
+                raise
             except BaseException:
                 session.left()
                 raise
         return session
+
+    def _background(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Return its task, which goes on when its caller is cancelled, until the service is closed."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # asyncio logs an exception that nothing has read
 
     def _free_for_session(self) -> ReplicaSlot | None:
         most = self.options.sessions_per_replica if self.stateful else None
@@ -391,7 +437,7 @@ class Dispatcher:
             name=self.name,
             backend=self.backend,
             waiting=len(self._waiting),
-            retried=self._retried,
+            retried=self.retried,
             latency_ms_median=1000 * ordered[len(ordered) // 2] if ordered else None,
             latency_ms_p99=1000 * ordered[len(ordered) * 99 // 100] if ordered else None,
             replicas=tuple(
@@ -419,6 +465,7 @@ class ReplicaSession:
         self._slot = slot
         self._handle = slot.handle
         self._open = True
+        self._moving = asyncio.Lock()
 
     @property
     def _lives(self) -> bool:
@@ -428,30 +475,36 @@ class ReplicaSession:
         """Do one call in the session; return the encoded result."""
         if not self._open:
             raise ServiceError(f"The session of {self._dispatch.name} is closed.", hint="Call it inside `async with`.")
-        if not self._lives:
-            if self._dispatch.stateful:
+        if self._dispatch.stateful:
+            if not self._lives:
                 raise ReplicaDied(
                     f"The replica of this session of {self._dispatch.name} has ended, and the session's state with it.",
                     hint="Open another session.",
                 )
-            await self._move()
-        slot = self._slot
-        slot.in_flight += 1
+            return await self._call(name, data)
+        await self._stay()
         try:
-            inner = self.name if self._dispatch.stateful else ""
-            return await self._dispatch._send(slot, "call", name, inner, data)
+            return await self._call(name, data)
         except ReplicaDied:
-            if self._dispatch.stateful or not self._dispatch.endpoints[name].idempotent:
+            if not self._dispatch.endpoints[name].idempotent or self._dispatch.closed:
                 raise
-        finally:
-            slot.in_flight -= 1
-        await self._move()
-        return await self._dispatch._send(self._slot, "call", name, "", data)
+            self._dispatch.retried += 1
+        await self._stay()
+        return await self._call(name, data)
 
-    async def _move(self) -> None:
-        other = await self._dispatch.open_session()
-        self.left()
-        self._slot, self._handle = other._slot, other._handle
+    async def _call(self, name: str, data: bytes) -> bytes:
+        slot, dispatch = self._slot, self._dispatch
+        slot.in_flight += 1
+        inner = self.name if dispatch.stateful else ""
+        return await dispatch._send(slot, "call", name, inner, data, partial(dispatch._release, slot))
+
+    async def _stay(self) -> None:
+        """Move to another replica if its own has ended; calls that come meanwhile wait for it."""
+        async with self._moving:
+            if not self._lives:
+                other = await self._dispatch.open_session()
+                self.left()
+                self._slot, self._handle = other._slot, other._handle
 
     def left(self) -> None:
         """Give up the place at the replica."""
@@ -464,9 +517,20 @@ class ReplicaSession:
         if not self._open:
             return
         self._open = False
+        await asyncio.shield(self._dispatch._background(self._close()))
+
+    async def close_after(self, opening: asyncio.Future[bytes]) -> None:
+        """Close the instance once it is open; its caller was cancelled meanwhile."""
+        await asyncio.wait((opening,))
+        if not opening.cancelled() and opening.exception() is None:
+            await self.aclose()
+        else:
+            self.left()
+
+    async def _close(self) -> None:
         try:
             if self._dispatch.stateful and self._lives:
-                await self._dispatch._send(self._slot, "close", "", self.name, b"")
+                await self._dispatch._send(self._slot, "close", "", self.name, b"", lambda: None)
         finally:
             self.left()
 

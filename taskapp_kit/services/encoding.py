@@ -1,8 +1,8 @@
 """Arguments and results of services as bytes: JSON, with what JSON lacks marked, and no pickle.
 
 None, bool, int, float (also not finite), str, bytes, list, tuple, dict and dataclasses come back as what they were; numbers
-and arrays of numpy become numbers and lists. A dataclass is named by its module, and the reader makes no other object of a
-class; a replica's answer can only name classes that its caller has imported.
+and arrays of numpy become numbers and lists, members of an enumeration their values. A dataclass is named by its module, and
+the reader makes no other object of a class; a replica's answer can only name classes that its caller has imported.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import base64
 import importlib
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 import orjson
@@ -23,12 +24,20 @@ from taskapp_kit.services.class_reference import MAIN, MAIN_OF_REPLICA
 MARK = "\0"
 """The key of a JSON object that stands for something else; its value says for what."""
 MOST_DEEP = 200
+"""Arrays and objects of JSON within each other; orjson writes 254."""
 INT_LIMIT = 2**63
 
 
 def encode(value: Any) -> bytes:
     """Return the value as bytes. Raises BadArgument, naming the place inside the value, for what cannot be sent."""
     return orjson.dumps(_written(value, "", 0))
+
+
+def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """Return `(args, kwargs)` as bytes, as `encode` does; the place in an error is `argument 1`, or the argument's name."""
+    positional = [_written(value, f"argument {number}", 3) for number, value in enumerate(args, 1)]
+    named = {name: _written(value, f"argument {name}", 3) for name, value in kwargs.items()}
+    return orjson.dumps([positional, named])
 
 
 def decode(data: bytes | bytearray | memoryview, *, imports: bool = False) -> Any:
@@ -54,17 +63,23 @@ def _written(value: Any, place: str, depth: int) -> Any:
     if kind is list:
         return [_written(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
     if kind is tuple:
-        return {MARK: "tuple", "items": _written(list(value), place, depth)}
+        return {MARK: "tuple", "items": _written(list(value), place, depth + 1)}
     if kind is dict:
         if all(type(key) is str and key != MARK and key.isascii() for key in value):
             return {key: _written(item, f"{place}.{key}", depth + 1) for key, item in value.items()}
-        return {MARK: "dict", "items": [_written([*pair], place, depth + 1) for pair in value.items()]}
+        return {MARK: "dict", "items": [_written([*pair], place, depth + 3) for pair in value.items()]}
     if kind is bytes:
         return {MARK: "bytes", "base64": base64.b64encode(value).decode()}
     if is_dataclass(kind):
+        if _found(kind.__module__, kind.__qualname__) is not kind:
+            raise BadArgument(
+                f"A {kind.__qualname__} at {place.lstrip('.') or 'the top of a value'} cannot be sent to or from a service: "
+                "the other side has to import its class, and it is not in its module under that name.",
+                hint="Define it at the top of a file.",
+            )
         module = MAIN if kind.__module__ == MAIN_OF_REPLICA else kind.__module__
         members = {
-            each.name: _written(getattr(value, each.name), f"{place}.{each.name}", depth + 1)
+            each.name: _written(getattr(value, each.name), f"{place}.{each.name}", depth + 2)
             for each in fields(kind)
             if each.init
         }
@@ -73,9 +88,12 @@ def _written(value: Any, place: str, depth: int) -> Any:
         return _written(value.tolist(), place, depth)
     if isinstance(value, Mapping):
         return _written(dict(value), place, depth)
-    for plain in (str, int, float):  # subclasses, such as the members of an enumeration
-        if isinstance(value, plain):
-            return _written(plain(value), place, depth)
+    if isinstance(value, Enum):
+        return _written(value.value, place, depth)
+    if isinstance(value, str):
+        return _text(str.__str__(value))
+    if isinstance(value, (int, float)):
+        return _written(int(value) if isinstance(value, int) else float(value), place, depth)
     raise BadArgument(
         f"A {kind.__module__}.{kind.__qualname__} at {place.lstrip('.') or 'the top of a value'} cannot be sent to or from a "
         "service; expected None, bool, int, float, str, bytes, list, tuple, dict or a dataclass of these.",
@@ -112,24 +130,34 @@ def _read(value: Any, imports: bool) -> Any:
     if kind == "float":
         return float(value["value"])
     cls = _dataclass(value["module"], value["name"], imports)
-    return cls(**{name: _read(item, imports) for name, item in value["members"].items()})
+    members = {name: _read(item, imports) for name, item in value["members"].items()}
+    try:
+        return cls(**members)
+    except TypeError as error:
+        raise ServiceError(
+            f"A value of {cls.__name__} was sent, and it cannot be made of its fields {', '.join(members)}: {error}."
+        ) from error
 
 
 def _dataclass(module_name: str, name: str, imports: bool) -> type[Any]:
-    module = sys.modules.get(module_name)
-    if module is None and imports:
+    if imports and module_name not in sys.modules:
         try:
-            module = importlib.import_module(module_name)
+            importlib.import_module(module_name)
         except ImportError as error:
             raise ServiceError(
                 f"A value of {name} was sent, and its module {module_name} cannot be imported."
             ) from error
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    found = _found(module_name, name)
     if not isinstance(found, type) or not is_dataclass(found):
         raise ServiceError(
             f"A value of {name} was sent, and {module_name} has no dataclass of that name here.",
             hint="Define it at the top of a module that both sides import.",
         )
+    return found
+
+
+def _found(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
     return found

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from taskapp_kit.config import child_environment
-from taskapp_kit.errors import CallTimeout, ReplicaDied, ReplicaStartFailed
+from taskapp_kit.errors import BadArgument, CallTimeout, ReplicaDied, ReplicaStartFailed
 from taskapp_kit.rollout.workers.child import ChildProcess
 from taskapp_kit.rollout.workers.job import JobHung, JobLost, JobRaised, Running
-from taskapp_kit.rollout.workers.protocol import MAX_THREADS
+from taskapp_kit.rollout.workers.protocol import MAX_THREADS, BadFrame
 from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaSpec
 from taskapp_kit.system.child_python import python_command
 
@@ -60,10 +62,10 @@ class LocalReplica:
         self._ready = True
 
     async def call(
-        self, operation: Operation, method: str, session: str, data: bytes, seconds: float
+        self, operation: Operation, method: str, session: str, data: bytes, seconds: float, ended: Callable[[], None]
     ) -> tuple[Frame, bytes]:
         """Have the host do it."""
-        return await self._do({"operation": operation, "method": method, "session": session}, data, seconds)
+        return await self._do({"operation": operation, "method": method, "session": session}, data, seconds, ended)
 
     async def end(self) -> None:
         """Close the instances, and end the process."""
@@ -79,30 +81,61 @@ class LocalReplica:
         """Kill the process and its children."""
         self._child.kill("closing", "")
 
-    async def _do(self, frame: Frame, data: bytes, seconds: float) -> tuple[Frame, bytes]:
-        async with self._places:
-            child = self._child
-            if not child.alive:
-                raise ReplicaDied(f"The replica ({self.place}) has ended.")
-            running = Running(
-                frame, data, seconds=seconds, step_seconds=None, grace_seconds=GRACE_SECONDS, on_frame=lambda *_: None
-            )
-            child.begin(running)
-            running.deadline = asyncio.get_running_loop().call_later(seconds, running.stop, "timeout")
-            try:
-                return await asyncio.shield(running.future)
-            except asyncio.CancelledError:
-                # Not `running.stop`: a synchronous method goes on to its end, and its process with the state lives.
-                child.send({"job": running.number, "stop": "cancelled"})
-                running.future.add_done_callback(lambda future: future.cancelled() or future.exception())
-                raise
-            except JobHung as error:
-                child.kill("deadline", f"a call did not end within its {seconds:g} s")
-                raise CallTimeout(f"A call took longer than its {seconds:g} s; its process was killed.") from error
-            except JobRaised as error:  # the host answers failures; only a cancelled call gets here
-                raise CallTimeout(f"A call took longer than its {seconds:g} s; it was cancelled.") from error
-            except JobLost as error:
-                raise ReplicaDied(f"The replica ({self.place}) ended during the call: {error.reason}.") from error
+    async def _do(
+        self, frame: Frame, data: bytes, seconds: float, ended: Callable[[], None] = lambda: None
+    ) -> tuple[Frame, bytes]:
+        try:
+            await self._places.acquire()
+        except BaseException:
+            ended()
+            raise
+
+        def free() -> None:
+            self._places.release()
+            ended()
+
+        child = self._child
+        try:
+            running = self._begun(frame, data, seconds)
+        except BaseException:
+            free()
+            raise
+        running.future.add_done_callback(lambda _: free())
+        try:
+            return await asyncio.shield(running.future)
+        except asyncio.CancelledError:
+            # Not `running.stop`: a synchronous method goes on to its end, and its process with the state lives.
+            child.send({"job": running.number, "stop": "cancelled"})
+            running.future.add_done_callback(partial(self._abandoned_ended, seconds))
+            raise
+        except JobHung as error:
+            self._kill_hung(seconds)
+            raise CallTimeout(f"A call took longer than its {seconds:g} s; its process was killed.") from error
+        except JobRaised as error:  # the host answers failures; only a call that was asked to end gets here
+            raise CallTimeout(f"A call took longer than its {seconds:g} s; it was cancelled.") from error
+        except JobLost as error:
+            raise ReplicaDied(f"The replica ({self.place}) ended during the call: {error.reason}.") from error
+
+    def _begun(self, frame: Frame, data: bytes, seconds: float) -> Running:
+        if not self._child.alive:
+            raise ReplicaDied(f"The replica ({self.place}) has ended.")
+        running = Running(
+            frame, data, seconds=seconds, step_seconds=None, grace_seconds=GRACE_SECONDS, on_frame=lambda *_: None
+        )
+        try:
+            self._child.begin(running)
+        except BadFrame as error:
+            raise BadArgument(f"The arguments of a call cannot be sent: {error}.", hint="Send a file's path.") from None
+        running.deadline = running.loop.call_later(seconds, running.stop, "timeout")
+        return running
+
+    def _abandoned_ended(self, seconds: float, future: asyncio.Future[tuple[Frame, bytes]]) -> None:
+        """Handle the end of a call whose caller was cancelled."""
+        if not future.cancelled() and isinstance(future.exception(), JobHung):
+            self._kill_hung(seconds)
+
+    def _kill_hung(self, seconds: float) -> None:
+        self._child.kill("deadline", f"a call did not end within its {seconds:g} s")
 
     def _gone(self, child: ChildProcess) -> None:
         if self._ready and not self._ending:

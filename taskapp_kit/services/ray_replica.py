@@ -18,7 +18,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, TaskCancelledError
 
-from taskapp_kit.config import disable_ray_usage_statistics
+from taskapp_kit.config import disable_ray_usage_statistics, server_only_names
 from taskapp_kit.errors import CallTimeout, ReplicaDied, ReplicaStartFailed
 from taskapp_kit.services.replica_host import Answer, ReplicaHost
 from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaHandle, ReplicaSpec
@@ -44,7 +44,7 @@ class HostActor:
 
     async def do(self, frame: Frame, data: bytes) -> Answer:
         """Have the host do an operation."""
-        return await asyncio.wrap_future(self._host.submit(frame, data))
+        return await self._host.answer(frame, data)
 
     async def until_end(self) -> None:
         """Return never: a caller that waits gets the error that says how the actor ended."""
@@ -75,7 +75,8 @@ class RayReplica:
     async def start(self) -> None:
         """Create the actor and load the class in it."""
         options = self._spec.options
-        variables = {**options.environment}
+        # a cluster that this process starts inherits its environment, and an actor's variables can only be set
+        variables = {**dict.fromkeys(server_only_names(), ""), **options.environment}
         if not options.with_gpus:
             variables["CUDA_VISIBLE_DEVICES"] = ""
         try:
@@ -110,10 +111,10 @@ class RayReplica:
         self._watch = asyncio.ensure_future(self._until_end(self._actor))
 
     async def call(
-        self, operation: Operation, method: str, session: str, data: bytes, seconds: float
+        self, operation: Operation, method: str, session: str, data: bytes, seconds: float, ended: Callable[[], None]
     ) -> tuple[Frame, bytes]:
         """Have the host do it."""
-        return await self._do({"operation": operation, "method": method, "session": session}, data, seconds)
+        return await self._do({"operation": operation, "method": method, "session": session}, data, seconds, ended)
 
     async def end(self) -> None:
         """Close the instances, and end the actor."""
@@ -131,11 +132,15 @@ class RayReplica:
             with suppress(RayError):
                 ray.kill(self._actor)
 
-    async def _do(self, frame: Frame, data: bytes, seconds: float) -> tuple[Frame, bytes]:
+    async def _do(
+        self, frame: Frame, data: bytes, seconds: float, ended: Callable[[], None] = lambda: None
+    ) -> tuple[Frame, bytes]:
         if self._ended:
+            ended()
             raise ReplicaDied(f"The replica ({self.place}) has ended: {self._ended}.")
         call = self._actor.do.remote(frame, data)
         answer = asyncio.ensure_future(_awaited(call))
+        answer.add_done_callback(lambda _: ended())
         try:
             done, _ = await asyncio.wait((answer,), timeout=seconds)
             if done:

@@ -1,18 +1,18 @@
 """The replica's side of a service: imports the class, has its instances, and calls their methods. The same on each backend.
 
-Asynchronous methods run on an event loop of the replica's own; synchronous ones in a thread of their instance. A call's
-failure is part of its answer: only the process's end is a failure of the replica.
+Asynchronous methods run on the replica's event loop; synchronous ones in a thread of their instance. A call's failure is part
+of its answer: only the process's end is a failure of the replica.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from taskapp_kit.errors import ServiceError
 from taskapp_kit.services.class_reference import ClassReference
@@ -20,6 +20,10 @@ from taskapp_kit.services.encoding import decode, encode
 from taskapp_kit.services.replicas import Frame, Operation
 
 Answer = tuple[Frame, bytes]
+Result = TypeVar("Result")
+
+TEXT_LENGTH = 16_000
+"""Of an exception's text and of its traceback, at most."""
 
 
 class HostedInstance:
@@ -46,7 +50,7 @@ class HostedInstance:
         async with self._places:
             if inspect.iscoroutinefunction(function):
                 return encode(await function(*args, **kwargs))
-            return encode(await self._in_thread(lambda: function(*args, **kwargs)))
+            return await self._in_thread(lambda: encode(function(*args, **kwargs)))
 
     async def close(self) -> None:
         """Call its `close`, if it has one, and end the thread."""
@@ -59,38 +63,54 @@ class HostedInstance:
         finally:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        """Return its result. Once it has begun, cancelling waits for its end: a thread cannot be stopped."""
+
+        def outcome() -> tuple[Result, None] | tuple[None, BaseException]:
+            try:
+                return work(), None
+            except BaseException as error:  # a future cannot hold StopIteration
+                return None, error
+
+        running = self._thread.submit(outcome)
+        ended = asyncio.wrap_future(running)
+        try:
+            found = await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            running.cancel()
+            while not ended.done():  # its call has not ended before, however often it is cancelled
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((ended,))
+            raise
+        if found[1] is not None:
+            raise found[1]
+        return found[0]
 
 
 class ReplicaHost:
-    """The instances of one replica: one, or one for each session of a stateful class."""
+    """The instances of one replica: one, or one for each session of a stateful class. Use it on one event loop."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
         self._cls: type[Any] = object
         self._arguments = b""
         self._concurrent_calls = 1
         self._instances: dict[str, HostedInstance] = {}
-        threading.Thread(target=self._loop.run_forever, name="endpoints", daemon=True).start()
 
-    def submit(self, frame: Frame, data: bytes) -> Future[Answer]:
-        """Begin an operation; return the future of its answer. Cancelling it cancels an asynchronous method.
+    async def answer(self, frame: Frame, data: bytes) -> Answer:
+        """Do an operation; return its result, or the failure. Cancelling it cancels an asynchronous method.
 
         frame: `operation`, with `method` and `session` ("" for the only instance); for `load` that of `ReplicaSpec`, and
         data are the encoded arguments.
         """
-        return asyncio.run_coroutine_threadsafe(self._answer(frame, data), self._loop)
-
-    async def _answer(self, frame: Frame, data: bytes) -> Answer:
         try:
             return {}, await self._result(frame["operation"], frame, data)
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return failure(error), b""  # the method's own
         except BaseException as error:  # SystemExit of a method is a failure of the call, too
-            lines = traceback.format_exception(error)
-            raised = {"type": type(error).__qualname__, "text": str(error), "traceback": "".join(lines)}
-            return {"raised": raised}, b""
+            return failure(error), b""
 
     async def _result(self, operation: Operation, frame: Frame, data: bytes) -> bytes:
         match operation:
@@ -128,3 +148,19 @@ class ReplicaHost:
         if instance is None:
             raise ServiceError(f"The replica has no session {session!r}: it was closed.")
         return instance
+
+
+def failure(error: BaseException) -> Frame:
+    """Return the answer that an exception makes. Its own `__str__` may fail."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be read)"
+    lines = traceback.format_exception(error)
+    return {
+        "raised": {
+            "type": type(error).__qualname__,
+            "text": text[:TEXT_LENGTH],
+            "traceback": "".join(lines)[-TEXT_LENGTH:],
+        }
+    }

@@ -44,11 +44,13 @@ class ReplicaHandle(Protocol):
         ...
 
     async def call(
-        self, operation: Operation, method: str, session: str, data: bytes, seconds: float
+        self, operation: Operation, method: str, session: str, data: bytes, seconds: float, ended: Callable[[], None]
     ) -> tuple[Frame, bytes]:
         """Have the host do it; return its answer, `{}` and an encoded result, or `{"raised": …}`.
 
-        Raises ReplicaDied; CallTimeout after `seconds`: an asynchronous method was cancelled then, or the process has ended.
+        ended: called once when the host is done with it, which is after the return where the caller was cancelled: a
+        synchronous method goes on. Raises ReplicaDied; CallTimeout after `seconds`: an asynchronous method was cancelled
+        then, or the process has ended.
         """
         ...
 

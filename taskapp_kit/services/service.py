@@ -12,7 +12,7 @@ from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BadArgument, ServiceError, Unavailable, closest
 from taskapp_kit.services.class_reference import ClassReference
 from taskapp_kit.services.dispatcher import Dispatcher, ReplicaSession, ServiceStats
-from taskapp_kit.services.encoding import decode, encode
+from taskapp_kit.services.encoding import decode, encode_arguments
 from taskapp_kit.services.endpoints import endpoints_of
 from taskapp_kit.services.local_replica import LocalReplica, gpu_count
 from taskapp_kit.services.loop import on_services_loop, wait_on_services_loop
@@ -39,12 +39,12 @@ class ServiceEndpoint:
         called once more before); CallTimeout; Saturated when no replica was free in time; ReplicaStartFailed;
         BadArgument for arguments that cannot be sent.
         """
-        data = encode((args, kwargs))
+        data = encode_arguments(args, kwargs)
         return decode(await on_services_loop(self._dispatch.route(self.name, data, self._session)))
 
     def route_sync(self, *args: Any, **kwargs: Any) -> Any:
         """`route` for a thread that runs no event loop."""
-        data = encode((args, kwargs))
+        data = encode_arguments(args, kwargs)
         return decode(wait_on_services_loop(self._dispatch.route(self.name, data, self._session)))
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
@@ -52,7 +52,7 @@ class ServiceEndpoint:
 
         Raises the first failure when no replica returned.
         """
-        data = encode((args, kwargs))
+        data = encode_arguments(args, kwargs)
         found = await on_services_loop(self._dispatch.fanout(self.name, data, self._session))
         return [None if result is None else decode(result) for result in found]
 
@@ -107,7 +107,7 @@ class ServiceHandle:
         if options.with_gpus and backend == "local" and not gpu_count():
             log.warning("%s was asked to use GPUs, and this machine has none: it uses the CPU", cls.__name__)
         spec = ReplicaSpec(
-            ClassReference.of(cls), encode((args, dict(kwargs or {}))), stateful, replace(options, backend=backend)
+            ClassReference.of(cls), encode_arguments(args, kwargs or {}), stateful, replace(options, backend=backend)
         )
         self._dispatch = Dispatcher(cls.__name__, backend, spec, endpoints, _maker(backend, spec))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox.boxes import LEVELS
+from tests.sandbox.boxes import LEVELS, WarmLevel
 
 NONE = pytest.param(0, marks=pytest.mark.skip("needs bubblewrap (Debian: apt-get install bubblewrap), or root"))
 
@@ -31,7 +31,10 @@ def boxes_of_others_are_elsewhere() -> Iterator[None]:
     shutil.rmtree(place, ignore_errors=True)
 
 
-@pytest.fixture(params=LEVELS or [NONE], ids=lambda level: f"level{level}")
+@pytest.fixture(
+    params=[*LEVELS, *map(WarmLevel, LEVELS)] or [NONE],
+    ids=lambda level: f"level{level}{'-warm' * isinstance(level, WarmLevel)}",
+)
 def level(request: pytest.FixtureRequest) -> int:
-    """Each level that confines untrusted code on this machine."""
-    return int(request.param)
+    """Each level that confines untrusted code on this machine, in boxes that are started early, too."""
+    return request.param  # type: ignore[no-any-return]

@@ -35,6 +35,8 @@ from tests.services.backends import BACKENDS
 
 pytestmark = pytest.mark.anyio
 
+ROOT = Path(__file__).resolve().parents[2]
+
 WALK = """
 app = TaskApp("walk", version="1.0.0", reward=Blend(env=1.0, event=0.5, outcome=2.0))
 
@@ -114,11 +116,18 @@ async def driven(session: Any, rollout: Rollout, **env: Any) -> list[Environment
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["examples/adder.py", "crafter", "math"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "examples/adder.py",
+        pytest.param("crafter", marks=pytest.mark.exhaustive),
+        pytest.param("math", marks=pytest.mark.exhaustive),
+    ],
+)
 async def test_the_same_seed_and_actions_are_the_same_episode_as_rollout(name: str, backend: str) -> None:
     if lacks := missing_packages(name):
         pytest.skip(f"needs {', '.join(lacks)}: pip install 'taskapp-kit[{name}]'")
-    app = find_app(name)
+    app = find_app(str(ROOT / name) if name.endswith(".py") else name)
     rollouts = [(seed, await random_rollout(app, seed=seed)) for seed in (3, 4)]
     async with app.as_service(backend=backend) as service:
         for seed, rollout in rollouts:

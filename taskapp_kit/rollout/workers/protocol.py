@@ -55,7 +55,7 @@ _LENIENT = 0x8000_0000
 """Set in json_bytes: encoded by the standard library, which allows integers of any size and lone surrogates."""
 _BATCH_BYTES = 32 * 1024
 _BATCH_SECONDS = 0.005
-_LAST_SECONDS = 1.0
+LAST_SECONDS = 1.0
 """How long jobs may take to end once the parent is gone."""
 
 
@@ -310,6 +310,20 @@ def serve_jobs(fd: int, load: Callable[[], Handler], threads: int = JOBS_AT_ONCE
     parent and SystemExit ends the process. Heavy imports belong there: before this call the process can outlive a parent
     that is killed. threads: jobs at once. Call it in the main thread.
     """
+    sock, cells = parent_socket(fd)
+    out = _FrameWriter(sock)
+    try:
+        handler = load()
+    except BaseException as error:
+        traceback.print_exc()
+        out.put(encode({"failed": _sentence(error)}), urgent=True)
+        raise SystemExit(1) from None
+    out.put(encode({"ready": min(threads, MAX_THREADS)}), urgent=True)
+    _Dispatcher(sock, out, handler, cells).serve()
+
+
+def parent_socket(fd: int) -> tuple[socket.socket, memoryview]:
+    """Return the socket `fd` to the parent and the cells of the steps, with this process bound to the parent's life."""
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
     _die_with_parent(sock)
@@ -321,15 +335,7 @@ def serve_jobs(fd: int, load: Callable[[], Handler], threads: int = JOBS_AT_ONCE
     _, (shared,), _, _ = socket.recv_fds(sock, 1, 1)
     cells = memoryview(mmap.mmap(shared, MAX_THREADS * CELL_BYTES)).cast("q")
     os.close(shared)
-    out = _FrameWriter(sock)
-    try:
-        handler = load()
-    except BaseException as error:
-        traceback.print_exc()
-        out.put(encode({"failed": _sentence(error)}), urgent=True)
-        raise SystemExit(1) from None
-    out.put(encode({"ready": min(threads, MAX_THREADS)}), urgent=True)
-    _Dispatcher(sock, out, handler, cells).serve()
+    return sock, cells
 
 
 class _Dispatcher:
@@ -384,7 +390,7 @@ class _Dispatcher:
         """Stop the jobs after the parent has gone or has finished; they have a moment to close what they opened."""
         for job in list(self._jobs.values()):
             job._take({"stop": "cancelled"})
-        until = time.monotonic() + _LAST_SECONDS
+        until = time.monotonic() + LAST_SECONDS
         while self._jobs and time.monotonic() < until:
             time.sleep(0.01)
         if self._jobs:  # a stuck thread would prevent the interpreter from exiting

@@ -1,0 +1,196 @@
+"""Python programs in a sandbox as a service: `SandboxedPythonCoder`, and `PythonWorkspace`, whose sessions have files."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskapp_kit.errors import BadArgument, SandboxError
+from taskapp_kit.sandbox import RunResult, Sandbox, SandboxLimits
+from taskapp_kit.sandbox import remote as remote_boxes
+from taskapp_kit.services.actor import Actor
+from taskapp_kit.services.endpoints import endpoint
+
+ARTEFACT_BYTES = 2**20
+"""Of one file that a program left and that is returned, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How a program ended.
+
+    stderr: as `execute` returns it. exit_code: None when a signal ended it; then `signal` is its number. killed_for: the limit
+    for which it was killed, None when it ended by itself. seconds: of wall time; cpu_seconds: of all its processes. files:
+    names of the files in its working directory. artefacts: contents of those that were asked for; problems: why one of these
+    is not there. level: of the sandbox.
+    """
+
+    stdout: str
+    stderr: str
+    exit_code: int | None
+    signal: int | None
+    killed_for: str | None
+    seconds: float
+    cpu_seconds: float
+    level: int
+    files: list[str] = field(default_factory=list)
+    artefacts: dict[str, bytes] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself, with exit code 0."""
+        return self.exit_code == 0 and self.killed_for is None
+
+
+class SandboxedPythonCoder(Actor):
+    """Runs Python programs that nobody has read: `SandboxedPythonCoder.options(num_replicas=16).as_service()`.
+
+        stdout, stderr = await coder.execute.route("print(6 * 7)")
+
+    Each program has an empty working directory, no network, and the limits of a sandbox (docs/sandbox.md). limits: of each
+    program. level: of the sandbox, None for the strongest that works here; allow_weak as of `Sandbox`. warm: start the next
+    interpreter before its program comes.
+
+    A replica runs one program at a time, in a box of its own. Where this machine cannot confine programs the service does not
+    start. `PythonWorkspace` keeps files between the programs of a session.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: SandboxLimits | None = None,
+        level: int | None = None,
+        allow_weak: bool | None = None,
+        warm: bool = True,
+    ) -> None:
+        self._limits = limits or SandboxLimits()
+        self._options: dict[str, Any] = {"level": level, "allow_weak": allow_weak, "warm": warm}
+        self._box = self._opened()
+
+    @endpoint(idempotent=True)
+    async def execute(self, code: Any) -> tuple[str, str]:
+        """Run a program; return what it wrote to standard output and to standard error.
+
+        code: Python source, or an object whose `text` it is, such as a policy's `Response`. Standard error says, as its last
+        line, why a program was killed, or that a signal or `exit(1)` ended it: it is empty only for a program that ended well
+        and wrote nothing there, which an empty program does, too. Raises SandboxError if the program could not be started.
+        """
+        ran = await self._ran(code, "", {})
+        await self._cleared()
+        return ran.stdout, _standard_error(ran, self._limits)
+
+    @endpoint(idempotent=True)
+    async def run(
+        self,
+        code: Any,
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        artefacts: Sequence[str] = (),
+    ) -> Execution:
+        """Run a program; return everything about its end.
+
+        files: written to its working directory before. artefacts: names of files to return, of at most 1 MiB each.
+        Raises SandboxError if the program could not be started, or a file not written.
+        """
+        ran = await self._ran(code, stdin, files or {})
+        found, problems = await self._read(artefacts)
+        names = await self._names()
+        await self._cleared()
+        return Execution(
+            stdout=ran.stdout,
+            stderr=_standard_error(ran, self._limits),
+            exit_code=ran.exit_code,
+            signal=ran.signal,
+            killed_for=ran.killed_for,
+            seconds=ran.wall_seconds,
+            cpu_seconds=ran.cpu_seconds,
+            level=ran.level,
+            files=names,
+            artefacts=found,
+            problems=problems,
+        )
+
+    def close(self) -> None:
+        """Kill what runs, and remove the box."""
+        self._box.close()
+
+    def _opened(self) -> Sandbox:
+        box = Sandbox(limits=self._limits, **self._options)
+        box.__enter__()
+        return box
+
+    async def _ran(self, code: Any, stdin: str, files: Mapping[str, str | bytes]) -> RunResult:
+        source = getattr(code, "text", code)
+        if not isinstance(source, str):
+            raise BadArgument(f"The program is a {type(code).__name__}; expected Python source as text.")
+        for name, data in files.items():
+            await self._box.write(name, data)
+        return await self._box.run(source, stdin=stdin.encode("utf-8", "surrogatepass"))
+
+    async def _names(self) -> list[str]:
+        try:
+            return await self._box.list()
+        except SandboxError:  # more files than are listed: the limit of the next run
+            return []
+
+    async def _read(self, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, str]]:
+        found: dict[str, bytes] = {}
+        problems: dict[str, str] = {}
+        for name in names:
+            try:
+                found[name] = await self._box.read(name, max_bytes=ARTEFACT_BYTES)
+            except FileNotFoundError:
+                problems[name] = "there is no such file"
+            except SandboxError as error:
+                problems[name] = str(error)
+        return found, problems
+
+    async def _cleared(self) -> None:
+        """Leave nothing of the program to the next one."""
+        if self._box.level == remote_boxes.LEVEL:  # another machine, which cannot be emptied
+            self._box.close()
+            self._box = self._opened()
+        else:
+            await self._box.clear()
+
+
+class PythonWorkspace(SandboxedPythonCoder, stateful=True):
+    """A `SandboxedPythonCoder` whose files stay: each session has a box of its own, until the session ends.
+
+        async with PythonWorkspace.options(num_replicas=4).as_service() as workspaces:
+            async with workspaces.session() as session:
+                await session.execute.route("open('notes.txt', 'w').write('1')")
+                stdout, stderr = await session.execute.route("print(open('notes.txt').read())")
+
+    Files are all that stays: each program is a new process, without the variables and modules of those before.
+    """
+
+    async def _cleared(self) -> None:
+        """Leave the files where they are."""
+
+
+_KILLED = {
+    "wall": "it ran longer than {limits.wall_seconds:g} s",
+    "cpu": "it used more than {limits.cpu_seconds:g} s of processor time",
+    "memory": "it used more than {limits.memory_bytes} bytes of memory",
+    "disk": "it wrote more than {limits.file_bytes} bytes or {limits.files} files",
+    "output": "it wrote more than {limits.flood_bytes} bytes of output",
+    "cancelled": "it was cancelled",
+}
+
+
+def _standard_error(ran: RunResult, limits: SandboxLimits) -> str:
+    """What it wrote to standard error, and why it did not end well where that does not say so."""
+    if ran.killed_for is not None:
+        why = f"killed: {_KILLED[ran.killed_for].format(limits=limits)}"
+    elif ran.signal is not None:
+        why = f"ended by {signal.Signals(ran.signal).name}"
+    elif ran.exit_code and not ran.stderr.strip():
+        why = f"ended with exit status {ran.exit_code}"
+    else:
+        return ran.stderr
+    return f"{ran.stderr}{'' if not ran.stderr or ran.stderr.endswith(chr(10)) else chr(10)}{why}\n"

@@ -1,0 +1,123 @@
+"""`SandboxedPythonCoder` and `PythonWorkspace`: programs and their verdicts, alone and as services."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from taskapp_kit.errors import EndpointRaised, ReplicaStartFailed
+from taskapp_kit.sandbox import SandboxLimits
+from taskapp_kit.services import PythonWorkspace, SandboxedPythonCoder
+from tests.sandbox.boxes import LEVELS, SMALL
+from tests.services.backends import BACKENDS
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(not LEVELS, reason="no level confines untrusted code here")]
+both = pytest.mark.parametrize("backend", BACKENDS)
+LIMITS = SandboxLimits(
+    wall_seconds=3,
+    cpu_seconds=2,
+    memory_bytes=SMALL.memory_bytes,
+    processes=16,
+    file_bytes=2**20,
+    files=50,
+    flood_bytes=2**20,
+)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Answer:
+    text: str
+
+
+@both
+async def test_programs_have_outputs_and_reasons(backend: Any) -> None:
+    coder = SandboxedPythonCoder.options(procs=1, with_gpus=False, num_replicas=2, backend=backend).as_service(
+        limits=LIMITS
+    )
+    async with coder:
+        stdout, stderr = await coder.execute.route("print(6 * 7)")
+        assert (stdout, stderr) == ("42\n", "")
+        assert await coder.execute.route("") == ("", "")  # what the guide's reward pays 1.0 for
+        ends = await asyncio.gather(
+            coder.execute.route("raise ValueError('no')"),
+            coder.execute.route("import time; time.sleep(60)"),
+            coder.execute.route("while True: pass"),
+            coder.execute.route("import os; os.abort()"),
+            coder.execute.route("raise SystemExit(3)"),
+            coder.execute.route("x = bytearray(10**9)"),
+            coder.execute.route("while True: print('x' * 10**5)"),
+            coder.execute.route("import socket; socket.create_connection(('192.0.2.1', 80), 1)"),
+        )
+        reasons = [error.strip().splitlines()[-1] for _, error in ends]
+        for reason, said in zip(
+            reasons,
+            ("ValueError: no", "3 s", "killed", "SIGABRT", "status 3", "MemoryError", "output", "Error"),
+            strict=True,
+        ):
+            assert said in reason, reasons
+
+
+@pytest.mark.process
+async def test_a_program_leaves_nothing_to_the_next() -> None:
+    coder = SandboxedPythonCoder(limits=LIMITS)
+    try:
+        assert (await coder.execute("open('left', 'w').write('1'); open('/tmp/left', 'w').write('1')"))[1] == ""
+        stdout, _ = await coder.execute("import os; print(os.listdir('.'), os.listdir('/tmp'))")
+        assert stdout == "[] []\n"
+        stdout, _ = await coder.execute(Answer("print('from an answer')"))
+        assert stdout == "from an answer\n"
+    finally:
+        coder.close()
+
+
+@pytest.mark.process
+async def test_the_whole_of_a_run_is_returned() -> None:
+    coder = SandboxedPythonCoder(limits=LIMITS)
+    try:
+        ran = await coder.run(
+            "import sys; text = open('in.txt').read() + sys.stdin.read(); open('out.txt', 'w').write(text)",
+            stdin=" and input",
+            files={"in.txt": "a file"},
+            artefacts=["out.txt", "other.txt"],
+        )
+        assert ran.ok
+        assert ran.files == ["in.txt", "out.txt"]
+        assert ran.artefacts == {"out.txt": b"a file and input"}
+        assert list(ran.problems) == ["other.txt"]
+        killed = await coder.run("while True: pass")
+        assert (killed.ok, killed.killed_for in ("cpu", "wall"), killed.exit_code) == (False, True, None)
+    finally:
+        coder.close()
+
+
+@both
+async def test_a_session_of_a_workspace_keeps_its_files(backend: Any) -> None:
+    async with PythonWorkspace.options(num_replicas=2, backend=backend).as_service(limits=LIMITS) as workspaces:
+        async with workspaces.session() as one, workspaces.session() as other:
+            await one.execute.route("open('notes', 'w').write('mine'); x = 1")
+            assert await one.execute.route("print(open('notes').read(), 'x' in globals())") == ("mine False\n", "")
+            _, error = await other.execute.route("open('notes')")
+            assert "FileNotFoundError" in error
+
+
+@pytest.mark.process
+async def test_a_service_that_cannot_confine_programs_does_not_start() -> None:
+    with pytest.raises(ReplicaStartFailed) as raised:
+        await SandboxedPythonCoder.as_service(level=1, allow_weak=False).start()
+    assert "SandboxTooWeak" in raised.value.message
+
+
+@pytest.mark.process
+async def test_what_is_no_program_is_refused() -> None:
+    async with SandboxedPythonCoder.as_service(limits=LIMITS) as coder:
+        with pytest.raises(EndpointRaised) as raised:
+            await coder.execute.route(3)
+        assert raised.value.error_type == "BadArgument"

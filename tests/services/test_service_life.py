@@ -1,0 +1,153 @@
+"""Services: what races with an end, a restart, a cancelled caller; the same on both backends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.declare.discovery import load_file
+from taskapp_kit.errors import BadArgument, CallTimeout, EndpointRaised, ServiceError
+from taskapp_kit.services import Actor
+from tests.services.backends import BACKENDS
+from tests.waiting import until_async
+
+actors = load_file(Path(__file__).with_name("life_actors.py"))
+Slow, Versioned, Opened = actors.Slow, actors.Versioned, actors.Opened
+
+pytestmark = pytest.mark.anyio
+both = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def of(cls: type[Actor], backend: Any, replicas: int = 1, **options: Any) -> Any:
+    return cls.options(num_replicas=replicas, backend=backend, **options)
+
+
+@both
+async def test_a_synchronous_call_whose_caller_left_keeps_its_place(backend: Any, tmp_path: Path) -> None:
+    mark = tmp_path / "done"
+    async with of(Slow, backend, 2).as_service() as service:
+        pids = set(await service.pid.fanout())
+        left = asyncio.create_task(service.block.route(2.0, str(mark)))
+        await until_async(lambda: service.stats().calls == 3)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        others = {await service.pid.route() for _ in range(4)}
+        assert len(others) == 1  # none waits behind it
+        assert sum(each.in_flight for each in service.stats().replicas) == 1
+        await until_async(mark.exists)
+        await until_async(lambda: not any(each.in_flight for each in service.stats().replicas))
+        assert set(await service.pid.fanout()) == pids
+
+
+@both
+async def test_a_call_that_does_not_end_has_its_process_killed(backend: Any) -> None:
+    async with of(Slow, backend, call_seconds=0.5).as_service() as service:
+        first = await service.pid.route()
+        for method in (service.block, service.stubborn):
+            with pytest.raises(CallTimeout):
+                await method.route(60.0)
+        assert await service.pid.route() != first
+
+
+@pytest.mark.process
+async def test_so_has_one_whose_caller_left() -> None:
+    async with of(Slow, "local", call_seconds=0.5).as_service() as service:
+        first = await service.pid.route()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(service.block.route(60.0), 0.1)
+        assert await service.pid.route() != first
+
+
+@both
+async def test_odd_exceptions_are_answers(backend: Any) -> None:
+    async with of(Slow, backend).as_service() as service:
+        pid = await service.pid.route()
+        for method, kinds in (
+            (service.stop_iteration, {"RuntimeError", "StopIteration"}),
+            (service.cancel_itself, {"CancelledError"}),
+            (service.unspeakable, {"Unspeakable"}),
+        ):
+            with pytest.raises(EndpointRaised) as raised:
+                await method.route()
+            assert raised.value.error_type in kinds
+        assert await service.pid.route() == pid
+
+
+@both
+async def test_a_fanout_of_state_that_all_refuse_is_taken_back(backend: Any) -> None:
+    async with of(Versioned, backend, 2).as_service() as service:
+        assert await service.update.fanout(1) == [1, 1]
+        pids = await service.pid.fanout()
+        with pytest.raises(EndpointRaised):
+            await service.update.fanout(-1)
+        assert await service.pid.fanout() == pids
+        os.kill(pids[0], signal.SIGKILL)
+        await until_async(lambda: service.stats().ready == 2 and sum(r.restarts for r in service.stats().replicas) == 1)
+        assert await service.current.fanout() == [1, 1]
+
+
+@both
+async def test_a_replica_that_dies_while_it_gets_its_state_is_started_once_more(backend: Any, tmp_path: Path) -> None:
+    mark = tmp_path / "dies"
+    async with of(Versioned, backend, 1).as_service() as service:
+        assert await service.update.fanout(3, str(mark)) == [3]
+        mark.touch()
+        os.kill(await service.pid.route(), signal.SIGKILL)
+        await until_async(lambda: not mark.exists())
+        assert await service.current.route() == 3
+        pid = await service.pid.route()
+        await asyncio.sleep(0.5)  # a second process would have taken its place by now
+        assert await service.pid.route() == pid
+        assert [each.restarts for each in service.stats().replicas] == [1]
+
+
+@both
+async def test_a_session_whose_opening_is_cancelled_is_closed(backend: Any, tmp_path: Path) -> None:
+    mark = tmp_path / "session"
+    async with of(Opened, backend).as_service(0.5, str(mark)) as service:
+
+        async def use() -> None:
+            async with service.session():
+                pass
+
+        opening = asyncio.create_task(use())
+        await until_async(lambda: service.stats().calls == 1)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await until_async(mark.with_suffix(".closed").exists)
+        await until_async(lambda: service.stats().replicas[0].sessions == 0)
+        async with service.session() as session:
+            assert await session.hello.route() == "hello"
+
+
+@both
+async def test_those_that_wait_for_the_start_of_a_service_get_an_error_when_it_is_closed(backend: Any) -> None:
+    service = of(Slow, backend).as_service()
+    waiting = [asyncio.create_task(service.pid.route()) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    await service.aclose()
+    for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(outcome, ServiceError), outcome
+
+
+@pytest.mark.process
+async def test_what_is_too_large_is_refused_by_name() -> None:
+    async with of(Slow, "local").as_service() as service:
+        with pytest.raises(EndpointRaised, match="bytes"):
+            await service.echo_bytes.route(200 * 1024 * 1024)  # a third more in base64
+        with pytest.raises(BadArgument, match="cannot be sent"):
+            await service.block.route(bytes(200 * 1024 * 1024))
+        assert await service.echo_bytes.route(3) == bytes(3)
