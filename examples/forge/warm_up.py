@@ -25,7 +25,7 @@ async def with_rollouts() -> None:
     """The guide's function; once its warm-up fills the buffer, rollouts go on as in asynchronous_rl.py."""
 
     async def rollouts() -> None:
-        while await replay_buffer.size.route() < BATCH:
+        while (await replay_buffer.counts.route()).added < BATCH:
             await asyncio.sleep(0.1)
         await asyncio.gather(*(continuous_rollouts() for _ in range(ROLLOUT_LOOPS)))
 
