@@ -1,0 +1,97 @@
+"""The configuration that the scripts of this folder share: a task that the model `tiny` learns on a laptop's CPU.
+
+Each script has a block of TorchForge's guide to RL workflows, and what it takes for granted comes from here. A service starts
+when it is first called, and ends with the program. TASKAPP_SERVICES_BACKEND=ray runs all of them on Ray.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.services import RewardActor
+from taskapp_kit.train.workflow import DataLoader, Policy, ReplayBuffer, Trainer, evaluate
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "rl"))
+from keys import COMBINATIONS, KEYS
+
+SYSTEM = "Which key?"
+ROWS = [(f"The {thing} is {state}.", KEYS[thing]) for thing, state in COMBINATIONS]
+"""(prompt, target). Each thing has its key, whatever its state: by chance 1 of 8 answers is right."""
+TRAIN, HELD_OUT = ROWS[:72], ROWS[72:]
+BATCH = 64
+MODEL = {"max_tokens": 4, "system": SYSTEM}
+LEARNING = {"learning_rate": 5e-4, "beta": 0.03}
+
+
+def right_key(prompt: str, response: str, target: str) -> float:
+    """The reward: whether the answer is the key."""
+    return float(response.strip() == target)
+
+
+dataloader = DataLoader.as_service(TRAIN)
+eval_dataloader = DataLoader.as_service(HELD_OUT)
+policy = Policy.as_service("tiny", **MODEL)
+reward = RewardActor.as_service(right_key)
+replay_buffer = ReplayBuffer.as_service(BATCH)
+trainer = Trainer.as_service("tiny", **LEARNING)
+
+
+def arguments(updates: int) -> argparse.Namespace:
+    """The script's arguments. updates: after how many the guide's endless loops are ended, by default."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--updates", type=int, default=updates, help="of the weights (%(default)s)")
+    return parser.parse_args()
+
+
+async def held_out(of: Any = policy, rows: Any = HELD_OUT) -> float:
+    """The share of prompts that no training row has whose most probable answer is right."""
+    return await evaluate(of, rows=rows, reward=reward)
+
+
+async def learned(
+    loop: Coroutine[Any, Any, Any], updates: int, every: int = 12, trainer: Any = trainer, rows: Any = HELD_OUT
+) -> list[float]:
+    """Run a loop of the guide, which has no end, until the trainer has made so many updates; return the held-out rewards."""
+    before = await held_out(rows=rows)
+    await trainer.start()
+    print(f"held out, before: {before:.3f}", flush=True)
+    curve, began, cpu = [before], time.perf_counter(), _cpu_seconds()
+    running, done = asyncio.ensure_future(loop), 0
+    while not running.done() and done < updates:
+        await asyncio.wait((running,), timeout=0.5)
+        metrics = await trainer.metrics.route()
+        done = metrics.version if metrics else 0
+        if done >= every * len(curve):
+            curve.append(await held_out(rows=rows))
+            print(f"held out, after {done} updates: {curve[-1]:.3f}", flush=True)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    curve.append(await held_out(rows=rows))
+    print(
+        f"held out, after {done} updates: {curve[-1]:.3f}; {time.perf_counter() - began:.0f} s, "
+        f"{_cpu_seconds() - cpu:.0f} CPU-s",
+        flush=True,
+    )
+    return curve
+
+
+def _cpu_seconds() -> float:
+    """Of this process and, where /proc is, of its children."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    pids = [os.getpid()]
+    for task in Path("/proc/self/task").glob("*/children") if children.exists() else ():
+        pids += map(int, task.read_text().split())
+    seconds = 0.0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError):
+            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            seconds += (int(words[11]) + int(words[12])) / ticks
+    return seconds

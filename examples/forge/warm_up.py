@@ -1,0 +1,36 @@
+"""Warm-up: episodes are collected before the training begins.
+
+python examples/forge/warm_up.py
+
+The guide's training loop generates no episodes, so here rollouts go on beside it.
+"""
+
+import asyncio
+
+from asynchronous_rl import ROLLOUT_LOOPS, continuous_rollouts, continuous_training
+from configuration import BATCH, arguments, dataloader, learned, policy, replay_buffer, reward
+from episode_generation import generate_episode
+
+
+async def warmup_then_train(warmup_episodes: int):
+    # Collect initial experience
+    for _ in range(warmup_episodes):
+        await generate_episode(dataloader, policy, reward, replay_buffer)
+
+    # Now start training
+    await continuous_training()
+
+
+async def with_rollouts() -> None:
+    """The guide's function; once its warm-up fills the buffer, rollouts go on as in asynchronous_rl.py."""
+
+    async def rollouts() -> None:
+        while (await replay_buffer.counts.route()).added < BATCH:
+            await asyncio.sleep(0.1)
+        await asyncio.gather(*(continuous_rollouts() for _ in range(ROLLOUT_LOOPS)))
+
+    await asyncio.gather(warmup_then_train(BATCH), rollouts())
+
+
+if __name__ == "__main__":
+    asyncio.run(learned(with_rollouts(), arguments(updates=60).updates))
