@@ -100,12 +100,12 @@ async def test_the_whole_of_a_run_is_returned() -> None:
 
 @both
 async def test_a_session_of_a_workspace_keeps_its_files(backend: Any) -> None:
-    async with PythonWorkspace.options(num_replicas=2, backend=backend).as_service(limits=LIMITS) as workspaces:
-        async with workspaces.session() as one, workspaces.session() as other:
-            await one.execute.route("open('notes', 'w').write('mine'); x = 1")
-            assert await one.execute.route("print(open('notes').read(), 'x' in globals())") == ("mine False\n", "")
-            _, error = await other.execute.route("open('notes')")
-            assert "FileNotFoundError" in error
+    made = PythonWorkspace.options(num_replicas=2, backend=backend).as_service(limits=LIMITS)
+    async with made as workspaces, workspaces.session() as one, workspaces.session() as other:
+        await one.execute.route("open('notes', 'w').write('mine'); x = 1")
+        assert await one.execute.route("print(open('notes').read(), 'x' in globals())") == ("mine False\n", "")
+        _, error = await other.execute.route("open('notes')")
+        assert "FileNotFoundError" in error
 
 
 @pytest.mark.process

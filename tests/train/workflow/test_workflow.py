@@ -235,7 +235,7 @@ def test_the_synchronous_loop_of_the_documentation_learns(tmp_path: Path) -> Non
     script = tmp_path / "loop.py"
     text = str(workflow.__doc__)
     script.write_text(textwrap.dedent(text[text.index("    import asyncio") :]))
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=800)
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=800, check=False)
     assert ended.returncode == 0, ended.stderr
     before, after = map(float, re.findall(r"^[\d.]+$", ended.stdout, re.MULTILINE))
     assert before <= 0.4 and after >= 0.9
