@@ -149,28 +149,39 @@ class Sandbox:
         self.close()
 
     async def run(
-        self, program: str | Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits | None = None
+        self,
+        program: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        limits: SandboxLimits | None = None,
+        clear_follows: bool = False,
     ) -> RunResult:
         """Runs a program and waits for its end, or kills it when a limit is reached. Cancelling kills it at once.
 
         program: Python source, or a command as a sequence of words; a first word `python` is the box's own interpreter.
         It runs in the box's working directory, where Python also finds modules.
+        clear_follows: the caller calls `clear` next, which then starts the interpreter of a warm box's next program.
 
         Raises SandboxError when the program could not be started confined, and while another one runs.
         """
         stop = Stop()
         try:
-            return await _in_thread(lambda: self._run(program, stdin, limits, stop), stop.stop)
+            return await _in_thread(lambda: self._run(program, stdin, limits, stop, clear_follows), stop.stop)
         finally:
             stop.close()
 
     def run_sync(
-        self, program: str | Sequence[str], *, stdin: bytes = b"", limits: SandboxLimits | None = None
+        self,
+        program: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        limits: SandboxLimits | None = None,
+        clear_follows: bool = False,
     ) -> RunResult:
         """`run` for synchronous code. The calling thread must not be an event loop's."""
         stop = Stop()
         try:
-            return self._run(program, stdin, limits, stop)
+            return self._run(program, stdin, limits, stop, clear_follows)
         finally:
             stop.close()
 
@@ -211,7 +222,11 @@ class Sandbox:
         if not self._busy.acquire(blocking=False):
             raise SandboxError("This box runs a program.", hint="Wait for it.")
         try:
+            if self._early is not None:  # its start passes through the folder
+                self._early.drop()
             folder.clear(place)
+            if self._early is not None:
+                self._early.begin()
         except OSError as error:
             raise SandboxError(f"A box could not be emptied: {error.strerror or error}.") from error
         finally:
@@ -259,7 +274,14 @@ class Sandbox:
             raise SandboxError("This box is not open.", hint="Use it inside `async with Sandbox() as box:`.")
         return folder
 
-    def _run(self, program: str | Sequence[str], stdin: bytes, limits: SandboxLimits | None, stop: Stop) -> RunResult:
+    def _run(
+        self,
+        program: str | Sequence[str],
+        stdin: bytes,
+        limits: SandboxLimits | None,
+        stop: Stop,
+        clear_follows: bool,
+    ) -> RunResult:
         limits = limits or self.limits
         argv = None if isinstance(program, str) else [*program]
         if argv is not None and (not argv or not all(isinstance(word, str) and "\0" not in word for word in argv)):
@@ -276,7 +298,7 @@ class Sandbox:
                 return self._started(program, argv, folder, limits, stdin).result(stop)
             finally:
                 folder.clear_temporary()
-                if self._early is not None and self._folder is not None:
+                if self._early is not None and self._folder is not None and not clear_follows:
                     self._early.begin()
         except OSError as error:
             raise SandboxError(f"A box could not run a program: {error.strerror or error}.") from error

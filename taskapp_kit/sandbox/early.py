@@ -45,17 +45,24 @@ class EarlyStart:
 
     def take(self, limits: SandboxLimits) -> Run | None:
         """Return the one that waits at its program, when it does; None without one, or for other limits."""
-        if self._ready is not None:
-            self._ready.wait()
-            self._ready = None
+        self._settle()
         if limits != self._limits:
-            self.drop()
+            self._drop()
             return None
         run, self._run = self._run, None
         return run
 
     def drop(self) -> None:
-        """End the one that waits."""
+        """End the one that waits, or is being started."""
+        self._settle()
+        self._drop()
+
+    def _settle(self) -> None:
+        if self._ready is not None:
+            self._ready.wait()
+            self._ready = None
+
+    def _drop(self) -> None:
         run, self._run = self._run, None
         if run is not None:
             with contextlib.suppress(TaskappError):  # it could not be confined, and has run nothing
@@ -63,8 +70,6 @@ class EarlyStart:
 
     def close(self) -> None:
         """End it, and the thread."""
-        if self._ready is not None:
-            self._ready.wait()
         self.drop()
         self._orders.put(None)
         self._thread.join()
@@ -74,7 +79,7 @@ class EarlyStart:
             try:
                 self._start()
             except (TaskappError, OSError):  # the run itself is started as usual, and says what is wrong
-                self.drop()
+                self._drop()
             finally:
                 ready.set()
 
@@ -83,4 +88,4 @@ class EarlyStart:
         launch = layers.prepare(self._level, self._folder, None, self._limits, self._readable)
         self._run = Run(launch, self._folder, self._limits, self._level, None)
         if not self._run.wait_at_program(START_SECONDS):
-            self.drop()
+            self._drop()

@@ -28,8 +28,9 @@ from pathlib import Path
 from taskapp_kit.errors import SandboxError
 
 PREFIX = "taskapp-box-"
-BEFORE_CODE = b"""import sys
+BEFORE_CODE = b"""import os, sys
 sys.path[:] = [p for p in sys.path if not p.endswith(("/site-packages", "/dist-packages")) and p != __file__[:-17]]
+sys.path.insert(0, os.environ["HOME"])
 """
 """`sitecustomize.py` of every box: the host's packages are out of reach, so imports do not look for them there."""
 DEEPEST = 64

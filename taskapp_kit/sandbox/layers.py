@@ -121,7 +121,7 @@ def _environment(home: str, temporary: str, code: str) -> dict[str, str]:
         "HOME": home,
         "TMPDIR": temporary,
         "LANG": "C.UTF-8",
-        "PYTHONPATH": f"{code}:{home}",  # sitecustomize.py removes the first
+        "PYTHONPATH": code,  # sitecustomize.py puts the working directory in its place
         "PYTHONHASHSEED": "0",  # the same program prints the same output
         "PYTHONUTF8": "1",
         "PYTHONDONTWRITEBYTECODE": "1",

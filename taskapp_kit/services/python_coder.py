@@ -58,6 +58,8 @@ class SandboxedPythonCoder(Actor):
     start. `PythonWorkspace` keeps files between the programs of a session.
     """
 
+    _files_stay = False
+
     def __init__(
         self,
         *,
@@ -129,7 +131,9 @@ class SandboxedPythonCoder(Actor):
             raise BadArgument(f"The program is a {type(code).__name__}; expected Python source as text.")
         for name, data in files.items():
             await self._box.write(name, data)
-        return await self._box.run(source, stdin=stdin.encode("utf-8", "surrogatepass"))
+        return await self._box.run(
+            source, stdin=stdin.encode("utf-8", "surrogatepass"), clear_follows=not self._files_stay
+        )
 
     async def _names(self) -> list[str]:
         try:
@@ -168,6 +172,8 @@ class PythonWorkspace(SandboxedPythonCoder, stateful=True):
 
     Files are all that stays: each program is a new process, without the variables and modules of those before.
     """
+
+    _files_stay = True
 
     async def _cleared(self) -> None:
         """Leave the files where they are."""

@@ -91,3 +91,31 @@ def _waiting() -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+PLANTS = """
+import encodings, os, shutil
+source = os.path.dirname(encodings.__file__)
+shutil.copytree(source, "encodings", ignore=lambda *_: ["__pycache__", "__init__.py"])
+text = open(f"{source}/__init__.py").read()
+open("encodings/__init__.py", "w").write("import posix\\nposix.close(posix.open('ran', 0o101, 0o644))\\n" + text)
+"""
+
+
+def test_a_module_that_a_program_left_does_not_run_between_programs(level: int) -> None:
+    with Sandbox(level=level, warm=True, limits=SMALL) as box:
+        assert box.run_sync(PLANTS).ok
+        until(_waiting, what="an interpreter waits")
+        assert "ran" not in box.list_sync()
+        assert box.run_sync("import encodings; print(sum([1, 2]))").stdout == "3\n"
+
+
+def test_an_interpreter_does_not_start_while_its_folder_is_emptied() -> None:
+    with Sandbox(level=LEVEL, warm=True, limits=SMALL) as box:
+        for _ in range(10):
+            ran = box.run_sync(
+                "import os\nfor n in range(150): open(str(n), 'w').close()\nprint('in', os.listdir('.') != [])"
+            )
+            assert (ran.stdout, ran.stderr) == ("in True\n", "")
+            box.clear_sync()
+            assert box.list_sync() == []

@@ -56,7 +56,7 @@ class DataLoader(Actor):
     """
 
     def __init__(self, rows: Sequence[Any], *, seed: int | str = 0) -> None:
-        self._rows = {None: read_rows(rows)}
+        self._rows: dict[Difficulty, list[DataRow]] = {None: read_rows(rows)}
         for row in self._rows[None]:
             if row.difficulty not in self._rows:
                 self._rows[row.difficulty] = read_rows(rows, row.difficulty)
