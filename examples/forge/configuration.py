@@ -29,8 +29,9 @@ MODEL = {"max_tokens": 4, "system": SYSTEM}
 LEARNING = {"learning_rate": 5e-4, "beta": 0.03}
 
 
-def right_key(prompt: str, response: str, target: str) -> float:
-    """The reward: whether the answer is the key."""
+async def right_key(prompt: str, response: str, target: str) -> float:
+    """The reward: whether the answer is the key. STEP_SECONDS: how long an environment takes for that, for comparisons."""
+    await asyncio.sleep(float(os.environ.get("STEP_SECONDS", "0")))
     return float(response.strip() == target)
 
 
