@@ -79,8 +79,8 @@ class TrainingSettings:
     evaluation_temperature: None for `temperature`, that of sampling and of the update. stop: texts that end an answer;
     they are part of the plan's `policy_config`, too, and reach the gateway with each call. deterministic: one prompt at a
     time. vllm, services: None of both samples and updates in the trainer itself. checkpoint_every: iterations between two
-    checkpoints; the last iteration always has one. gateway_url: the gateway's address for the task app, None for its own. rollouts: the file of
-    stored rollouts to learn from, None to play them. The deadlines are those of `DriverSettings`.
+    checkpoints; the last iteration always has one. gateway_url: the gateway's address for the task app, None for its own.
+    rollouts: the file of stored rollouts to learn from, None to play them. The deadlines are those of `DriverSettings`.
     """
 
     model: str

@@ -121,9 +121,7 @@ def job_needs(
     if services is None:
         return needs_of(settings.update, settings.lora, batch, sizes, memory=memory, disk=disk)
     here = memory if services.backend == "local" else None  # on Ray it is the memory of other machines, too
-    return needs_of(
-        settings.update, settings.lora, batch, sizes, memory=here, disk=disk, replicas=services.replicas
-    )
+    return needs_of(settings.update, settings.lora, batch, sizes, memory=here, disk=disk, replicas=services.replicas)
 
 
 def needs_of(

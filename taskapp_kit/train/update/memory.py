@@ -50,7 +50,10 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes by what they are for, in all processes of a job. working: of the largest of an update's backward pass, its step, and sampling."""
+    """Bytes by what they are for, in all processes of a job.
+
+    working: of the largest of an update's backward pass, its step, and sampling.
+    """
 
     weights: int
     gradients: int
