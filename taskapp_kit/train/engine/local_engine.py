@@ -160,7 +160,8 @@ class TrainerLife:
     async def outcome(self, program: str, task_app: OpenedTaskApp) -> JobOutcome | str:
         """Run the trainer; return the job's outcome, or how the trainer died. program: its module.
 
-        A trainer whose update was a process of its own, and died, counts as dead itself. Raises JobError; StoreError of the ledger.
+        A trainer whose update was a process of its own, and died, counts as dead itself. Raises JobError; StoreError of the
+        ledger.
         """
         async with ChildProgram(program, cleaned=task_app.cleaned) as child:
             log.info("trainer started job_id=%s pid=%d", self.order.job.job_id, child.pid)
