@@ -31,9 +31,7 @@ def episode_rows(
     return batch, unknown
 
 
-def _training_episode(
-    number: int, episode: Episode, updates_of: Callable[[int | None], int]
-) -> TrainingEpisode:
+def _training_episode(number: int, episode: Episode, updates_of: Callable[[int | None], int]) -> TrainingEpisode:
     group = WITHOUT_GROUP if episode.group is None else f"group {episode.group}"
     version = updates_of(None if episode.log_probs is None else episode.version)
     return TrainingEpisode(str(number), group, _turns(episode, version), episode.reward)

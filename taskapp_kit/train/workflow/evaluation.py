@@ -44,5 +44,7 @@ async def evaluate(
     if not defined:
         raise ServiceError(f"None of {len(found)} answers has a reward; expected a number for at least one.")
     if len(defined) < len(found):
-        log.warning("evaluation: %d of %d answers have no reward, and do not count", len(found) - len(defined), len(found))
+        log.warning(
+            "evaluation: %d of %d answers have no reward, and do not count", len(found) - len(defined), len(found)
+        )
     return sum(each >= success for each in defined) / len(defined)

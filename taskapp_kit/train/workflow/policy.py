@@ -157,5 +157,7 @@ PolicyActor = Policy
 
 def _is_conversation(value: Any) -> bool:
     return (
-        isinstance(value, list | tuple) and bool(value) and all(isinstance(each, dict) and "role" in each for each in value)
+        isinstance(value, list | tuple)
+        and bool(value)
+        and all(isinstance(each, dict) and "role" in each for each in value)
     )

@@ -152,7 +152,9 @@ class ReplayBuffer(Actor):
                 episodes.append(BufferedEpisode(Episode(**members), version, uses))
             newest, draws, counts = int(state["newest"]), int(state["draws"]), BufferCounts(**state["counts"])
         except (KeyError, TypeError, ValueError) as error:
-            raise BadArgument(f"The state of a replay buffer cannot be read: {error!r}; expected its state_dict.") from None
+            raise BadArgument(
+                f"The state of a replay buffer cannot be read: {error!r}; expected its state_dict."
+            ) from None
         removed = max(0, len(episodes) - self._capacity)
         counts.overflow += removed
         self._episodes = [each for each in episodes[removed:] if each.uses < self._max_uses]

@@ -74,7 +74,9 @@ class WeightsFolder:
     def pushed(self) -> list[tuple[int, int]]:
         """Return the pushed versions, and how many updates made each; none before the first push. Raises TrainingError."""
         try:
-            return [(int(version), int(updates)) for version, updates in orjson.loads((self._folder / PUSHED).read_bytes())]
+            return [
+                (int(version), int(updates)) for version, updates in orjson.loads((self._folder / PUSHED).read_bytes())
+            ]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, TypeError) as error:

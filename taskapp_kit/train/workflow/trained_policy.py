@@ -75,7 +75,9 @@ class TrainedPolicy:
         """Write the weights. Raises BadArgument, TrainingError."""
         path = self._weights.path(version)
         if version == 0:
-            raise BadArgument("push_weights was given the version 0, that of the weights a policy starts with; expected 1.")
+            raise BadArgument(
+                "push_weights was given the version 0, that of the weights a policy starts with; expected 1."
+            )
         pushed = [*self._pushed, (version, self._update.version)]
         try:
             self._weights.write(pushed, weights_part(self._update.model))
