@@ -152,6 +152,7 @@ class TrainerLife:
     state: Mapping[str, Any] = field(init=False)
     _ended: JobOutcome | None = None
     _failed: JobError | None = None
+    _lost: str | None = None
 
     def __post_init__(self) -> None:
         self.state = self.order.state
@@ -159,7 +160,8 @@ class TrainerLife:
     async def outcome(self, program: str, task_app: OpenedTaskApp) -> JobOutcome | str:
         """Run the trainer; return the job's outcome, or how the trainer died. program: its module.
 
-        Raises JobError; StoreError of the ledger.
+        A trainer whose update was a process of its own, and died, counts as dead itself. Raises JobError; StoreError of the
+        ledger.
         """
         async with ChildProgram(program, cleaned=task_app.cleaned) as child:
             log.info("trainer started job_id=%s pid=%d", self.order.job.job_id, child.pid)
@@ -168,7 +170,8 @@ class TrainerLife:
                 raise JobError(task_app.cleaned(self._failed.message), hint=task_app.cleaned(self._failed.hint))
             if self._ended is not None:
                 return self._ended
-            return await child.death()
+            death = await child.death()
+            return death if self._lost is None else task_app.cleaned(self._lost)
 
     async def _answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
         if name == "order":
@@ -177,6 +180,8 @@ class TrainerLife:
             self._failed = JobError(**arguments)
         elif name == "succeeded":
             self._ended = JobOutcome(**arguments)
+        elif name == "lost":
+            self._lost = arguments["reason"].rstrip(".")
         else:
             reply = await answer_ledger_call(self.ledger, name, arguments)
             if (state := arguments.get("state")) is not None:

@@ -26,7 +26,7 @@ async def train(fd: int) -> None:
         try:
             outcome = await run_job(order, LedgerOverSocket(parent))
         except ReplicaDied as error:  # the update's process: what it learned is lost, and a new trainer goes back
-            sys.exit(error.message)
+            await parent.call("lost", reason=error.message)
         except TaskappError as error:
             await parent.call("failed", message=error.message, hint=error.hint)
         else:

@@ -209,11 +209,12 @@ async def services_parts(
         update = PolicyUpdateService(updates, sampler)
         seconds = time.monotonic() - began
         where = {"replicas": await sampler.facts(), "update": await update.facts()}
+        places = [each.place for service in (samplers, updates) for each in service.stats().replicas]
         text = (
             f"{counted(asked.replicas, 'replica')} sample and a process of its own updates "
             f"({'on this machine' if asked.backend == 'local' else 'on Ray'}), started in {seconds:.0f} s."
         )
-        data = {"backend": asked.backend, "seconds": round(seconds, 1), **where}
+        data = {"backend": asked.backend, "seconds": round(seconds, 1), **where, "places": places}
         yield JobParts(sampler, update, update, Event("rl.services.started", text, data=data))
     finally:
         await asyncio.gather(samplers.aclose(), updates.aclose())

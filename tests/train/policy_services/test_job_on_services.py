@@ -87,4 +87,6 @@ def test_a_job_on_ray_whose_processes_are_killed_ends_as_one_without_services(
     found = run(tmp_path / "job", KILLS, seed=3, environ=environ, engine="services", replicas=2, backend="ray")
     print(report("ray", found, whole))
     check(found, whole)
+    started = next(event for event in found.events if event["type"] == "rl.services.started")
+    assert len({place.partition(",")[0] for place in started["data"]["places"]}) == 2  # node …, actor …
     assert found.kills == dict.fromkeys(KILLS, 1)
