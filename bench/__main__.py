@@ -17,6 +17,7 @@ from bench import (
     crafter_episodes,
     fault_run,
     gateway_calls,
+    miniwob_episodes,
     model_turns,
     openenv_sessions,
     ors_calls,
@@ -44,6 +45,7 @@ PARTS: dict[str, Callable[[int, Path], Table]] = {
     "gateway": gateway_calls.measure,
     "training": training_steps.measure,
     "web": web_episodes.measure,
+    "miniwob": miniwob_episodes.measure,
     "services": service_calls.measure,
     "coder": coder_programs.measure,
 }
@@ -60,6 +62,7 @@ REPETITIONS = {
     "gateway": 5,
     "training": 5,
     "web": 3,
+    "miniwob": 3,
     "services": 3,
     "coder": 1,
 }
@@ -102,8 +105,8 @@ def main() -> int:
             if part == "training" and not given.parts and training_steps.missing():
                 print("bench training: left out, for the train extra or trl is not installed", file=sys.stderr)
                 continue
-            if part == "web" and (lacking := web_episodes.missing()):
-                print(f"bench web: left out, for {lacking}", file=sys.stderr)
+            if part in ("web", "miniwob") and (lacking := web_episodes.missing()):
+                print(f"bench {part}: left out, for {lacking}", file=sys.stderr)
                 continue
             begun = time.monotonic()
             try:

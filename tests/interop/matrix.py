@@ -40,6 +40,7 @@ BAD = {
     "adder": ("add", {"amount": 9}),
     "crafter": ("interact", {"actions": ["fly"]}),
     "math": ("submit", {"answer": []}),
+    "web": ("click", {"bid": 10_000}),
 }
 """An action that the environment has, with a value that it refuses."""
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -64,8 +65,8 @@ class Expected:
 class Matrix:
     """A served app, the model that plays its episodes, and the runs of clients against them."""
 
-    def __init__(self, url: str, key: str, model: MockModel, home: Path, variables: dict[str, str]) -> None:
-        self.url, self.key, self.home, self.variables = url, key, home, variables
+    def __init__(self, url: str, key: str, model: MockModel, home: Path, variables: dict[str, str], app: str) -> None:
+        self.url, self.key, self.home, self.variables, self.app = url, key, home, variables, app
         self._model = model
         self._http = httpx.Client(base_url=url, headers={"X-API-Key": key}, timeout=120)
         self._expected: dict[tuple[str, int], Expected] = {}
@@ -142,7 +143,7 @@ class Matrix:
             for call, environment in client.calls
             if (environment in environments or (failures and environment not in ENVIRONMENTS))
         ]
-        return {"url": self.url, "key": self.key, "app": str(APP), "items": items}
+        return {"url": self.url, "key": self.key, "app": self.app, "items": items}
 
     def _items(self, client: Client, environment: str) -> Iterator[dict[str, Any]]:
         def episode(seed: int, *before: Any) -> dict[str, Any]:
@@ -172,16 +173,16 @@ class Matrix:
     def _first(self, episode: dict[str, Any]) -> str:
         """Returns the first observation of an episode."""
         environment, seed = episode["environment"], episode["seed"]
-        if environment in ENVIRONMENTS:
-            return self.expected(environment, seed).observations[0]
-        return f"{environment} seed {seed}"
+        if any(environment == failure.environment for failure in FAILURES.values()):
+            return f"{environment} seed {seed}"
+        return self.expected(environment, seed).observations[0]
 
     @cached_property
     def package(self) -> Path:
         """A folder with the app as a package for verifiers, as pip installs it."""
         folder = self.home / "package"
         folder.mkdir()
-        write_verifiers_package(find_app(str(APP)), str(APP), folder / "source", beside=folder)
+        write_verifiers_package(find_app(self.app), self.app, folder / "source", beside=folder)
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder / "site")]
         done = subprocess.run(
             [*command, str(folder / "source")], capture_output=True, text=True, timeout=300, check=False
@@ -230,11 +231,10 @@ class Seen:
     def cells(self) -> dict[tuple[str, str], str | None]:
         """By environment (or failure) and column: None where it is as it should be, else what is not."""
         found: dict[tuple[str, str], str | None] = {}
-        for environment in ENVIRONMENTS:
-            if f"{environment}/play" in self.items:
-                for column in COLUMNS:
-                    if column not in self.client.cannot:
-                        found[environment, column] = _problem(self._check, environment, column)
+        for environment in [cell.removesuffix("/play") for cell in self.items if cell.endswith("/play")]:
+            for column in COLUMNS:
+                if column not in self.client.cannot:
+                    found[environment, column] = _problem(self._check, environment, column)
         names = [name for name in FAILURES if name not in self.client.cannot]
         for name, seen in zip(names, self.items.get("failures", ()), strict=False):
             found["failures", name] = _problem(self._check_failure, name, seen)
@@ -339,7 +339,7 @@ def _problem(check: Any, *given: Any) -> str | None:
 
 
 @contextmanager
-def served() -> Iterator[Matrix]:
+def served(app: str = str(APP), **variables: str) -> Iterator[Matrix]:
     """One `taskapp serve … --protocols all --workers 2` with a key, and the models that it and the clients call."""
     key = secrets.token_hex(16)
     with tempfile.TemporaryDirectory() as folder, MockModel(bad()) as judge:
@@ -353,20 +353,21 @@ def served() -> Iterator[Matrix]:
         holder: list[Matrix] = []
         with (
             MockModel(lambda request: holder[0].answer(request), record=10) as model,  # noqa: PLW0108
-            serving(key, models, home) as url,
+            serving(app, key, {**models, **variables}, home) as url,
         ):
-            holder.append(Matrix(url, key, model, home, models))
+            holder.append(Matrix(url, key, model, home, models, app))
             yield holder[0]
 
 
 @contextmanager
-def serving(key: str, models: dict[str, str], home: Path) -> Iterator[str]:
+def serving(app: str, key: str, settings: dict[str, str], home: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "taskapp_kit", "serve", str(APP), "--protocols", "all", "--workers", "2"]
+    command = [sys.executable, "-m", "taskapp_kit", "serve", app, "--protocols", "all", "--workers", "2"]
     command += ["--gold", "--store", "none", "--port", str(port)]
-    variables = {"PATH": os.environ["PATH"], "HOME": str(home), "ENVIRONMENT_API_KEY": key, **models}
+    variables = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT), "ENVIRONMENT_API_KEY": key}
+    variables |= settings
     log = home / "server.log"
     url = f"http://127.0.0.1:{port}"
     with log.open("w") as output:

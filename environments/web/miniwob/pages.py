@@ -44,16 +44,21 @@ def check() -> None:
     _files()
 
 
-@functools.cache
-def _files() -> dict[str, Path]:
-    """Each path that is served, with its file: a request finds one of these or none, whatever its path contains."""
+def folder() -> Path:
+    """Where the pages are. Raises Unavailable where the package is not installed."""
     spec = importlib.util.find_spec("miniwob")
     if spec is None or not spec.submodule_search_locations:
         raise Unavailable(
             "environment 'miniwob' needs the package miniwob, which is not installed here; install the extra that has "
             "it: pip install 'taskapp-kit[miniwob]'."
         )
-    root = Path(next(iter(spec.submodule_search_locations))).resolve() / "html"
+    return Path(next(iter(spec.submodule_search_locations))).resolve() / "html"
+
+
+@functools.cache
+def _files() -> dict[str, Path]:
+    """Each path that is served, with its file: a request finds one of these or none, whatever its path contains."""
+    root = folder()
     found = {
         f"/{file.relative_to(root).as_posix()}": file
         for folder in SERVED

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pytest
 
-from environments.web import chromium
 from environments.web.browser import Browser
-from taskapp_kit.errors import Unavailable
-
-SENTENCE = (
-    "needs a Chromium and playwright: apt-get install chromium-headless-shell (Debian), pip install 'taskapp-kit[web]'"
-)
+from tests.environments.web import needs
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -27,12 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def chromium_here() -> None:
     """Skips where the browser or its driver is missing."""
-    try:
-        chromium.find()
-    except Unavailable:
-        pytest.skip(SENTENCE)
-    if find_spec("playwright") is None:
-        pytest.skip(SENTENCE)
+    if not needs.is_met():
+        pytest.skip(needs.SENTENCE)
 
 
 @pytest.fixture(scope="module")

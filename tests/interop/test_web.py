@@ -1,0 +1,43 @@
+"""Other people's clients, unchanged, play tasks of `web` in a real Chromium, as `test_matrix.py` has them play other apps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from environments.web import chromium
+from tests.environments.web import needs
+from tests.interop.matrix import Matrix, served
+from tests.interop.matrix_clients import MCP_2, OPENENV_CORE, Client
+from tests.interop.peers import PeerUnavailable
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.browser,
+    pytest.mark.process,
+    pytest.mark.server,
+    pytest.mark.skipif(not needs.is_met(), reason=needs.SENTENCE),
+]
+AT_ONCE = 4
+"""As many episodes as one browser lets act at one moment."""
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Iterator[Matrix]:
+    with served("web", **{chromium.VARIABLE: str(chromium.find())}) as running:
+        yield running
+
+
+@pytest.mark.parametrize("client", [OPENENV_CORE, MCP_2], ids=lambda client: client.name)
+def test_a_browser_is_acted_in_by_other_clients(matrix: Matrix, client: Client) -> None:
+    """To the end and its reward, with an element that is not there, with a wrong key, and several at once."""
+    try:
+        seen = matrix.run(replace(client, at_once=AT_ONCE), ["web"], failures=False)
+    except PeerUnavailable as error:
+        pytest.fail(str(error), pytrace=False)
+    assert {cell: problem for cell, problem in seen.cells.items() if problem is not None} == {}
+    (played,) = seen.items["web/play"]
+    assert played["rewards"][-1] == 1.0
+    assert len(played["observations"]) > 2
