@@ -37,7 +37,7 @@ help:
 	@echo "make check    lint and types alone"
 	@echo "make suite    the test suite alone"
 	@echo "make interop  the tests against real foreign clients (builds their environments once); prints their matrix, and writes docs/interop.md"
-	@echo "make interop-full  services on Ray; a real vLLM samples for training jobs (after make test-train)"
+	@echo "make interop-full  services, the scripts of examples/forge and training jobs on Ray; a real vLLM samples for training jobs (after make test-train)"
 	@echo "make browser  the viewer in a real Chromium, at two widths, light and dark; the web environment"
 	@echo "make large    stores of 100 000 rollouts: lists, filters, exports, in time and memory"
 	@echo "make doctor-foreign  the doctor on environments of other libraries: no false alarm"
@@ -150,7 +150,8 @@ interop-full:
 	@$(MAKE) --no-print-directory interop-fully VENV=.venv-train
 
 interop-fully: $(VENV)/train $(VENV)/ray
-	$(BIN)/pytest -p no:schemathesis -m interop -k ray --timeout 300 tests/services
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis -m interop -k ray --timeout 300 tests/services tests/guides/test_workflow_guide.py
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis -s tests/train/policy_services/test_job_on_services.py
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis -s tests/train/engine/test_real_vllm.py
 
 # the doctor on environments that were not written for it; the table is in docs/doctor.md

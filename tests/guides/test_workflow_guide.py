@@ -135,6 +135,11 @@ ALL = [
     ),
 ]
 NAMED = pytest.mark.parametrize("script", [pytest.param(each, id=each.name) for each in ALL])
+IN_CI = ("episode_generation", "synchronous_rl", "custom_environment")
+RUN = pytest.mark.parametrize(
+    "script",
+    [pytest.param(each, id=each.name, marks=[] if each.name in IN_CI else [pytest.mark.exhaustive]) for each in ALL],
+)
 
 
 @cache
@@ -206,13 +211,23 @@ def test_a_script_differs_from_its_block_in_what_is_listed_only(script: Script) 
 @pytest.mark.server
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize("backend", BACKENDS)
-@NAMED
+@RUN
 def test_a_script_runs(script: Script, backend: str) -> None:
     for package in ("torch", "transformers", *(("playwright", "font_hanken_grotesk") if script.browser else ())):
         pytest.importorskip(package)
     written = ran(script.name, *script.arguments, TASKAPP_SERVICES_BACKEND=backend)
     print(written)
     assert "Traceback" not in written
+
+
+@pytest.mark.train
+@pytest.mark.server
+@pytest.mark.exhaustive
+def test_the_guide_pays_an_empty_program() -> None:
+    """Its reward is 1.0 where nothing is written to standard error: the hack is shown, not hidden."""
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package)
+    assert "an empty program is paid 1.0" in ran("code_execution")
 
 
 def ran(name: str, *arguments: str, **variables: str) -> str:
