@@ -58,7 +58,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def two_nodes() -> Iterator[str]:
     """The address of a Ray cluster of two nodes, on this machine."""
     disable_ray_usage_statistics()
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # read when it is imported; machines may be busy
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "600")  # read when it is imported; machines may be busy
     from ray.cluster_utils import Cluster
 
     options = {"num_cpus": 2, "object_store_memory": 100_000_000}
