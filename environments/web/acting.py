@@ -241,7 +241,10 @@ class Acting:
 
     async def _observation(self, window: Window, before: str = "") -> str | list[Text | Image]:
         text = before + await window.look()
-        return [Text(text), Image(await window.picture())] if self.screenshot else text
+        return [Text(text), Image(await self._picture(window))] if self.screenshot else text
+
+    async def _picture(self, window: Window) -> bytes:
+        return await window.picture()
 
     async def _ended(self) -> bool:
         return False

@@ -15,7 +15,7 @@ from .replies import Handler
 from .tree import Control, PageText, page_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Dialog, Page, Request, Route, WebSocketRoute
+    from playwright.async_api import BrowserContext, Dialog, FloatRect, Page, Request, Route, WebSocketRoute
 
 Result = TypeVar("Result")
 
@@ -289,9 +289,10 @@ class Window:
         self._dialogs = 0
         return "\n".join([*lines, "Page:", shown.text])
 
-    async def picture(self) -> bytes:
-        """A PNG of what is visible, 640 × 480."""
-        return await self.within(self.page.screenshot(animations="disabled", caret="hide", scale="css"))
+    async def picture(self, width: int = WIDTH, height: int = HEIGHT) -> bytes:
+        """A PNG of what is visible, 640 × 480, or of its upper left part: a place has the numbers that the mouse takes."""
+        part: FloatRect = {"x": 0, "y": 0, "width": width, "height": height}
+        return await self.within(self.page.screenshot(animations="disabled", caret="hide", scale="css", clip=part))
 
 
 def _origin(url: str) -> str:

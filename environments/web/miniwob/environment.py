@@ -85,6 +85,9 @@ class Miniwob(Acting):
         await episode.describe(window)
         return await super()._observation(window, before)
 
+    async def _picture(self, window: Window) -> bytes:
+        return await window.picture(*await episode.shown(window))
+
     def final_state(self) -> dict[str, Any]:
         """The end, for rubrics only: whether the page ended the episode, its reward, and whether it was left."""
         return {"done": self.outcome.done, "raw_reward": self.outcome.raw, "left": self.outcome.left}

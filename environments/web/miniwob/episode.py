@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from ..window import Window
 
 HERE = Path(__file__).parent
-START, OUTCOME, DESCRIBE = ((HERE / name).read_text() for name in ("start.js", "outcome.js", "describe.js"))
+START, OUTCOME, DESCRIBE, SHOWN = (
+    (HERE / name).read_text() for name in ("start.js", "outcome.js", "describe.js", "shown.js")
+)
 
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -62,3 +64,9 @@ def read_outcome(done: bool, raw: float) -> Outcome:
 async def describe(window: Window) -> None:
     """Describes what has no text, so that the tree shows it. A page that was left is not changed."""
     await window.within(window.page.evaluate(DESCRIBE))
+
+
+async def shown(window: Window) -> tuple[int, int]:
+    """Width and height of the part of the window that has the task: 160 × 210, more where the page shows more."""
+    width, height = await window.within(window.page.evaluate(SHOWN))
+    return int(width), int(height)
