@@ -11,29 +11,21 @@ from contextlib import contextmanager
 
 import pytest
 
-from environments.web import chromium
 from environments.web.miniwob.environment import Miniwob
 from environments.web.miniwob.rows import TASKS, MiniwobTask
 from taskapp_kit import InvalidAction, Step
-from taskapp_kit.errors import Unavailable
+from tests.environments.web import needs
 
 
 def _missing() -> str:
-    for package in ("playwright", "miniwob"):
-        if importlib.util.find_spec(package) is None:
-            return f"needs the package {package}: pip install 'taskapp-kit[miniwob]'"
-    try:
-        chromium.find()
-    except Unavailable:
-        return "needs a Chromium (Debian: apt-get install chromium-headless-shell)"
-    return ""
+    if not needs.is_met():
+        return needs.SENTENCE
+    return "" if importlib.util.find_spec("miniwob") else NO_PAGES
 
 
+NO_PAGES = "needs the package miniwob: pip install 'taskapp-kit[miniwob]'"
 MISSING = _missing()
-needs_pages = pytest.mark.skipif(
-    importlib.util.find_spec("miniwob") is None,
-    reason="needs the package miniwob: pip install 'taskapp-kit[miniwob]'",
-)
+needs_pages = pytest.mark.skipif(importlib.util.find_spec("miniwob") is None, reason=NO_PAGES)
 BROWSER = [pytest.mark.browser, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 
