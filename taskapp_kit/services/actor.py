@@ -32,9 +32,9 @@ class Actor:
     (`async with service.session()`), and each session has an instance of its own, constructed when it is opened.
 
     A classmethod `setup_worker()`, if there is one, runs once in each replica's process, before any instance is made; one
-    that has parameters gets the constructor's arguments. A
-    method `close()` runs at the end of an instance. An instance's synchronous methods, its constructor included, run one at
-    a time in one thread; its asynchronous ones on the replica's event loop.
+    that has parameters gets the constructor's arguments. A method `close()` runs at the end of an instance. An instance's
+    synchronous methods, its constructor included, run one at a time in one thread; its asynchronous ones on the replica's
+    event loop.
     """
 
     stateful: ClassVar[bool] = False
