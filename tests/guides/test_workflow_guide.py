@@ -1,6 +1,6 @@
 """The scripts of examples/forge against the blocks of TorchForge's guide to RL workflows: what differs, and that they run.
 
-blocks/torchforge-rl-workflows.md has the guide's blocks. Each of their statements stands in its script with the same lines;
+workflow_blocks.md has the guide's blocks. Each of their statements stands in its script with the same lines;
 lines that are missing there, or that were added inside a statement, are listed here with the reason (`pytest -s` prints
 them). Around the statements a script has its imports and its configuration.
 """
@@ -22,7 +22,7 @@ import pytest
 from tests.services.backends import BACKENDS
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = Path(__file__).parent / "blocks" / "torchforge-rl-workflows.md"
+GUIDE = Path(__file__).with_name("workflow_blocks.md")
 SCRIPTS = ROOT / "examples" / "forge"
 SECONDS = 900.0
 
