@@ -28,6 +28,12 @@ PROMPT = "The lamp is wet."
 SYSTEM = "Which key?"
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """Services run on asyncio's loop."""
+    return "asyncio"
+
+
 async def episodes(policy: Policy, count: int = 8, **members: Any) -> list[Episode]:
     """Answers with a reward that prefers one of them."""
     found = []
