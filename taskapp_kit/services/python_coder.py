@@ -46,7 +46,7 @@ class Execution:
 
 
 class SandboxedPythonCoder(Actor):
-    """Runs Python programs that nobody has read: `SandboxedPythonCoder.options(num_replicas=16).as_service()`.
+    """Runs untrusted Python programs: `SandboxedPythonCoder.options(num_replicas=16).as_service()`.
 
         stdout, stderr = await coder.execute.route("print(6 * 7)")
 
