@@ -15,6 +15,7 @@ from environments.web import chromium, tasks
 from environments.web.view import View
 from taskapp_kit.errors import BadArgument, ServiceError, Unavailable
 from taskapp_kit.services import WebBrowsingEnv
+from tests.environments.web.miniwob.episodes import needs_pages
 from tests.services.backends import BACKENDS
 from tests.waiting import until_async
 
@@ -97,7 +98,7 @@ async def test_gold_solves_tasks_and_eight_windows_are_of_one_browser(backend: A
 @pytest.mark.process
 @pytest.mark.server
 @pytest.mark.anyio
-@pytest.mark.skipif(find_spec("miniwob") is None, reason="needs the extra miniwob")
+@needs_pages
 async def test_miniwob_is_the_other_environment(chromium_here: None) -> None:
     async with WebBrowsingEnv.as_service(environment="miniwob") as browser, browser.session() as session:
         observation = await session.reset.route(seed=0)

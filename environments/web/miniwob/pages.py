@@ -47,12 +47,12 @@ def check() -> None:
 def folder() -> Path:
     """Where the pages are. Raises Unavailable where the package is not installed."""
     spec = importlib.util.find_spec("miniwob")
-    if spec is None or not spec.submodule_search_locations:
+    if spec is None or spec.origin is None:  # a folder beside an app that has the name is not the package
         raise Unavailable(
             "environment 'miniwob' needs the package miniwob, which is not installed here; install the extra that has "
             "it: pip install 'taskapp-kit[miniwob]'."
         )
-    return Path(next(iter(spec.submodule_search_locations))).resolve() / "html"
+    return Path(spec.origin).resolve().parent / "html"
 
 
 @functools.cache

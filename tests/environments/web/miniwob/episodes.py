@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -12,23 +11,27 @@ from pathlib import Path
 
 import pytest
 
+from environments.web.miniwob import pages
 from environments.web.miniwob.environment import Miniwob
 from environments.web.miniwob.rows import TASKS, MiniwobTask
 from taskapp_kit import InvalidAction, Step
 from taskapp_kit.declare.discovery import load_file
+from taskapp_kit.errors import Unavailable
 
 needs = load_file(Path(__file__).parents[1] / "needs.py")  # run as a program, this file finds no module of `tests`
 
 
-def _missing() -> str:
-    if not needs.is_met():
-        return needs.SENTENCE
-    return "" if importlib.util.find_spec("miniwob") else NO_PAGES
+def _missing_pages() -> str:
+    try:
+        pages.check()
+    except Unavailable:
+        return "needs the package miniwob: pip install 'taskapp-kit[miniwob]'"
+    return ""
 
 
-NO_PAGES = "needs the package miniwob: pip install 'taskapp-kit[miniwob]'"
-MISSING = _missing()
-needs_pages = pytest.mark.skipif(importlib.util.find_spec("miniwob") is None, reason=NO_PAGES)
+NO_PAGES = _missing_pages()
+MISSING = NO_PAGES if needs.is_met() else needs.SENTENCE
+needs_pages = pytest.mark.skipif(bool(NO_PAGES), reason=NO_PAGES)
 BROWSER = [pytest.mark.browser, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 
