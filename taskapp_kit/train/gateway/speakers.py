@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import orjson
 
@@ -18,29 +19,35 @@ Opening = bytes
 """A digest of the system message and the tools with which a conversation begins."""
 
 
+class SpokenTurn(NamedTuple):
+    """What tells who spoke. model: that the call named. answer: its digest."""
+
+    model: str | None
+    opening: Opening
+    answer: bytes
+
+
 @dataclass(slots=True)
 class Speakers:
     """The calls of one attempt, by index of their turns. policy: the model's name that the policy's client was given."""
 
     policy: str
-    _models: list[str | None] = field(default_factory=list)
-    _openings: list[Opening] = field(default_factory=list)
-    _answers: list[bytes] = field(default_factory=list)
+    _turns: list[SpokenTurn] = field(default_factory=list)
+    """Each turn whole: another thread may read them while one is added."""
     _heard: set[tuple[Opening, bytes]] = field(default_factory=set)
 
     def add(self, call: GatewayCall, answer: str) -> None:
         """Note a turn; it has the next index. answer: the text that was returned."""
         opening = _opening(call)
-        self._models.append(call.model)
-        self._openings.append(opening)
-        self._answers.append(_digest(answer))
+        self._turns.append(SpokenTurn(call.model, opening, _digest(answer)))
         self._heard.update((opening, _digest(text)) for text in _said(call))
 
     def auxiliary(self) -> frozenset[int]:
         """Return the turns whose calls name another model, where those of the policy name the one that they were given."""
-        if self.policy not in self._models:
+        models = [turn.model for turn in self._turns]
+        if self.policy not in models:
             return frozenset()
-        return frozenset(at for at, model in enumerate(self._models) if model not in (None, self.policy))
+        return frozenset(at for at, model in enumerate(models) if model not in (None, self.policy))
 
     def suspected(self) -> int:
         """Return the number of turns that are probably not the policy's, where names do not tell them apart.
@@ -48,12 +55,12 @@ class Speakers:
         They begin with another system message or other tools than the first call, and their answer is what a user says in
         a conversation that begins as the first call does.
         """
-        if not self._openings or self.auxiliary():
+        if not self._turns or self.auxiliary():
             return 0
-        first = self._openings[0]
+        first = self._turns[0].opening
         return sum(
-            opening != first and answer != EMPTY and (first, answer) in self._heard
-            for opening, answer in zip(self._openings, self._answers, strict=True)
+            turn.opening != first and turn.answer != EMPTY and (first, turn.answer) in self._heard
+            for turn in self._turns
         )
 
 
