@@ -31,6 +31,8 @@ GRACE_SECONDS = 1.0
 """How long a call may take to end after its time, before its actor is killed."""
 END_SECONDS = 5.0
 """How long instances may take to close."""
+PROCESSORS = 0.001
+"""That a replica asks for: there may be more replicas than processors, and Ray does not spread actors that ask for nothing."""
 
 _connecting = threading.Lock()
 
@@ -86,7 +88,7 @@ class RayReplica:
                     ray.remote(HostActor)
                     .options(
                         max_concurrency=CALLS_AT_ONCE,
-                        num_cpus=0,
+                        num_cpus=PROCESSORS,
                         num_gpus=1 if options.with_gpus and ray.cluster_resources().get("GPU") else 0,
                         runtime_env={"env_vars": variables},
                         scheduling_strategy="SPREAD",
