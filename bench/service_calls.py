@@ -48,6 +48,7 @@ def contenders() -> list[str]:
 def measure(repetitions: int, scratch: Path) -> Table:  # noqa: ARG001 (as every part)
     """Raises ServiceError, and AssertionError where a call that is safe to repeat was lost."""
     seen: dict[tuple[str, int, str], list[Seen]] = {}
+    idle = asyncio.run(_idle())  # before Ray has processes here, which end when they like
     for _ in range(repetitions):
         for workers in WORKERS:
             for contender in contenders():
@@ -71,7 +72,7 @@ def measure(repetitions: int, scratch: Path) -> Table:  # noqa: ARG001 (as every
         "turns: median (lowest to highest). The pool is a `concurrent.futures.ProcessPoolExecutor` with `spawn`, called from "
         f"an event loop. Load average at the end {os.getloadavg()[0]:.1f}."
         + ("" if RAY in contenders() else " Ray was not measured: it is not installed here."),
-        asyncio.run(_idle()),
+        idle,
         *(asyncio.run(_killed(backend)) for backend in ("local", "ray") if backend == "local" or find_spec("ray")),
     ]
     return Table(
