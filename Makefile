@@ -158,9 +158,11 @@ interop-fully: $(VENV)/train $(VENV)/ray
 doctor-foreign: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m "$(LARGE)" tests/testing/doctor
 
+$(VENV)/web: $(VENV)/dev
+	@$(PIP) -e '.[web,miniwob]' && touch $@ || echo "the web extra could not be installed: its tests are skipped" >&2
+
 # Uses the system's Chromium; without it, the tests are skipped with the reason.
-browser: $(VENV)/dev
-	@$(PIP) -e '.[web,miniwob]' || echo "the web extra could not be installed: its tests are skipped" >&2
+browser: $(VENV)/web
 	$(BIN)/pytest -p no:schemathesis -m "browser and not exhaustive" tests/browser tests/environments/web tests/services/test_web_browsing.py tests/serve/protocols/test_same_episode.py tests/cli/test_prompts.py -rs
 
 large: $(VENV)/dev
