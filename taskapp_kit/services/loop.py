@@ -28,8 +28,10 @@ class _Inbox:
 
     def post(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """Have the loop run it, unless it is closed."""
+        if loop.is_closed():
+            return
         self._callbacks.append(callback)
-        if not self._woken and not loop.is_closed():
+        if not self._woken:
             self._woken = True
             loop.call_soon_threadsafe(self._run)
 
@@ -85,7 +87,7 @@ async def on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
         if ended.cancelled():
             answer.cancel()
             return
-        error = ended.exception()  # read also where nobody waits: asyncio logs one that nothing has read
+        error = ended.exception()  # read also after the caller has left: asyncio logs one that nothing has read
         if answer.done():
             return
         if error is None:

@@ -88,23 +88,36 @@ def test_cancelling_the_caller_cancels_the_work(begun: bool) -> None:
     assert not entered.is_set() or cancelled.wait(10)
 
 
-def test_a_caller_whose_loop_has_ended_leaves_the_loop_of_services_as_it_was() -> None:
-    go = threading.Event()
+def collected(loop: weakref.ref[asyncio.AbstractEventLoop]) -> None:
+    """Wait until nothing holds the loop."""
+
+    def is_gone() -> bool:
+        gc.collect()
+        return loop() is None
+
+    until(is_gone, what="the loop is collected")
+
+
+def test_work_that_ends_after_its_callers_loop_is_forgotten() -> None:
+    go, entered = threading.Event(), threading.Event()
 
     async def late() -> None:
+        entered.set()
         try:
             await asyncio.Event().wait()
         finally:
             await asyncio.to_thread(go.wait, 10)
 
-    async def caller() -> None:
+    async def caller() -> weakref.ref[asyncio.AbstractEventLoop]:
         running = asyncio.ensure_future(on_services_loop(late()))
-        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(entered.wait, 10)
         running.cancel()
+        return weakref.ref(asyncio.get_running_loop())
 
-    asyncio.run(caller())
+    ended = asyncio.run(caller())
     go.set()
     assert asyncio.run(on_services_loop(double(3))) == 6
+    collected(ended)
 
 
 def test_a_loop_that_has_ended_is_not_kept_alive() -> None:
@@ -113,9 +126,4 @@ def test_a_loop_that_has_ended_is_not_kept_alive() -> None:
     loop.close()
     ended = weakref.ref(loop)
     del loop
-
-    def is_gone() -> bool:
-        gc.collect()
-        return ended() is None
-
-    until(is_gone, what="the loop is collected")
+    collected(ended)
