@@ -60,7 +60,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     left = shutil.ignore_patterns("__pycache__", ".taskapp", ".env", ".env.*", ".*_cache")
     for tree in (*TREES, "tests"):
         shutil.copytree(ROOT / tree, copy / tree, ignore=left)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "modal_app.py"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "THIRD_PARTY.md", "modal_app.py"):
         shutil.copy(ROOT / name, copy)
     for name in PLANTED:
         (copy / name).parent.mkdir(exist_ok=True)
@@ -137,7 +137,7 @@ def test_its_two_commands_and_its_licence_are_declared(wheel: Path) -> None:
         (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
         commands = archive.read(f"{folder}/entry_points.txt").decode()
         metadata = archive.read(f"{folder}/METADATA").decode()
-        assert f"{folder}/licenses/LICENSE" in archive.namelist()
+        assert {f"{folder}/licenses/{name}" for name in ("LICENSE", "THIRD_PARTY.md")} <= set(archive.namelist())
     for name in ("taskapp", "taskapp-kit"):
         assert f"{name} = taskapp_kit.cli.main:main" in commands
     for extra in ("all", "crafter", "gymnasium", "jobs", "math", "modal", "otel", "postgres"):

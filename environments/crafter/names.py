@@ -1,3 +1,4 @@
+# Follows data.yaml of the package crafter 1.8.3. Copyright (c) 2021 Danijar Hafner, MIT License: see THIRD_PARTY.md.
 """The names of Crafter: actions, achievements, vitals, items, materials, and costs.
 
 Source: the data file of the `crafter` package 1.8.3; a test compares every table here with it. They are

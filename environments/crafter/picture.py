@@ -1,3 +1,4 @@
+# Follows engine.py and env.py of the package crafter 1.8.3. Copyright (c) 2021 Danijar Hafner, MIT License: see THIRD_PARTY.md.
 """Paints the published picture of the game without changing the game.
 
 Pixel for pixel what `crafter.Env.render` paints at 64 x 64. At other sizes the night's noise is the same,

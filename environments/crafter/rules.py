@@ -1,3 +1,4 @@
+# Follows env.py of the package crafter 1.8.3. Copyright (c) 2021 Danijar Hafner, MIT License: see THIRD_PARTY.md.
 """One episode of Crafter: reproducible, fast, and rendered only on request.
 
 The rules are those of the `crafter` package 1.8.3 (Danijar Hafner, MIT), which is not modified in the

@@ -1,3 +1,4 @@
+# Follows worldgen.py of the package crafter 1.8.3. Copyright (c) 2021 Danijar Hafner, MIT License: see THIRD_PARTY.md.
 """Generates a new world: the published map for a seed, about twenty times faster.
 
 The noise is opensimplex's, evaluated in blocks (compiled when numba is installed); the choices are the

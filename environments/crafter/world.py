@@ -1,3 +1,4 @@
+# Follows engine.py, objects.py, env.py of the package crafter 1.8.3. (c) 2021 Danijar Hafner, MIT: see THIRD_PARTY.md.
 """The ground and the creatures of one game, with the rules of the `crafter` package and faster movement.
 
 The rules of player, creatures and plants remain the package's own (its classes are subclassed, never

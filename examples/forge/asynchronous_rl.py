@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """Asynchronous RL: episodes are generated while the weights are updated.
 
 python examples/forge/asynchronous_rl.py

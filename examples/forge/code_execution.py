@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """Code execution: what a policy writes runs in a sandbox.
 
 python examples/forge/code_execution.py

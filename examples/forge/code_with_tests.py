@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """Code execution with hidden tests: what a program does decides its reward.
 
 python examples/forge/code_with_tests.py

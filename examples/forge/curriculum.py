@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """Curriculum: harder prompts once the easier ones are answered.
 
 python examples/forge/curriculum.py

@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """A custom environment as a service, and a policy that acts in it.
 
 python examples/forge/custom_environment.py

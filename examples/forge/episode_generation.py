@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """Episode generation: a prompt, an answer, its reward, and what is stored for training.
 
 python examples/forge/episode_generation.py

@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """Monitor metrics: rewards and KL divergence of the last hundred.
 
 python examples/forge/metrics.py

@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """Several tasks: one policy learns all of them, from batches that mix them.
 
 python examples/forge/several_tasks.py

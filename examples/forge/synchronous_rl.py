@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """Synchronous RL: a batch of episodes, an update, and again.
 
 python examples/forge/synchronous_rl.py

@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """Warm-up: episodes are collected before the training begins.
 
 python examples/forge/warm_up.py

@@ -1,3 +1,4 @@
+# Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
 """Tool integration: browsers as a service, in which a policy acts.
 
 python examples/forge/web_browsing.py     (extra `web`, and a Chromium)
