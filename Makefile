@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 TEST_PROCESSES ?= 3
 # What failed beside others on a busy machine is tried once more, alone; a real fault fails again.
 # Only where tests failed (status 1): after a run that broke off, the last failures are those of an earlier run.
-ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed" >&2; $(BIN)/pytest -m "$(MARKS)" --last-failed --last-failed-no-failures none; }
+ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed" >&2; PYTEST_ADDOPTS= $(BIN)/pytest -m "$(MARKS)" --last-failed --last-failed-no-failures none; }
 # make suite TESTS="tests/store tests/cli": a part of it
 TESTS ?=
 # The markers are explained in pyproject.toml.
