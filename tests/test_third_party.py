@@ -76,8 +76,11 @@ def test_every_listed_file_exists_and_names_its_source() -> None:
 
 def test_the_license_of_crafter_is_given_as_the_package_has_it() -> None:
     pytest.importorskip("crafter")
-    (license_file,) = (file for file in metadata.files("crafter") or [] if file.name == "LICENSE")
-    assert license_file.read_text().strip() in PAGE
+    package = metadata.distribution("crafter")
+    license_text = package.read_text("licenses/LICENSE") or package.read_text("LICENSE")
+    if license_text is None:
+        pytest.skip("this installation of crafter came without its license")
+    assert license_text.strip() in PAGE
 
 
 def test_every_file_that_follows_crafter_is_listed() -> None:

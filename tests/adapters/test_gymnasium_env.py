@@ -25,6 +25,7 @@ from taskapp_kit.contract.result import Rollout  # noqa: E402
 from taskapp_kit.declare.discovery import find_app  # noqa: E402
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp  # noqa: E402
 from taskapp_kit.errors import BadArgument, RequestError, RolloutFailed, TaskAppError, UndefinedReward  # noqa: E402
+from tests.machine import skip_if_it_cannot_play  # noqa: E402
 from tests.rollouts import app_from, play  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -111,6 +112,7 @@ def served(walk: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.parametrize("app", [ADDER, CAPITALS, "python_sandbox"])
 def test_check_env_has_no_warnings_for_an_environment_with_a_spec(app: str) -> None:
+    skip_if_it_cannot_play(app)
     env = make(app)
     assert env.spec is not None and not env.spec.nondeterministic
     with warnings.catch_warnings():

@@ -67,7 +67,7 @@ def test_it_serves_follows_an_edit_and_goes(tmp_path: Path, edits: bool, stop: s
         finally:
             process.kill()
             process.wait()
-        assert plane.requests("AppClientDisconnect")
+        assert plane.requests("AppClientDisconnect"), log.read_text()
         assert {request.app_state for request in plane.published} <= {
             api_pb2.APP_STATE_EPHEMERAL,
             api_pb2.APP_STATE_UNSPECIFIED,

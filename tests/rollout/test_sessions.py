@@ -21,6 +21,7 @@ from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStep
 from taskapp_kit.store.open import open_store
 from tests import live_app
+from tests.machine import skip_if_it_cannot_play
 from tests.rollouts import a_request, app_from
 from tests.waiting import until_async
 
@@ -125,21 +126,19 @@ async def same_as_rollout(service: Service, *, seed: int, environment: str, conf
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 APPS = {
-    "adder": (str(EXAMPLES / "adder.py"), None),
-    "crafter": ("crafter", "crafter"),
-    "math": ("math", "math_verify"),
-    "python_sandbox": ("python_sandbox", None),
+    "adder": str(EXAMPLES / "adder.py"),
+    "crafter": "crafter",
+    "math": "math",
+    "python_sandbox": "python_sandbox",
 }
-"""Bundled apps: where they are found, and the package that they need."""
+"""Apps by name, and how they are found."""
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", APPS)
 async def test_the_same_actions_give_the_same_episode_as_a_rollout(name: str, tmp_path: Path) -> None:
-    place, needs = APPS[name]
-    if needs is not None:
-        pytest.importorskip(needs)
-    service = Service(find_app(place), ServiceSettings(skip_judges=True), store=open_store(str(tmp_path / "s.db")))
+    skip_if_it_cannot_play(name)
+    service = Service(find_app(APPS[name]), ServiceSettings(skip_judges=True), store=open_store(str(tmp_path / "s.db")))
     try:
         for environment, spec in service.spec.environments.items():
             config: dict[str, Any] = {"length": 60} if "length" in spec.config.schema.get("properties", {}) else {}

@@ -118,6 +118,9 @@ def _unpack(source: IO[bytes] | gzip.GzipFile, folder: Path, largest_bytes: int)
     for _ in range(MOST_FILES + 2):  # the manifest and the end
         header = _header(source)
         if header is None:
+            # gzip compares its checksum at the end of the stream, which tar's last blocks do not reach
+            if len(source.read(tarfile.RECORDSIZE + 1)) > tarfile.RECORDSIZE:
+                raise CheckpointError("Something follows the end of the archive.")
             return
         check_file_name(header.name)
         total += header.size

@@ -25,6 +25,7 @@ from taskapp_kit.export.task_rows import export_tasks, task_rows
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.protocols.nemo.episodes import OVER
 from taskapp_kit.serve.protocols.nemo.routes import COOKIE
+from tests.machine import skip_if_it_cannot_play
 from tests.serve.front_door import app as yard_app
 from tests.waiting import until
 
@@ -125,6 +126,7 @@ def yard() -> Iterator[Door]:
 def test_exported_rows_give_the_episodes_and_rewards_of_rollout(
     reference: str, environment: str, policy: str, workers: int, tmp_path: Path
 ) -> None:
+    skip_if_it_cannot_play(reference)
     app = find_app(reference)
     with opened(SETTINGS, serves=app, workers=workers) as door:
         for row in exported(app, tmp_path, environment=environment, seeds=range(2)):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.sandbox import capabilities
+from tests.machine import skip_if_it_cannot_play
 from tests.serve.protocols.every_door import DRIVERS, Episode, Place, by_nemo, text_on_wire
 
 pytestmark = pytest.mark.server
@@ -29,7 +29,6 @@ PLAYED = {
     ("web", "web"): ("gold",),
 }
 """Bundled environments, and who chooses the actions."""
-IN_A_BOX = "python_sandbox"
 
 
 class Places:
@@ -94,8 +93,7 @@ def seeds_of(place: Place, environment: str) -> st.SearchStrategy[int]:
 def test_the_same_episode_whichever_way_it_is_played(
     places: Places, reference: str, environment: str, examples: int
 ) -> None:
-    if environment == IN_A_BOX and capabilities().level < 1:
-        pytest.skip("no sandbox works here")
+    skip_if_it_cannot_play(reference)
     place = places.of(reference)
 
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))

@@ -1,0 +1,24 @@
+"""What a machine may lack, and the skips of tests that need it."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskapp_kit.errors import SandboxTooWeak
+from taskapp_kit.sandbox import capabilities
+
+MATH = "needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)"
+
+
+def skip_if_it_cannot_play(app: str) -> None:
+    """Skip the running test where a bundled app cannot play: `math` without its extra, `python_sandbox` without a sandbox."""
+    if app == "math":
+        pytest.importorskip("math_verify", reason=MATH)
+        pytest.importorskip("reasoning_gym", reason=MATH)
+    if app == "python_sandbox":
+        try:
+            confined = capabilities().safe
+        except SandboxTooWeak:
+            confined = False
+        if not confined:
+            pytest.skip("needs bubblewrap (Debian: apt-get install bubblewrap), or root")
