@@ -1,6 +1,7 @@
 """Capitals: a single-turn question set."""
 from pydantic import BaseModel
 from taskapp_kit import Private, TaskApp
+from taskapp_kit.grading import Grade, equal_text
 
 app = TaskApp("capitals", version="1.0.0")
 
@@ -14,6 +15,6 @@ app.tasks("capitals", row=Row, prompt="{question} Answer with one word.", train=
 ])
 
 @app.rubric
-def correct(answer_text: str, task: Row) -> float:
-    """The capital is named."""
-    return float(task.answer.lower() in answer_text.lower())
+def correct(answer_text: str, task: Row) -> Grade:
+    """The answer is the capital, and nothing else."""
+    return equal_text(answer_text, task.answer)

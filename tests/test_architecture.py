@@ -25,7 +25,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.
 
 LAYERS = (
     {"errors", "logs", "system", "version"},
-    {"config", "contract"},
+    {"config", "contract", "grading"},
     {"declare", "net", "sandbox", "store"},
     {"__init__", "client", "rollout"},
     {"backend", "serve", "services"},

@@ -3,6 +3,7 @@
 from pydantic import BaseModel
 
 from taskapp_kit import Private, TaskApp
+from taskapp_kit.grading import Grade, equal_text
 
 app = TaskApp("__app_name__", version="0.1.0", description="Short questions with one right answer.")
 
@@ -27,18 +28,18 @@ app.tasks(
 
 
 def final_answer(text: str) -> str | None:
-    """The text after the last "Answer:"; None without one. Only that line is read: "5 or 6 or 7" earns nothing."""
+    """Return the text after the last "Answer:", None without one. Only that line is read."""
     for line in reversed(text.splitlines()):
         label, colon, rest = line.strip().strip("*`").partition(":")
         if colon and label.strip().lower() == "answer":
-            return rest.strip().strip("*`. ").lower()
+            return rest.strip(" *`")
     return None
 
 
 @app.rubric
-def correct(answer_text: str, task: Row) -> float:
+def correct(answer_text: str, task: Row) -> Grade:
     """The final answer is the right one."""
-    return float(final_answer(answer_text) == task.answer.lower())
+    return equal_text(final_answer(answer_text) or "", task.answer)
 
 
 # weight=0 measures without paying: a criterion to observe before you decide whether it should count.

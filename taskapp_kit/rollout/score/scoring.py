@@ -14,8 +14,10 @@ from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, Blend, CriterionScore
 from taskapp_kit.contract.trajectory import RESERVED_METRICS, Trajectory
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec
+from taskapp_kit.grading import Grade
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, finished, sentence
 from taskapp_kit.rollout.score.judges import judge_scores
+from taskapp_kit.rollout.score.private import masker
 
 __all__ = ["ScoringFailed", "aggregates", "blended", "score", "weighted"]
 
@@ -40,6 +42,9 @@ def score(
         "trajectory": trajectory, "task": task, "config": dict(config or trajectory.config),
         "answer_text": trajectory.answer_text,
     }  # fmt: skip
+    def mask(reason: str) -> str:  # built only where a grade gives a reason, which is rare and costs a walk over the row
+        return masker(spec, environment, task)(reason)
+
     outcome: list[CriterionScore] = []
     events: list[CriterionScore] = []
     for criterion in spec.criteria:
@@ -48,7 +53,7 @@ def score(
         if criterion.of == "events":
             events.append(_event_criterion(criterion, trajectory, given))
         else:
-            outcome.append(_outcome_criterion(criterion, given))
+            outcome.append(_outcome_criterion(criterion, given, mask))
     outcome += judge_scores(spec, environment, given, models, card.judging, skip=skip_judges)
     card.criteria = outcome + events
     card.outcome_score = weighted(outcome, spec.aggregation)
@@ -127,12 +132,16 @@ def aggregates(spec: AppSpec, rollouts: Sequence[RolloutSummary]) -> dict[str, f
     return result
 
 
-def _outcome_criterion(criterion: CriterionSpec, given: Mapping[str, Any]) -> CriterionScore:
+def _outcome_criterion(
+    criterion: CriterionSpec, given: Mapping[str, Any], mask: Callable[[str], str]
+) -> CriterionScore:
     item = CriterionScore(criterion.name, "outcome", None, criterion.weight, criterion.required)
     scale = criterion.scale if criterion.weight > 0 else (-math.inf, math.inf)
 
     def compute() -> float | None:
         value = finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
+        if isinstance(value, Grade):
+            item.reason = mask(value.reason)
         return None if value is None else checked_number(value, scale)
 
     _timed(item, criterion, compute)
