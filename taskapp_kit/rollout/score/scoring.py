@@ -42,7 +42,9 @@ def score(
         "trajectory": trajectory, "task": task, "config": dict(config or trajectory.config),
         "answer_text": trajectory.answer_text,
     }  # fmt: skip
-    def mask(reason: str) -> str:  # built only where a grade gives a reason, which is rare and costs a walk over the row
+
+    def mask(reason: str) -> str:
+        # built only where a grade gives a reason: the masker walks over the row
         return masker(spec, environment, task)(reason)
 
     outcome: list[CriterionScore] = []

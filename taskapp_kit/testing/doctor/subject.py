@@ -271,6 +271,8 @@ class EnvironmentUnderTest:
                     action: Json = {step.tool: step.args}
                     if text is not None and step.tool == text.name:
                         action = next(iter(step.args.values()), "")
+                        if not str(action).strip():  # what `noop` may say, and `constant` never
+                            continue
                     key = json_hash(action)
                     actions[key] = action
                     counts[key] += 1

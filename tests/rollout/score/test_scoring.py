@@ -472,3 +472,35 @@ def test_the_summary_of_a_rollout() -> None:
         "terminated",
     )
     assert told.metrics["steps"] == 3.0
+
+
+GRADED = """
+from pydantic import BaseModel
+from taskapp_kit import Private
+from taskapp_kit.grading import Grade
+
+class Row(BaseModel):
+    word: Private[str]
+
+app = TaskApp("graded", version="1.0.0")
+app.tasks("graded", row=Row, prompt="Say it.", train=[Row(word="canary-4711")])
+
+@app.rubric(weight=3)
+def some(task: Row) -> Grade:
+    '''Some of it.'''
+    return Grade(0.25, f"a part of {task.word}")
+
+@app.rubric
+def none() -> Grade:
+    '''Nothing of it.'''
+    return Grade(0.0, "nothing")
+"""
+
+
+def test_a_grade_counts_as_its_score_and_its_reason_hides_private_values(tmp_path: Path) -> None:
+    card = play(app_from(tmp_path, GRADED), "constant", seed=0, action="canary-4711").scorecard
+    assert [(item.name, item.score, item.reason) for item in card.criteria] == [
+        ("some", 0.25, "a part of [private: word]"),
+        ("none", 0.0, "nothing"),
+    ]
+    assert card.reward == pytest.approx(0.1875)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.testing.doctor.examine import CHECKS, examine, names
 from taskapp_kit.testing.doctor.finding import DoctorFinding
 from taskapp_kit.testing.doctor.options import DoctorOptions
+from tests.machine import skip_if_it_cannot_play
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,31 +30,43 @@ def found_in(findings: list[DoctorFinding]) -> set[tuple[str | None, str, str]]:
     return {(item.environment, item.name, item.status) for item in findings if item.status in ("warning", "wrong")}
 
 
+def examples() -> list[str]:
+    """The example files that make an app."""
+    files = (ROOT / "examples").rglob("*.py")
+    return sorted(
+        file.relative_to(ROOT).as_posix() for file in files if re.search("^app = ", file.read_text(), re.MULTILINE)
+    )
+
+
+WARNED = {
+    "examples/adder.py": {("adder", "idle-scores", "warning")},  # adding 1 always hits
+    "examples/rl/task_app.py": {("adder", "idle-scores", "warning")},
+}
+BUNDLED = {"crafter": "crafter", "math": "reasoning_gym", "python_sandbox": "taskapp_kit", "web": "playwright"}
+"""With the package that each needs."""
+
+
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("app", "warned"),
-    [
-        ("examples/adder.py", {("adder", "idle-scores", "warning")}),
-        ("examples/capitals.py", set()),
-    ],  # adding 1 always hits
-)
-def test_an_example_passes_and_every_check_has_a_line(app: str, warned: set[tuple[str, str, str]]) -> None:
+@pytest.mark.parametrize("app", [name for name in examples() if name != "examples/rl/clicks.py"])
+def test_an_example_passes_and_every_check_has_a_line(app: str) -> None:
     findings = examined(str(ROOT / app), quick=True)
-    assert found_in(findings) == warned
+    assert found_in(findings) == WARNED.get(app, set())
     assert [item.name for item in findings if item.environment] == [item.name for item in CHECKS]
     assert {item.name for item in findings} == set(names()) - {"setup"}
     assert all(item.found for item in findings)
 
 
-@pytest.mark.exhaustive
+def test_every_bundled_environment_is_examined() -> None:
+    assert {folder.parent.name for folder in (ROOT / "environments").glob("*/app.py")} == set(BUNDLED)
+    assert "examples/rl/clicks.py" in examples()
+
+
+@pytest.mark.large
 @pytest.mark.process
-@pytest.mark.parametrize("app", ["python_sandbox", "crafter", "math", pytest.param("web", marks=pytest.mark.browser)])
-def test_a_bundled_environment_passes(app: str) -> None:
-    if app != "python_sandbox":
-        pytest.importorskip(
-            {"crafter": "crafter", "math": "reasoning_gym", "web": "playwright"}[app],
-            reason=f"needs taskapp-kit[{app}]",
-        )
+@pytest.mark.parametrize(("app", "package"), [*BUNDLED.items(), (str(ROOT / "examples/rl/clicks.py"), "playwright")])
+def test_a_bundled_environment_passes(app: str, package: str) -> None:
+    pytest.importorskip(package, reason=f"needs the extra of {app}")
+    skip_if_it_cannot_play(app)
     assert found_in(examined(app, quick=True)) == set()
 
 
@@ -60,7 +74,7 @@ def test_a_bundled_environment_passes(app: str) -> None:
 @pytest.mark.parametrize(
     "template",
     [
-        pytest.param(name, marks=[] if name == "multi-turn-game" else [pytest.mark.exhaustive])
+        pytest.param(name, marks=[] if name == "multi-turn-game" else [pytest.mark.large])
         for name in ("customer-service", "gymnasium", "multi-turn-game", "questions")
     ],
 )
