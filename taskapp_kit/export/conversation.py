@@ -20,6 +20,7 @@ NO_MODEL = "no language model played"
 REWRITTEN = "the model did not read one growing conversation (policy.config.history, or an app's own loop)"
 PICTURES = "messages with pictures"
 UNREADABLE = "a tool call without a name, or whose arguments are no JSON object"
+EMPTY_ANSWER = "an answer without content, reasoning and tool calls"
 
 
 class Unfit(Exception):
@@ -45,6 +46,15 @@ class Chat:
     def calls_tools(self) -> bool:
         """Whether the model called a tool."""
         return any("tool_calls" in message for message in self.messages)
+
+    @property
+    def has_empty_answer(self) -> bool:
+        """Whether an answer is nothing but its end."""
+        answers = [self.messages[at] for at in self.answers]
+        return not all(
+            each["content"].strip() or each.get("reasoning_content", "").strip() or "tool_calls" in each
+            for each in answers
+        )
 
 
 def recorded_messages(stored: StoredRollout) -> list[Message]:
@@ -125,9 +135,10 @@ def _call(call: Any, calls: dict[str, Message], numbers: Iterator[int]) -> Messa
     try:
         name, arguments, identity = call["function"]["name"], call["function"]["arguments"], str(call.get("id") or "")
         if isinstance(arguments, str):
-            arguments = orjson.loads(arguments or "{}")
+            arguments = orjson.loads(arguments.strip() or "null")
     except (KeyError, TypeError, AttributeError, orjson.JSONDecodeError):
         raise Unfit(UNREADABLE) from None
+    arguments = {} if arguments is None else arguments
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         raise Unfit(UNREADABLE)
     function = {"name": name, "arguments": arguments}

@@ -17,7 +17,15 @@ import orjson
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.export.conversation import NO_MODEL, Chat, Message, Unfit, conversation_of, recorded_messages
+from taskapp_kit.export.conversation import (
+    EMPTY_ANSWER,
+    NO_MODEL,
+    Chat,
+    Message,
+    Unfit,
+    conversation_of,
+    recorded_messages,
+)
 from taskapp_kit.export.demonstration import demonstration_of
 from taskapp_kit.export.report import ExportReport, ExportScope, loaded, selected
 from taskapp_kit.export.tool_schemas import FindTools, ToolSchemas
@@ -189,6 +197,8 @@ class TrainingData:
             return None
         try:
             conversation = await self._chat(stored)
+            if conversation.has_empty_answer:
+                raise Unfit(EMPTY_ANSWER)
             limit = self._filters.max_tokens
             if limit is not None and conversation.tokens > limit:
                 raise Unfit(f"more than {limit} tokens")

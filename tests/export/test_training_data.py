@@ -19,6 +19,7 @@ from taskapp_kit.export.tool_schemas import ToolSchemas
 from taskapp_kit.export.training_data import TrainingFilters
 from taskapp_kit.export.write import export
 from taskapp_kit.rollout.describe import Description
+from taskapp_kit.train.sft.conversations import read_conversations
 from tests.export.stored_chats import FAILURE, SECRET, model_rollout, saved
 
 ADD = Tool("add", "Adds.", {"properties": {"amount": {"type": "integer"}}})
@@ -92,6 +93,27 @@ def test_examples_in_the_prompt_are_no_answers(tmp_path: Path) -> None:
     assert line["answers"] == [4, 6]
 
 
+def with_answer(rollout_id: str, content: str) -> StoredRollout:
+    """A rollout whose last answer is this text, as JSON writes it, and no call."""
+    rollout = model_rollout(rollout_id)
+    events = orjson.loads(orjson.dumps(list(rollout.events)))
+    answer = next(event["answer"] for event in reversed(events) if event["kind"] == "answered")
+    answer["messages"][-1] = {"role": "assistant", "content": orjson.loads(f'"{content}"')}
+    rollout.events = events
+    return rollout
+
+
+@pytest.mark.parametrize("arguments", ["", "null", "{}"])
+def test_fine_tuning_reads_what_was_exported(tmp_path: Path, arguments: str) -> None:
+    """Of an endpoint without a parser of reasoning, too."""
+    rollouts = [model_rollout("r", broken=arguments), with_answer("t", "<think>hm</think>b")]
+    lines, _ = exported(tmp_path, "sft", rollouts)
+    found = list(read_conversations(tmp_path / "sft.jsonl"))
+    assert [sorted(each.learned) for each in found] == [line["answers"] for line in lines] == [[2, 4], [2, 4]]
+    assert [each.unfit for each in found] == [None, None]
+    assert lines[0]["messages"][2]["tool_calls"][0]["function"]["arguments"] == {}
+
+
 UNFIT = {
     "failed": (model_rollout("f", status="failed", failure=FAILURE, reward=None), "failed"),
     "null": (model_rollout("n", reward=None), "no reward"),
@@ -100,6 +122,8 @@ UNFIT = {
     "window": (model_rollout("w", details={"left_out_turns": 1}), "did not read one growing conversation"),
     "broken": (model_rollout("b", broken="{amount"), "arguments are no JSON object"),
     "list": (model_rollout("b", broken="[1]"), "arguments are no JSON object"),
+    "empty": (with_answer("e", ""), "an answer without content"),
+    "blank": (with_answer("e", " \\n"), "an answer without content"),
 }
 
 
