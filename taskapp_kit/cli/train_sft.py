@@ -107,6 +107,8 @@ def show(result: SftResult, files: JobFiles) -> None:
         rows.add_row("held-out loss", f"{number(result.before)} before, {number(result.after)} after; nats per token")
     for reason, count in result.left_out.items():
         rows.add_row("left out", f"{count} {reason}")
+    for phrase, count in result.not_as_tokens.items():
+        rows.add_row("answers", f"{count} {phrase}")
     out.print(rows)
     drawn = curve([point["value"] for point in result.points if point["name"] == LOSS], width=CURVE_WIDTH)
     out.print("\nloss, by update", style="bold")

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, read_call, to_json
-from taskapp_kit.train.rendering.renderer import REASONING, LayoutToken, Part, Renderer
+from taskapp_kit.train.rendering.renderer import CALLS, REASONING, LayoutToken, Part, Renderer, with_tokens
 
 _START, _END = LayoutToken("<|im_start|>"), LayoutToken("<|im_end|>")
-_CALL, _CALL_END = LayoutToken("<tool_call>"), LayoutToken("</tool_call>")
+_CALL, _CALL_END = map(LayoutToken, CALLS)
 _RESULT, _RESULT_END = LayoutToken("<tool_response>"), LayoutToken("</tool_response>")
 _THINK, _THINK_END = REASONING
 
@@ -74,8 +74,8 @@ class ChatMl(Renderer):
     def _answer_follows(self) -> Part:
         return [_START, "assistant\n"]
 
-    def _answer(self, message: NormalMessage) -> Part:
-        parts: list[str | LayoutToken] = [message.text]
+    def _answer(self, message: NormalMessage, *, sampled: bool = False) -> Part:
+        parts: list[str | LayoutToken] = [*(with_tokens(message.text) if sampled else [message.text])]
         for number, call in enumerate(message.calls):
             parts += ["\n" if message.text or number else "", _CALL]
             parts += [f'\n{{"name": {to_json(call.name)}, "arguments": {call.arguments_json()}}}\n', _CALL_END]

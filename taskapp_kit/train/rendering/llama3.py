@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, read_call, to_json
-from taskapp_kit.train.rendering.renderer import LayoutToken, Part, Renderer
+from taskapp_kit.train.rendering.renderer import LayoutToken, Part, Renderer, with_tokens
 
 _BEGIN, _END = LayoutToken("<|begin_of_text|>"), LayoutToken("<|eot_id|>")
 _HEADER, _HEADER_END = LayoutToken("<|start_header_id|>"), LayoutToken("<|end_header_id|>")
@@ -66,9 +66,10 @@ class Llama3(Renderer):
     def _answer_follows(self) -> Part:
         return [_HEADER, "assistant", _HEADER_END, "\n\n"]
 
-    def _answer(self, message: NormalMessage) -> Part:
+    def _answer(self, message: NormalMessage, *, sampled: bool = False) -> Part:
+        text = message.text.strip()
         calls = [f'{{"name": {to_json(call.name)}, "parameters": {call.arguments_json()}}}' for call in message.calls]
-        return ["; ".join([message.text.strip(), *calls] if message.text.strip() else calls)]
+        return [*(with_tokens(text) if sampled else [text]), "; ".join(["", *calls] if text else calls)]
 
     def _split_calls(self, text: str) -> tuple[str, list[FunctionCall]]:
         call = read_call(text.strip().removeprefix(_PYTHON), "parameters")

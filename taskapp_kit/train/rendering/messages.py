@@ -14,6 +14,9 @@ from taskapp_kit.net.json_body import read_object
 ROLES = ("system", "developer", "user", "assistant", "tool")
 UNSUPPORTED = "unsupported_message"
 """The code of a request with a message that cannot be rendered."""
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+_NO_ARGUMENTS = ("", "null")
+"""What endpoints write as the arguments of a call without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ def read_json_object(text: str) -> dict[str, Any] | None:
         return read_object(without_surrogates(text).encode())
     except RequestError:
         return None
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return the reasoning that an assistant's message has apart from its content, "" for none."""
+    return next((text for name in _REASONING if isinstance(text := message.get(name), str) and text.strip()), "")
 
 
 def read_call(text: str, member: str) -> FunctionCall | None:
@@ -100,7 +108,9 @@ def _call(call: Any, index: int) -> FunctionCall:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise _unsupported(index, "tool_calls", 'expected {"function": {"name": …, "arguments": …}} for each call')
     arguments = function.get("arguments")
-    if isinstance(arguments, str):
+    if isinstance(arguments, str) and arguments.strip() in _NO_ARGUMENTS:
+        arguments = None
+    elif isinstance(arguments, str):
         parsed = read_json_object(arguments)
         arguments = arguments if parsed is None else parsed
     return FunctionCall(function["name"], {} if arguments is None else arguments)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, normal_messages
+from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, normal_messages, reasoning_of
 
 
 class TextTokenizer(Protocol):
@@ -47,6 +47,8 @@ class LayoutToken:
 
 REASONING = ("<think>", "</think>")
 """The tokens around an answer's reasoning."""
+CALLS = ("<tool_call>", "</tool_call>")
+"""The tokens around a call in an answer."""
 
 Part = Sequence[str | LayoutToken]
 """A message, or a piece of one. Its neighbouring texts are encoded together; two parts are encoded apart."""
@@ -81,7 +83,7 @@ class Renderer(ABC):
             )
         self.tokenizer = tokenizer
         self.default_system = default_system
-        self._no_thinking: Part = _with_tokens(no_thinking)
+        self._no_thinking: Part = with_tokens(no_thinking)
         self._closing_ids = _present(tokenizer, self.closing)
         self.stop_ids = self._closing_ids | _present(tokenizer, self.stops)
 
@@ -124,13 +126,24 @@ class Renderer(ABC):
     def answer(self, message: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the ids that a policy samples to answer with this assistant's message, with the token that ends it.
 
-        `reasoning_content` comes first where the vocabulary has the tokens around reasoning; else it is left out. Raises
-        RequestError as `prompt`.
+        `reasoning_content` comes first where the vocabulary has the tokens around reasoning; else it is left out. Tokens of
+        reasoning and of calls that are written in the content are tokens, too. Raises RequestError as `prompt`.
         """
         (normal,) = normal_messages([message])
-        reasoning = message.get("reasoning_content")
-        thoughts = self._reasoning(reasoning) if isinstance(reasoning, str) and reasoning else []
-        return self._encode([[*thoughts, *self._answer(normal), LayoutToken(self.closing[0])]])
+        reasoning = reasoning_of(message)
+        thoughts = self._reasoning(reasoning) if reasoning else []
+        return self._encode([[*thoughts, *self._answer(normal, sampled=True), LayoutToken(self.closing[0])]])
+
+    def not_as_tokens(self, message: Mapping[str, Any]) -> list[str]:
+        """Return one phrase for each thing in an assistant's message that `answer` does not write as tokens of this model."""
+        text = normal_messages([message])[0].text
+        layout = [*self.required, *self.closing, *self.stops]
+        layout += [name for name in (*REASONING, *CALLS) if self.tokenizer.token(name) is None]
+        lost = bool(reasoning_of(message)) and not self._reasoning("x")
+        return [
+            *(["whose reasoning is left out, because the model has no tokens around it"] if lost else []),
+            *(f"with {name}, learned as text and not as a token" for name in dict.fromkeys(layout) if name in text),
+        ]
 
     def parse(
         self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]] = (), *, call_prefix: str = "call"
@@ -192,8 +205,8 @@ class Renderer(ABC):
         """What stands before an answer."""
 
     @abstractmethod
-    def _answer(self, message: NormalMessage) -> Part:
-        """An assistant's message without its header and the token that ends it."""
+    def _answer(self, message: NormalMessage, *, sampled: bool = False) -> Part:
+        """An assistant's message without its header and the token that ends it. sampled: as the policy samples it."""
 
     @abstractmethod
     def _split_calls(self, text: str) -> tuple[str, list[FunctionCall]]:
@@ -208,11 +221,11 @@ class Renderer(ABC):
         return None, text
 
 
-def _with_tokens(text: str) -> Part:
-    """The text, with the tokens of reasoning in it as tokens."""
+def with_tokens(text: str) -> Part:
+    """Return a sampled text, with the tokens of reasoning and of calls in it as tokens."""
     return [
-        LayoutToken(piece) if piece in REASONING else piece
-        for piece in re.split(f"({'|'.join(REASONING)})", text)
+        LayoutToken(piece) if piece in REASONING + CALLS else piece
+        for piece in re.split(f"({'|'.join(REASONING + CALLS)})", text)
         if piece
     ]
 

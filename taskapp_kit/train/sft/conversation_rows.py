@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
-from taskapp_kit.errors import ConfigError, RequestError
 from taskapp_kit.train.rendering.renderer import Renderer
 from taskapp_kit.train.sft.conversations import ExportedConversation
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
@@ -18,24 +19,21 @@ def conversation_row(renderer: Renderer, conversation: ExportedConversation) -> 
     """Return the row of a conversation; what follows its last answer is left out.
 
     Which tokens are trained on follows from where the answers are, never from what a token is: padding may be the token
-    that ends a message. Raises ConfigError for messages that cannot be rendered.
+    that ends a message. Answers that are context only have the same tokens as those that are learned.
     """
     ids: tuple[int, ...] = ()
     mask: list[bool] = []
     new: list[Mapping[str, Any]] = []
-    try:
-        for place, message in enumerate(conversation.messages):
-            if place not in conversation.answers:
-                new.append(message)
-                continue
-            ids = renderer.extend(ids, new) if ids else renderer.prompt(new, conversation.tools)
-            mask += [False] * (len(ids) - len(mask))
-            answer = renderer.answer(message)
-            ids += answer
-            mask += [True] * len(answer)
-            new = []
-    except RequestError as error:
-        raise ConfigError(f"The conversation {conversation.name} cannot be rendered: {error.message}") from None
+    for place, message in enumerate(conversation.messages[: max(conversation.learned, default=-1) + 1]):
+        if place not in conversation.answers:
+            new.append(message)
+            continue
+        ids = renderer.extend(ids, new) if ids else renderer.prompt(new, conversation.tools)
+        mask += [False] * (len(ids) - len(mask))
+        answer = renderer.answer(message)
+        ids += answer
+        mask += [place in conversation.learned] * len(answer)
+        new = []
     return TrainingRow(
         ids=ids,
         mask=tuple(mask),
@@ -49,8 +47,23 @@ def conversation_row(renderer: Renderer, conversation: ExportedConversation) -> 
 
 def conversation_rows(
     renderer: Renderer, conversations: Sequence[ExportedConversation], context_tokens: int
-) -> tuple[list[TrainingRow], int]:
-    """Return the rows, and how many were left out because they have more tokens than the model's context."""
-    rows = [conversation_row(renderer, each) for each in conversations]
-    fitting = [row for row in rows if len(row.ids) <= context_tokens]
-    return fitting, len(rows) - len(fitting)
+) -> tuple[list[TrainingRow], Counter[str]]:
+    """Return the rows that can be learned from, and how many were left out, by reason."""
+    rows: list[TrainingRow] = []
+    left_out: Counter[str] = Counter()
+    for each in conversations:
+        row = conversation_row(renderer, each)
+        if any(on and len(list(span)) == 1 for on, span in groupby(row.mask)):
+            left_out["with an answer that has no token of this model but its end"] += 1
+        elif len(row.ids) > context_tokens:
+            left_out[f"longer than the model's context of {context_tokens} tokens"] += 1
+        else:
+            rows.append(row)
+    return rows, left_out
+
+
+def not_learned_as_tokens(renderer: Renderer, conversations: Sequence[ExportedConversation]) -> Counter[str]:
+    """Return how many of the answers have each of `Renderer.not_as_tokens`."""
+    return Counter(
+        phrase for each in conversations for at in each.learned for phrase in renderer.not_as_tokens(each.messages[at])
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,26 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.seeds import derived_rng
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.contract.words import cut
+from taskapp_kit.errors import ConfigError, RequestError
+from taskapp_kit.train.rendering.messages import ROLES, NormalMessage, normal_messages, reasoning_of
 from taskapp_kit.train.sft.settings import SftSettings
 
 Origin = tuple[str, str, int | str]
 """Environment, split and seed of a conversation, which stay on one side; its name where it has no seed."""
+LINES_SHOWN = 5
+"""Lines that are named of those that are left out for one reason."""
+SHOWN_CHARACTERS = 80
+NOTHING_LEARNED = "in which each answer has the weight 0"
+NO_ARGUMENTS = "with a call whose arguments are not a JSON object"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedConversation:
-    """One line. answers: the places of the messages to learn from, in order. name: the rollout's id, else its line's number.
+    """One line. answers: the positions of the messages that the model wrote. name: the rollout's id, else its line's number.
 
-    reward, seed: None where the file does not say.
+    reward, seed: None if the file does not specify it. weightless: those of answers that are context only. line: its
+    number in the file. digest: equal for equal conversations. unfit: why it cannot be learned from, None if it can.
     """
 
     name: str
@@ -33,6 +42,15 @@ class ExportedConversation:
     environment: str
     split: str
     seed: int | None
+    weightless: frozenset[int] = frozenset()
+    line: int = 0
+    digest: str = ""
+    unfit: str | None = None
+
+    @property
+    def learned(self) -> frozenset[int]:
+        """The positions of the answers that are learned from."""
+        return self.answers - self.weightless
 
     @property
     def origin(self) -> Origin:
@@ -53,7 +71,7 @@ def read_conversations(path: Path) -> Iterator[ExportedConversation]:
     """Yield the conversations of a file, line by line.
 
     Other members of a line than those of `taskapp export` are ignored, and all but `messages` may be missing: without
-    `answers`, every message of the assistant is learned from. Raises ConfigError, with the line.
+    `answers`, every message of the assistant is learned from, unless its `weight` is 0. Raises ConfigError, with the line.
     """
     try:
         with path.open("rb") as file:
@@ -68,7 +86,7 @@ def read_conversations(path: Path) -> Iterator[ExportedConversation]:
 
 
 def chosen_conversations(settings: SftSettings) -> ChosenConversations:
-    """Return what is learned from and what is held out. All conversations of one seed are on one side.
+    """Return what is learned from and what is held out. All conversations of one seed, and equal ones, are on one side.
 
     Raises ConfigError for a file that cannot be read, and when nothing is left to learn from.
     """
@@ -77,13 +95,17 @@ def chosen_conversations(settings: SftSettings) -> ChosenConversations:
     if settings.held_out is not None:
         held_out = _filtered(settings.held_out, settings, left_out)
         held = {each.origin for each in held_out if each.seed is not None}
-        learned = [each for each in found if each.origin not in held]
-        if both := len(found) - len(learned):
-            left_out["a seed of the held-out file"] += both
+        held_digests = {each.digest for each in held_out}
+        others = [each for each in found if each.origin not in held]
+        learned = [each for each in others if each.digest not in held_digests]
+        left_out["a seed of the held-out file"] += len(found) - len(others)
+        left_out["equal to one of the held-out file"] += len(others) - len(learned)
+        left_out = +left_out
     else:
-        held = _drawn(sorted({each.origin for each in found}, key=repr), settings.held_out_share)
-        learned = [each for each in found if each.origin not in held]
-        held_out = [each for each in found if each.origin in held]
+        sides = _linked(found)
+        held = _drawn(sorted(set(sides.values()), key=repr), settings.held_out_share)
+        learned = [each for each in found if sides[each.origin] not in held]
+        held_out = [each for each in found if sides[each.origin] in held]
     if not learned:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
         raise ConfigError(
@@ -95,12 +117,18 @@ def chosen_conversations(settings: SftSettings) -> ChosenConversations:
 
 def _filtered(path: Path, settings: SftSettings, left_out: Counter[str]) -> list[ExportedConversation]:
     found = []
+    unfit: dict[str, list[int]] = {}
     for each in read_conversations(path):
         reason = _reason_against(each, settings)
-        if reason is None:
-            found.append(each)
-        else:
+        if reason is not None:
             left_out[reason] += 1
+        elif each.unfit is not None:
+            unfit.setdefault(each.unfit, []).append(each.line)
+        else:
+            found.append(each)
+    for reason, lines in unfit.items():
+        shown = ", ".join(map(str, lines[:LINES_SHOWN])) + (", …" if len(lines) > LINES_SHOWN else "")
+        left_out[f"{reason} ({path.name}, line {shown})"] = len(lines)
     return found
 
 
@@ -120,6 +148,21 @@ def _reason_against(conversation: ExportedConversation, settings: SftSettings) -
     return None
 
 
+def _linked(conversations: Sequence[ExportedConversation]) -> dict[Origin, Origin]:
+    """Map each origin to one of those that share an equal conversation with it, directly or through others."""
+    first: dict[str, Origin] = {}
+    above: dict[Origin, Origin] = {}
+
+    def root(origin: Origin) -> Origin:
+        while (next_one := above.setdefault(origin, origin)) != origin:
+            origin = next_one
+        return origin
+
+    for each in conversations:
+        above[root(each.origin)] = root(first.setdefault(each.digest, each.origin))
+    return {each.origin: root(each.origin) for each in conversations}
+
+
 def _drawn(origins: Sequence[Origin], share: float) -> set[Origin]:
     """Draw a share of them, at least one and not all; none where the share is 0 or there is only one."""
     if share == 0 or len(origins) < 2:
@@ -136,9 +179,13 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
     messages = value.get("messages") if isinstance(value, dict) else None
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
         raise ConfigError(
-            f"{place}: no list `messages`; expected a conversation, as `taskapp export --format sft` writes it."
+            f"{place}: no list `messages`{f' ({_members(value)})' if isinstance(value, dict) else ''}; expected a "
+            "conversation, as `taskapp export --format sft` writes it."
         )
-    said = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
+    normal = _normal(messages, place)
+    said = [at for at, message in enumerate(normal) if message.role == "assistant"]
+    if not said:
+        raise ConfigError(f"{place}: no message of the assistant; expected at least one to learn from.")
     answers = value.get("answers")
     if answers is None:
         answers = said
@@ -146,11 +193,20 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
         raise ConfigError(
             f"{place}: found the answers {answers!r}; expected places of messages of the assistant, of which some."
         )
+    weightless = {at for at in answers if _weight(messages[at], f"{place}: messages.{at}") == 0}
+    learned = sorted(set(answers) - weightless)
+    for at, (message, read) in enumerate(zip(messages, normal, strict=True)):
+        _check_content(message, read, f"{place}: messages.{at}", learned=at in learned)
     tools, reward, seed = value.get("tools") or [], value.get("reward"), value.get("seed")
     if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
         raise ConfigError(f"{place}: `tools` is no list of objects; expected schemas of functions, or null.")
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
         raise ConfigError(f"{place}: the reward is {reward!r}; expected a number, or null.")
+    unfit = None if learned else NOTHING_LEARNED
+    if any(not isinstance(call.arguments, dict) for at in learned for call in normal[at].calls):
+        unfit = NO_ARGUMENTS
+    shown = normal[: learned[-1] + 1] if learned else normal
+    unequal = [shown, [reasoning_of(messages[at]) for at in learned], learned, tools]
     return ExportedConversation(
         name=str(value.get("rollout") or f"line {number}"),
         messages=messages,
@@ -160,4 +216,47 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
         environment=str(value.get("environment") or ""),
         split=str(value.get("split") or ""),
         seed=seed if type(seed) is int else None,
+        weightless=frozenset(weightless),
+        line=number,
+        digest=hashlib.sha256(orjson.dumps(unequal, option=orjson.OPT_SORT_KEYS)).hexdigest(),
+        unfit=unfit,
     )
+
+
+def _normal(messages: Sequence[Mapping[str, Any]], place: str) -> list[NormalMessage]:
+    """Return the messages in their normal form. Raises ConfigError, with the message's position in the line."""
+    unknown = {at: message.get("role") for at, message in enumerate(messages) if message.get("role") not in ROLES}
+    if unknown:
+        at = min(unknown)
+        roles = ", ".join(dict.fromkeys(cut(str(role), SHOWN_CHARACTERS) for role in unknown.values()))
+        raise ConfigError(
+            f"{place}: found the roles {roles}, the first at messages.{at} ({_members(messages[at])}). "
+            f"Expected {', '.join(ROLES)}."
+        )
+    try:
+        return normal_messages(messages)
+    except RequestError as error:
+        raise ConfigError(f"{place}: {error.message}") from None
+
+
+def _weight(message: Mapping[str, Any], place: str) -> int:
+    """Return the `weight` of an answer, as in OpenAI's format: 0 if it is context only, else 1. Raises ConfigError."""
+    weight = message.get("weight")
+    if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
+        raise ConfigError(
+            f"{place} has the weight {cut(str(weight), SHOWN_CHARACTERS)}. Expected 0, which is not learned, or 1."
+        )
+    return 1 if weight is None else int(weight)
+
+
+def _check_content(message: Mapping[str, Any], read: NormalMessage, place: str, *, learned: bool) -> None:
+    """Raise ConfigError for a message without content: an answer would be learned as its end alone."""
+    has_content = bool(read.text.strip()) if learned else message.get("content") not in (None, [])
+    if not (has_content or read.calls or reasoning_of(message)):
+        raise ConfigError(
+            f"{place} ({_members(message)}) has no content and no call of a tool. Expected the text in `content`."
+        )
+
+
+def _members(message: Mapping[str, Any]) -> str:
+    return "its members: " + cut(", ".join(message) or "none", SHOWN_CHARACTERS)

@@ -30,7 +30,7 @@ from taskapp_kit.train.job_start import JobNeeds, available_to, model_sizes, nee
 from taskapp_kit.train.models.adapters import adapter_part, with_adapter
 from taskapp_kit.train.models.loading import load_model
 from taskapp_kit.train.models.sources import ModelSource, described_by, find_model
-from taskapp_kit.train.sft.conversation_rows import conversation_rows
+from taskapp_kit.train.sft.conversation_rows import conversation_rows, not_learned_as_tokens
 from taskapp_kit.train.sft.conversations import ChosenConversations, ExportedConversation, chosen_conversations
 from taskapp_kit.train.sft.settings import HELD_OUT_LOSS, LOSS, SftSettings
 from taskapp_kit.train.turns import TrainingRow
@@ -57,7 +57,8 @@ class SftResult:
     """A job that has ended. model: its last checkpoint. best: the one with the lowest held-out loss, None without one.
 
     points: name, step, value and created_at of each. before, after: the held-out loss in nats per token, None without
-    held-out conversations. left_out: conversations by reason.
+    held-out conversations. left_out: conversations by reason. not_as_tokens: answers by what is not learned
+    as tokens of the model.
     """
 
     job_id: str
@@ -69,6 +70,7 @@ class SftResult:
     held_out: int
     tokens: int
     left_out: dict[str, int]
+    not_as_tokens: dict[str, int]
     before: float | None
     after: float | None
     points: list[dict[str, Any]]
@@ -81,6 +83,7 @@ class SftRows:
     learned: list[TrainingRow]
     held_out: list[TrainingRow]
     left_out: Counter[str]
+    not_as_tokens: Counter[str]
 
     def batch(self, number: int, size: int) -> list[TrainingRow]:
         """Return the rows of an update, from 0. Each epoch has an order of its own; its last batch may be smaller."""
@@ -150,6 +153,7 @@ async def run_sft(
         held_out=len(rows.held_out),
         tokens=sum(row.trained for row in rows.learned),
         left_out=dict(rows.left_out),
+        not_as_tokens=dict(rows.not_as_tokens),
         before=held_out[0] if held_out else None,
         after=held_out[-1] if held_out else None,
         points=job.points,
@@ -208,14 +212,13 @@ class SftRun:
 
 
 def _rows(chosen: ChosenConversations, renderer: Any, context_tokens: int) -> SftRows:
-    learned, long = conversation_rows(renderer, chosen.learned, context_tokens)
-    held_out, long_held_out = conversation_rows(renderer, chosen.held_out, context_tokens)
-    left_out = chosen.left_out.copy()
-    if long + long_held_out:
-        left_out[f"longer than the model's context of {context_tokens} tokens"] += long + long_held_out
+    learned, unfit = conversation_rows(renderer, chosen.learned, context_tokens)
+    held_out, unfit_held_out = conversation_rows(renderer, chosen.held_out, context_tokens)
+    left_out = chosen.left_out + unfit + unfit_held_out
     if not learned:
-        raise ConfigError(f"Every conversation is longer than the model's context of {context_tokens} tokens.")
-    return SftRows(learned, held_out, left_out)
+        reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+        raise ConfigError(f"No conversation can be learned from; left out: {reasons}.")
+    return SftRows(learned, held_out, left_out, not_learned_as_tokens(renderer, chosen.learned))
 
 
 def _job_id(
@@ -239,7 +242,11 @@ def _job_id(
 
 
 def _named(conversation: ExportedConversation) -> dict[str, Any]:
-    return {**asdict(conversation), "answers": sorted(conversation.answers)}
+    return {
+        **asdict(conversation),
+        "answers": sorted(conversation.answers),
+        "weightless": sorted(conversation.weightless),
+    }
 
 
 def _folder(source: ModelSource, job_id: str, models: Path) -> Path:
@@ -273,5 +280,6 @@ def _sentences(settings: SftSettings, source: ModelSource, rows: SftRows, job: S
     found = [
         f"{counted(len(rows.learned), 'conversation')} with {tokens} tokens of answers, {len(rows.held_out)} held out{left_out}.",
         f"{counted(job.total, 'update')} of {how} of {source.name}.",
+        *(f"{counted(count, 'answer')} {phrase}." for phrase, count in rows.not_as_tokens.items()),
     ]
     return [*found, source.alias_note] if source.alias_note else found

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.errors import ConfigError
-from taskapp_kit.train.sft.conversation_rows import conversation_row, conversation_rows
+from taskapp_kit.train.sft.conversation_rows import conversation_row, conversation_rows, not_learned_as_tokens
 from taskapp_kit.train.sft.conversations import ExportedConversation
 from taskapp_kit.train.turns import NOT_SAMPLED
 from tests.train.conversations import ARGUMENTS, CONVERSATIONS, LOOK, NEW, TEXTS, TOOLS
@@ -75,7 +76,7 @@ def test_the_end_of_an_answer_is_learned_though_users_messages_end_with_the_same
     renderer = RENDERERS["chatml"]
     end = renderer.tokenizer.token("<|im_end|>")
     row = conversation_row(
-        renderer, conversation([{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}], {1})
+        renderer, conversation([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], {1})
     )
     assert [on for token, on in zip(row.ids, row.mask, strict=True) if token == end] == [False, True]
 
@@ -89,11 +90,81 @@ def test_reasoning_is_learned_where_the_vocabulary_has_its_tokens() -> None:
     assert RENDERERS["llama3"].tokenizer.decode(RENDERERS["llama3"].answer(message)) == "7<|eot_id|>"
 
 
-def test_long_conversations_are_left_out_and_those_that_cannot_be_rendered_are_errors() -> None:
-    renderer = RENDERERS["chatml"]
-    said = {"role": "assistant", "content": "b"}
-    some = [conversation([{"role": "user", "content": "a" * size}, said], {1}) for size in (1, 100)]
-    rows, long = conversation_rows(renderer, some, 60)
-    assert (len(rows), long) == (1, 1)
-    with pytest.raises(ConfigError, match=r"conversation r cannot be rendered: messages.0.content"):
-        conversation_row(renderer, conversation([{"role": "user", "content": 7}, said], {1}))
+def test_what_does_not_fit_the_model_is_left_out_by_reason() -> None:
+    said, thought = {"role": "assistant", "content": "b"}, {"role": "assistant", "content": "", "reasoning": "hm"}
+    some = [
+        conversation([{"role": "user", "content": "a" * size}, answer], {1})
+        for size, answer in ((1, said), (100, said), (1, thought))
+    ]
+    rows, left_out = conversation_rows(RENDERERS["chatml"], some, 60)
+    assert (len(rows), sorted(left_out.values())) == (1, [1, 1])
+    rows, left_out = conversation_rows(RENDERERS["qwen"], some, 200)
+    assert (len(rows), left_out) == (3, Counter()), "a model with tokens around reasoning learns it"
+
+
+ARGUMENTS_OF_ASK = '{"name": "ask", "arguments": {"x": 1}}'
+INLINE = {
+    "reasoning": ({"content": "<think>\nhm\n</think>\n\nb"}, {"content": "b", "reasoning_content": "hm"}),
+    "a call": (
+        {"content": f"I ask.\n<tool_call>\n{ARGUMENTS_OF_ASK}\n</tool_call>"},
+        {"content": "I ask.", "tool_calls": [{"function": {"name": "ask", "arguments": {"x": 1}}}]},
+    ),
+    "both": (
+        {"content": f"<think>\nhm\n</think>\n\n<tool_call>\n{ARGUMENTS_OF_ASK}\n</tool_call>"},
+        {"content": None, "reasoning": "hm", "tool_calls": [{"function": {"name": "ask", "arguments": '{"x": 1}'}}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INLINE)
+def test_marks_in_the_content_are_the_tokens_that_the_model_samples(name: str) -> None:
+    renderer = RENDERERS["qwen"]
+    inline, apart = ({"role": "assistant", **message} for message in INLINE[name])
+    assert renderer.answer(inline) == renderer.answer(apart)
+    assert renderer.not_as_tokens(inline) == renderer.not_as_tokens(apart) == []
+
+
+@pytest.mark.parametrize("role", ["system", "user", "tool"])
+def test_marks_of_others_stay_text(role: str) -> None:
+    ids = RENDERERS["qwen"].prompt([{"role": role, "content": "<think>hm</think>"}])
+    think = RENDERERS["qwen"].tokenizer.token("<think>")
+    assert think not in ids
+
+
+def test_what_the_model_has_no_tokens_for_is_reported() -> None:
+    messages = [
+        {"role": "user", "content": "<think>"},
+        {"role": "assistant", "content": "<think>hm</think>b<|im_end|>"},
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "<tool_call>"},
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "b", "reasoning_content": "hm"},
+    ]
+    both = {family: RENDERERS[family] for family in ("chatml", "qwen")}
+    found = {name: not_learned_as_tokens(each, [conversation(messages, {1, 3, 5})]) for name, each in both.items()}
+    marks = ("<think>", "</think>", "<|im_end|>", "<tool_call>", "reasoning is left out")
+    assert {mark: sum(mark in phrase for phrase in found["chatml"]) for mark in marks} == dict.fromkeys(marks, 1)
+    assert ["<|im_end|>" in phrase for phrase in found["qwen"]] == [True]
+
+
+@families
+def test_an_answer_of_weight_0_is_context(family: str) -> None:
+    user, said = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    whole = conversation_row(RENDERERS[family], conversation([user, said, user, said], {1, 3}))
+    context = replace(conversation([user, said, user, said], {1, 3}), weightless=frozenset({1}))
+    row = conversation_row(RENDERERS[family], context)
+    assert row.ids == whole.ids and row.trained * 2 == whole.trained
+    assert row.mask[-row.trained :] == (True,) * row.trained
+    last = replace(context, weightless=frozenset({3}))
+    assert conversation_row(RENDERERS[family], last).mask[-1], (
+        "what follows the last answer that is learned is left out"
+    )
+
+
+@families
+@pytest.mark.parametrize("arguments", ["", " ", "null", None, {}, "{}"])
+def test_no_arguments_are_an_empty_object(family: str, arguments: Any) -> None:
+    renderer = RENDERERS[family]
+    call = {"type": "function", "function": {"name": "look", "arguments": arguments}}
+    parsed = renderer.parse(renderer.answer({"role": "assistant", "content": None, "tool_calls": [call]}), [LOOK])
+    assert parsed["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}

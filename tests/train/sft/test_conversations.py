@@ -63,12 +63,68 @@ def test_a_file_of_its_own_is_held_out_and_its_seeds_are_not_learned(tmp_path: P
     write_lines(tmp_path / "gold.jsonl", [line(seed) for seed in range(5)])
     write_lines(tmp_path / "held.jsonl", [line(3), line(4, split="test")])
     found = chosen(tmp_path, data=f'held_out = "{tmp_path / "held.jsonl"}"')
-    assert (seeds(found.learned), seeds(found.held_out)) == ([0, 1, 2, 4], [3, 4])
-    assert found.left_out == Counter({"a seed of the held-out file": 1})
+    assert (seeds(found.learned), seeds(found.held_out)) == ([0, 1, 2], [3, 4])
+    assert found.left_out == Counter({"a seed of the held-out file": 1, "equal to one of the held-out file": 1})
+
+
+def answered(question: str, answer: str, **changes: Any) -> dict[str, Any]:
+    """A line of another program."""
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]} | changes
+
+
+EQUAL = {
+    "without seeds": [answered(f"q{at % 10}", "a") for at in range(200)],
+    "with seeds": [line(seed, messages=line(seed % 10)["messages"]) for seed in range(200)],
+    "some with seeds": [answered(f"q{at % 10}", "a", **({} if at % 3 else {"seed": at})) for at in range(200)],
+    "in other words": [
+        answered(f"q{at % 10}", "a") if at < 10 else answered("", "", messages=[
+            {"content": [{"type": "text", "text": f"q{at % 10}"}], "role": "user", "name": "x"},
+            {"content": "a", "role": "assistant", "tool_calls": []},
+            {"content": f"more {at}", "role": "user"},
+        ])
+        for at in range(200)
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_conversations_are_on_one_side(tmp_path: Path, name: str) -> None:
+    write_lines(tmp_path / "gold.jsonl", EQUAL[name])
+    found = chosen(tmp_path)
+    learned, held_out = ({each.digest for each in some} for some in (found.learned, found.held_out))
+    assert (len(learned), len(held_out), len(found.learned), len(found.held_out)) == (9, 1, 180, 20)
+
+
+def test_seeds_that_share_conversations_with_others_are_on_one_side(tmp_path: Path) -> None:
+    """Those of 0 and 1 are equal, and 1 has another one, which is that of 2."""
+    pairs = [(0, "a"), (1, "a"), (1, "b"), (2, "b"), *((seed, f"{seed}") for seed in range(3, 10))]
+    write_lines(tmp_path / "gold.jsonl", [answered(name, "x", seed=seed) for seed, name in pairs])
+    for share in (0.2, 0.5, 0.8):
+        found = chosen(tmp_path, data=f"held_out_share = {share}")
+        learned, held_out = set(seeds(found.learned)), set(seeds(found.held_out))
+        assert learned and held_out and not learned & held_out
+        assert {0, 1, 2} <= learned or {0, 1, 2} <= held_out
+
+
+def test_different_conversations_are_not_equal(tmp_path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "ring", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "a"}
+    messages = [{"role": "user", "content": "q"}]
+    different = [
+        {"messages": [*messages, said]},
+        {"messages": [*messages, said], "tools": [{"type": "function", "function": {"name": "ring"}}]},
+        {"messages": [*messages, {**said, "reasoning_content": "hm"}]},
+        {"messages": [*messages, {**said, "tool_calls": [call]}]},
+        {"messages": [*messages, said, *messages, said]},
+        {"messages": [*messages, {**said, "weight": 0}, *messages, said]},
+    ]
+    found = list(read_conversations(write_lines(tmp_path / "a.jsonl", different)))
+    assert len({each.digest for each in found}) == len(different)
 
 
 def test_lines_of_other_programs_need_messages_only(tmp_path: Path) -> None:
-    messages = [SYSTEM, {"role": "assistant", "content": "a"}, {"role": "user"}, {"role": "assistant", "content": "b"}]
+    said = {"role": "assistant", "content": "a"}
+    messages = [SYSTEM, said, {"role": "user", "content": ""}, {**said, "weight": 1.0}]
     (found,) = read_conversations(write_lines(tmp_path / "a.jsonl", [{"messages": messages, "more": 1}]))
     assert (found.answers, found.reward, found.seed, found.tools) == (frozenset({1, 3}), None, None, [])
 
@@ -77,6 +133,38 @@ def test_lines_of_other_programs_need_messages_only(tmp_path: Path) -> None:
     ("wrong", "said"),
     [
         ({"messages": "hello"}, "no list `messages`"),
+        ({"messages": None, "prompt": [], "chosen": []}, "no list `messages`.*prompt"),
+        (
+            {"messages": [{"role": "human", "content": "x"}, {"role": "gpt", "content": "a"}]},
+            "human, gpt.*user, assist",
+        ),
+        ({"messages": [{"from": "human", "value": "x"}]}, "messages.0 .*from, value"),
+        ({"messages": [SYSTEM]}, "no message of the assistant"),
+        (
+            {"messages": [SYSTEM, {"role": "user", "content": "x"}, {"role": "assistant", "content": True}]},
+            "messages.2.c",
+        ),
+        ({"messages": [*line(0)["messages"], {"role": "user", "content": {"x": 1}}], "answers": [2]}, "messages.3.c"),
+        ({"messages": [SYSTEM, {"role": "user", "text": "x"}, line(0)["messages"][2]]}, "messages.1 .*role, text"),
+        ({"messages": [*line(0)["messages"], {"role": "tool", "content": None}]}, "messages.3 .*no content"),
+        *(
+            (
+                {"messages": [SYSTEM, {"role": "user", "content": "x"}, {"role": "assistant", **empty}]},
+                "messages.2 .*no co",
+            )
+            for empty in ({"content": None}, {"content": ""}, {"content": " \n"}, {}, {"text": "1"}, {"content": []})
+        ),
+        *(
+            (
+                {"messages": [*line(0)["messages"][:2], {"role": "assistant", "content": "c", "weight": weight}]},
+                "messages.2 ",
+            )
+            for weight in (0.5, 2, True, "0", [0])
+        ),
+        (
+            {"messages": [SYSTEM, {"role": "assistant", "tool_calls": [{"name": "ring"}]}], "answers": [1]},
+            "messages.1.tool",
+        ),
         ({"answers": [1]}, r"the answers \[1\]"),
         ({"answers": []}, r"the answers \[\]"),
         ({"answers": [[2]]}, "the answers"),
@@ -92,6 +180,31 @@ def test_faults_of_a_file_are_reported_with_their_line(tmp_path: Path, wrong: di
         return
     with pytest.raises(ConfigError, match=f"line 2.*{said}"):
         list(read_conversations(path))
+
+
+@pytest.mark.parametrize("arguments", ['{"a": ', "[]", "[1]", '"x"', 3, True, '{"a": NaN}'])
+def test_calls_without_an_object_are_left_out_with_their_line(tmp_path: Path, arguments: Any) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "ring", "arguments": arguments}}
+    called = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    done = [{"role": "tool", "content": ""}, {"role": "assistant", "content": "done"}]
+    write_lines(
+        tmp_path / "gold.jsonl",
+        [line(0), line(1, messages=called, answers=[1]), line(2, messages=called + done, answers=[3])],
+    )
+    found = chosen(tmp_path, data="held_out_share = 0")
+    assert seeds(found.learned) == [0, 2], "a broken call that is context is what the model read"
+    ((reason, count),) = found.left_out.items()
+    assert count == 1 and "gold.jsonl, line 2" in reason
+
+
+def test_answers_of_weight_0_are_not_learned(tmp_path: Path) -> None:
+    said = {"role": "assistant", "content": "a"}
+    user = {"role": "user", "content": "x", "weight": 0}
+    one = answered("", "", messages=[user, {**said, "weight": 0}, user, said, user, {**said, "weight": None}])
+    write_lines(tmp_path / "gold.jsonl", [one, answered("", "", messages=[user, {**said, "weight": 0}])])
+    found = chosen(tmp_path, data="held_out_share = 0")
+    assert [each.learned for each in found.learned] == [{3, 5}]
+    assert list(found.left_out.values()) == [1]
 
 
 def test_a_file_that_is_not_there_or_no_json(tmp_path: Path) -> None:
