@@ -42,12 +42,16 @@ class RolloutTarget:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequester:
-    """Requests the rollouts of one job. ranges: of train and evaluation, None when all seeds are given."""
+    """Requests the rollouts of one job. ranges: of train and evaluation, None when all seeds are given.
+
+    trial: whether its rollouts only show that the task app works, and are not stored.
+    """
 
     job_id: str
     plan: JobPlan
     task_app: OpenedTaskApp
     ranges: tuple[SeedRange, SeedRange] | None
+    trial: bool = False
 
     async def play(
         self,
@@ -132,6 +136,7 @@ class RolloutRequester:
                 "trajectories": whole,
                 "return_trace": whole,
                 **({"logprobs": True} if plan.record_tokens else {}),
+                **({"store": False} if self.trial else {}),
             },
             "on_done": "reset",
             "mode": "rl" if unit.phase == "train" else "eval",

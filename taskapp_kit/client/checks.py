@@ -92,6 +92,7 @@ async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROL
                     "env": {"seed": seed, **({"env_name": environment} if isinstance(environment, str) else {})},
                     "policy": {"config": config},
                     "ops": ["agent", "env"] * TRIED_TURNS,
+                    "record": {"store": False},
                     "mode": "eval",
                 }
             )

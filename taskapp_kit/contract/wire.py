@@ -51,13 +51,14 @@ class PolicySpec(BaseModel):
 
 
 class RecordSpec(BaseModel):
-    """What the response carries."""
+    """What the response carries, and whether the rollout is stored (`store`, ours): a trial rollout is not."""
 
     trajectories: StrictBool = True
     logprobs: StrictBool = False
     value: StrictBool = False
     return_trace: StrictBool = False
     trace_format: Literal["compact", "full", "structured"] = "compact"
+    store: StrictBool = True
 
 
 class SafetySpec(BaseModel):

@@ -255,7 +255,7 @@ class Executor:
         result.timing = {**seconds, "framework": max(0.0, total - sum(seconds.values())), "total": total}
         if encoded is None:
             result.pictures = result.shown_pictures()
-        if self._stores:
+        if self._stores and rollout.plan.request.record.store:
             events = encode(result.events) if encoded is None else encoded
             result.row = stored_rollout(self._spec, rollout.plan, result, events, key_label=rollout.caller.key_label)
         return result

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from aiohttp import web
 from listening import drop, listening
@@ -62,9 +63,9 @@ def only(findings: list[Finding], part: str) -> Finding:
 
 
 @contextmanager
-def adder(key: str | None = KEY, example: str = "adder.py") -> Iterator[str]:
+def adder(key: str | None = KEY, example: str = "adder.py", store: str | None = None) -> Iterator[str]:
     app = find_app(str(ROOT / "examples" / example))
-    with BackgroundServer(build(app, settings=Settings(environment_api_key=key))) as server:
+    with BackgroundServer(build(app, settings=Settings(environment_api_key=key, store=store))) as server:
         yield server.url
 
 
@@ -132,9 +133,13 @@ REDIRECT = answer(307, headers={"Location": "http://elsewhere.example/path?token
 
 
 @pytest.mark.parametrize(("example", "policy"), [("adder.py", "random"), ("capitals.py", "constant")])
-def test_one_rollout_is_played_by_whichever_policy_can_act_without_a_model(example: str, policy: str) -> None:
-    with adder(example=example) as url:
+def test_one_rollout_is_played_by_whichever_policy_can_act_without_a_model(
+    tmp_path: Path, example: str, policy: str
+) -> None:
+    with adder(example=example, store=str(tmp_path / "rollouts.db")) as url:
         finding = asyncio.run(try_rollout(url, KEY))
+        listed = httpx.get(f"{url}/rollouts", headers={"X-API-Key": KEY})
+    assert listed.status_code == 200 and listed.json()["rollouts"] == [], "a trial is not stored"
     assert (finding.part, finding.ok) == ("rollout", True)
     assert f"policy {policy}," in finding.found and "reward" in finding.found
 

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from taskapp_kit.asgi import build
@@ -69,10 +70,12 @@ def test_an_app_that_never_answers_is_given_up_with_where_to_look() -> None:
     assert KEY not in str(caught.value)
 
 
-def test_one_short_rollout_is_played() -> None:
-    with server() as running:
+def test_one_short_rollout_is_played(tmp_path: Path) -> None:
+    with server(store=str(tmp_path / "rollouts.db")) as running:
         url = f"http://127.0.0.1:{running.port}"
         played = asyncio.run(smoke(url, KEY, {"policy": "random"}, environment="adder", seed=0, seconds=30))
+        listed = httpx.get(f"{url}/rollouts", headers={"X-API-Key": KEY})
+    assert listed.status_code == 200 and listed.json()["rollouts"] == [], "a trial is not stored"
     assert played.policy == "random" and 1 <= played.steps <= 5
     assert played.reward is not None
 

@@ -108,6 +108,27 @@ def test_a_failed_one_is_its_envelope(live: Door) -> None:
     assert "failed" in [event["kind"] for event in told["trace"]["event_history"]]
 
 
+@pytest.mark.parametrize(("key", "found"), [("trial", 200), (None, 404)])
+@pytest.mark.parametrize("breaks", [None, "step"])
+def test_a_trial_is_in_no_list_and_its_key_has_its_answer(
+    live: Door, breaks: str | None, key: str | None, found: int
+) -> None:
+    before = [row["id"] for row in listed(live)]
+    body = a_body(23, **({"breaks": breaks} if breaks else {})) | {"group_id": "trial", "record": {"store": False}}
+    headers = {"Idempotency-Key": f"{key}-{breaks}"} if key else {}
+    first, again = (live.client.post("/rollout", json=body, headers=headers) for _ in range(2))
+    assert first.status_code == again.status_code == (500 if breaks else 200)
+    played = [error_of(each)["rollout_id"] if breaks else each.json()["rollout_id"] for each in (first, again)]
+    assert (played[0] == played[1]) == (key is not None)
+    assert [row["id"] for row in listed(live)] == before and listed(live, "?group_id=trial") == []
+    assert live.client.get(f"/rollouts/{played[0]}").status_code == (500 if breaks and found == 200 else found)
+
+
+def test_whether_a_rollout_is_stored_is_true_or_false(live: Door) -> None:
+    refused = live.client.post("/rollout", json=a_body(23) | {"record": {"store": "no"}})
+    assert (refused.status_code, error_of(refused)["fields"][0]["loc"]) == (422, ["body", "record", "store"])
+
+
 def test_nothing_private_is_told(live: Door) -> None:
     for row in listed(live, "?limit=500"):
         assert set(row) == {

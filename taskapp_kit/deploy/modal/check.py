@@ -67,6 +67,7 @@ async def smoke(
         "env": {"env_name": environment, "seed": seed},
         "policy": {"config": dict(policy)},
         "ops": ["agent", "env"] * 5,
+        "record": {"store": False},
         "mode": "eval",
     }
     start = time.monotonic()

@@ -136,6 +136,7 @@ async def _rollouts(client: TaskAppClient) -> list[tuple[str, CheckResult]]:
                 "env": {"seed": seed},
                 "policy": {"config": config},
                 "ops": ["agent", "env"] * TURNS,
+                "record": {"store": False},
                 "mode": "eval",
             }
         )

@@ -57,7 +57,7 @@ async def check_reachability(
     label = None if plan.policy_name in policies else plan.policy_name
     ranges = await seed_ranges(plan, task_app)
     one_turn = replace(played_plan(plan, label), ops=_first_turn(plan.ops))
-    requester = RolloutRequester(job_id, one_turn, task_app, ranges)
+    requester = RolloutRequester(job_id, one_turn, task_app, ranges, trial=True)
     tries = TUNNEL_TRIES if options.tunnel else 1
     for number in range(1, tries + 1):
         outcome, reached = await _played(requester, gateway, settings, number, end_seconds)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from taskapp_kit import Step, TaskApp, action
@@ -68,14 +70,17 @@ def checked(
     return asyncio.run(scenario())
 
 
-def serving(exposure: Any, allow: tuple[str, ...] = ()) -> BackgroundServer:
-    return BackgroundServer(build(app, Settings(environment_api_key=KEY, inference_allow=allow), exposure=exposure))
+def serving(exposure: Any, allow: tuple[str, ...] = (), store: str | None = None) -> BackgroundServer:
+    settings = Settings(environment_api_key=KEY, inference_allow=allow, store=store)
+    return BackgroundServer(build(app, settings, exposure=exposure))
 
 
-def test_one_turn_is_played_and_reported_without_its_token() -> None:
+def test_one_turn_is_played_and_reported_without_its_token(tmp_path: Path) -> None:
     sampler = ScriptedSampler()
-    with serving("local") as server:
+    with serving("local", store=str(tmp_path / "rollouts.db")) as server:
         event = checked(server.url, sampler, key=KEY, ops=["agent", "env"] * 4)
+        listed = httpx.get(f"{server.url}/rollouts", headers={"X-API-Key": KEY})
+    assert listed.status_code == 200 and listed.json()["rollouts"] == []
     assert len(sampler.calls) == 1
     assert event.type == "rl.gateway.reached"
     assert "/r/" not in str(event)
