@@ -19,7 +19,7 @@ from rich.text import Text
 
 from taskapp_kit.cli.terminal import clean, console, number, one_line, table
 from taskapp_kit.cli.text_chart import curve
-from taskapp_kit.client.job_status import weights_note
+from taskapp_kit.client.job_status import best_checkpoint, weights_note
 from taskapp_kit.errors import JobTimeout
 from taskapp_kit.net.envelope import ended
 from taskapp_kit.net.redact import without_keys
@@ -36,6 +36,7 @@ LAST_EVENTS_SECONDS = 5.0
 """How long the stream of events may go on after the job's end."""
 SHOWN_EVENTS = 6
 SHOWN_EVALUATIONS = 5
+SHOWN_WARNINGS = 10
 
 
 class JobDisplay(Protocol):
@@ -265,6 +266,8 @@ def report(last: Mapping[str, Any]) -> None:
     rows.add_row("job", one_line(str(last.get("job_id") or last.get("id") or "-"), 80))
     rows.add_row("status", one_line(str(last.get("status") or last.get("state")), 40))
     rows.add_row("final reward", number(last.get("final_reward")))
+    if best := best_checkpoint(last):
+        rows.add_row("best checkpoint", one_line(best, 200))
     note = weights_note(last)
     if note:
         rows.add_row("", note)
@@ -272,6 +275,10 @@ def report(last: Mapping[str, Any]) -> None:
     for name, value in sorted(metrics.items()) if isinstance(metrics, dict) else ():
         rows.add_row(one_line(str(name), 40), number(value))
     out.print(rows)
+    results = last.get("results")
+    warnings = results.get("warnings") if isinstance(results, Mapping) else None
+    for warning in warnings[:SHOWN_WARNINGS] if isinstance(warnings, list) else ():
+        out.print(f"warning: {one_line(str(warning), 300)}", soft_wrap=True)
 
 
 def cause_of(last: Mapping[str, Any]) -> str:

@@ -34,6 +34,7 @@ from taskapp_kit.cli.job_files import JobFiles, Points
 from taskapp_kit.cli.terminal import clean, number
 from taskapp_kit.client.backend import BackendClient
 from taskapp_kit.client.config.rl_config import RlConfig
+from taskapp_kit.client.job_status import best_checkpoint
 from taskapp_kit.client.rl_job import RLJob
 from taskapp_kit.config import Settings, export, keep_from_authors
 from taskapp_kit.declare.discovery import find_app
@@ -253,6 +254,8 @@ async def _followed(wanted: LocalTraining, servers: LocalServers) -> LocalResult
     points = await job.metrics_async()
     if points:
         title = f"{job_id} · {wanted.model or status.get('model') or ''} · final reward {number(status.get('final_reward'))}"
+        best = best_checkpoint(status)
+        title += f"\nbest: {best}" if best else ""
         await asyncio.to_thread(files.write, points, title)
     return LocalResult(without_keys(status, servers.keys), points, await _pairs(servers, job_id), files)
 

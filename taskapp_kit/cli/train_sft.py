@@ -88,7 +88,9 @@ def train(
         click.echo(f"\nStopped: {named}; give the same command again.", err=True)
         ctx.exit(1)
     files = JobFiles(FILES / result.job_id)
-    files.write(result.points, f"{result.job_id} · {config.document['model']['label']} · {result.base}")
+    title = f"{result.job_id} · {config.document['model']['label']} · {result.base}"
+    best = "" if result.best_loss is None else f"\nbest: {result.best}, held-out loss {number(result.best_loss)}"
+    files.write(result.points, title + best)
     return result, files
 
 
@@ -105,6 +107,8 @@ def show(result: SftResult, files: JobFiles) -> None:
     rows.add_row("learned from", f"{result.learned} conversations, {result.tokens} tokens of answers")
     if result.before is not None and result.after is not None:
         rows.add_row("held-out loss", f"{number(result.before)} before, {number(result.after)} after; nats per token")
+    if result.best is not None and result.best_loss is not None:
+        rows.add_row("best", f"{result.best}, held-out loss {number(result.best_loss)}; the last is {result.model}")
     for reason, count in result.left_out.items():
         rows.add_row("left out", f"{count} {reason}")
     for phrase, count in result.not_as_tokens.items():

@@ -63,6 +63,14 @@ def weights_note(job: Mapping[str, Any]) -> str:
     return WEIGHTS_NOTE if job.get("updates_weights") is False else ""
 
 
+def best_checkpoint(job: Mapping[str, Any]) -> str:
+    """Return the name of a job's best checkpoint and its score, as text; "" if the backend names none."""
+    results = job.get("results")
+    best, score = (results.get(name) if isinstance(results, Mapping) else None for name in ("best", "best_score"))
+    has_score = isinstance(score, int | float) and not isinstance(score, bool)
+    return f"{best}, reward {score:.4g}" if isinstance(best, str) and has_score else ""
+
+
 def seen(job: Mapping[str, Any]) -> str:
     """Return the watched members as text, to compare two polls."""
     return json.dumps([job.get(name) for name in WATCHED], sort_keys=True, default=repr)

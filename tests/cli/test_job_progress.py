@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from taskapp_kit.cli.job_progress import Lines, LiveDisplay, facts, follow, progress_of, reward_of, sentence, word_of
+from taskapp_kit.cli.job_progress import (
+    Lines,
+    LiveDisplay,
+    facts,
+    follow,
+    progress_of,
+    report,
+    reward_of,
+    sentence,
+    word_of,
+)
+from taskapp_kit.client.job_status import best_checkpoint
 from taskapp_kit.errors import BackendError, JobTimeout
 
 KEY = "canary-follow-key-9911"
@@ -109,6 +120,32 @@ def test_what_is_undefined_is_not_told() -> None:
     assert reward_of({"type": "rl.train.step", "data": {"step": 3}}) == (3, None)
     assert reward_of({"type": "rl.train.step", "data": {"step": True, "reward": 1}}) is None
     assert sentence({}) == "event"
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ({"best": "rl:tiny:a:checkpoint-2", "best_score": 0.75}, "rl:tiny:a:checkpoint-2, reward 0.75"),
+        ({"best": "rl:tiny:a:checkpoint-2", "best_score": 0}, "rl:tiny:a:checkpoint-2, reward 0"),
+        ({"best": None, "best_score": None}, ""),
+        ({"best": "a", "best_score": True}, ""),
+        (["best"], ""),
+        (None, ""),
+    ],
+)
+def test_the_best_checkpoint_has_its_score(results: Any, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"job_id": "rl_1", "status": "succeeded", "results": results}
+    assert best_checkpoint(status) == words
+    report(status)
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("warnings", [["Nothing was learned.\x1b[31m"], "no list", None, [3]])
+def test_the_warnings_of_a_job_are_printed(warnings: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    report({"job_id": "rl_1", "status": "succeeded", "results": {"warnings": warnings}})
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert printed.count("warning: ") == (len(warnings) if isinstance(warnings, list) else 0)
 
 
 class Job:

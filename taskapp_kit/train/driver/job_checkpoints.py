@@ -85,16 +85,18 @@ class JobCheckpoints:
         return SavedJob(position, state, checkpoint.facts.position, str(checkpoint.facts.name))
 
     async def results(self) -> Mapping[str, Any]:
-        """Return `model`, the name of the last checkpoint, `best`, that of the highest score, and all that are stored."""
+        """Return `model`, the name of the last checkpoint, `best`, that of the highest score, which is `best_score`, and all
+        that are stored."""
         found = await on_thread(checkpoint_folders, self._writer.root)
         stored = [
             {"model": str(facts.name), "iteration": facts.position.iteration, "score": facts.score}
             for facts in found.values()
         ]
-        best = [str(found[path].name) for path in by_score(found)[:1]]
+        best = next((found[path] for path in by_score(found)), None)
         return {
             "model": stored[-1]["model"] if stored else None,
-            "best": best[0] if best else None,
+            "best": None if best is None else str(best.name),
+            "best_score": None if best is None else best.score,
             "checkpoints": stored,
         }
 

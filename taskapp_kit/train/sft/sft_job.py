@@ -54,7 +54,7 @@ class SftObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SftResult:
-    """A job that has ended. model: its last checkpoint. best: the one with the lowest held-out loss, None without one.
+    """A job that has ended. model: its last checkpoint. best: the one with the lowest held-out loss, best_loss; None without one.
 
     points: name, step, value and created_at of each. before, after: the held-out loss in nats per token, None without
     held-out conversations. left_out: conversations by reason. not_as_tokens: answers by what is not learned
@@ -64,6 +64,7 @@ class SftResult:
     job_id: str
     model: str
     best: str | None
+    best_loss: float | None
     base: str
     updates: int
     learned: int
@@ -147,6 +148,7 @@ async def run_sft(
         job_id=job_id,
         model=found["model"],
         best=found["best"],
+        best_loss=None if found["best_score"] is None else -found["best_score"],
         base=source.name,
         updates=update.version,
         learned=len(rows.learned),
