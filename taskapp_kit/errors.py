@@ -181,7 +181,14 @@ class EvaluationLimitReached(EvaluationStopped):
 
 
 class JobError(TaskappError):
-    """A job, its backend or its task app could not do what was requested over HTTP."""
+    """A job, its backend or its task app could not do what was requested over HTTP.
+
+    code: of a reason that programs can tell apart, such as `no_rewards`; "" for others.
+    """
+
+    def __init__(self, message: str, *, code: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 class JobConfigError(JobError, ConfigError, ValueError):
@@ -222,9 +229,8 @@ class TaskAppError(JobError):
         rollout_id: str = "",
         hint: str = "",
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, code=code, hint=hint)
         self.status = status
-        self.code = code
         self.boundary = boundary
         self.rollout_id = rollout_id
 

@@ -23,6 +23,7 @@ from taskapp_kit.errors import (
     ConfigError,
     IdempotencyKeyReused,
     JobConfigError,
+    JobError,
     Saturated,
     StoreError,
     TaskAppError,
@@ -269,7 +270,7 @@ class Jobs:
         except StoreError:
             raise
         except TaskappError as error:
-            await self._fail(job_id, str(error))
+            await self._fail(job_id, str(error), error.code if isinstance(error, JobError) else "")
         except Exception as fault:
             error_id = "err_" + secrets.token_hex(6)
             log.error("engine broke job_id=%s error_id=%s", job_id, error_id, exc_info=fault)
@@ -323,10 +324,9 @@ class Jobs:
             results=self._facts(outcome.results),
         )
 
-    async def _fail(self, job_id: str, error: str) -> None:
-        await self._end(
-            job_id, FAILED, Event("rl.job.failed", error, "error", self._facts({"error": error})), error=error
-        )
+    async def _fail(self, job_id: str, error: str, code: str = "") -> None:
+        facts = self._facts({"error": error, **({"code": code} if code else {})})
+        await self._end(job_id, FAILED, Event("rl.job.failed", error, "error", facts), error=error)
 
     def _facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         return {**facts, "engine": self.engine.name, "updates_weights": self.engine.updates_weights}

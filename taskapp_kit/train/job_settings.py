@@ -40,6 +40,7 @@ LEARNING_RATE = 1e-5
 LOSS: Loss = "gspo"
 """Of a job that names none; with one minibatch gspo, grpo and reinforce have the same gradient."""
 PPO_KEYS = ("discount", "gae_lambda", "passes", "value_learning_rate", "value_clip")
+GROUP_SIZES = (("training", "group_size"), ("trainer", "group_size"))
 MAX_TOKENS = 512
 """Of one answer, in a job that names no limit; the model's context may end it earlier."""
 TEMPERATURE = 1.0
@@ -133,6 +134,10 @@ def training_settings(job: JobDocument) -> tuple[TrainingSettings | None, list[s
     reported = set(review.problems)
     plan, _ = read_plan(job)
     made = _settings(review, job, {} if plan is None else plan.policy_config)
+    if plan is not None and plan.samples == 1 and _loss(review) != "ppo":
+        place = next((place for place in GROUP_SIZES if review.at(*place) is not None), GROUP_SIZES[0])
+        action = "A group of one has nothing to compare; the variety ppo needs no groups."
+        review.mismatch(place, 1, "at least 2", action)
     if plan is not None and rollout_count(plan) > MAX_ROLLOUTS >= plan.total:
         review.problem(
             ("evaluation", "instances"),

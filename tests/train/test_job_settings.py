@@ -78,6 +78,14 @@ def test_a_job_without_a_config_has_its_models_name() -> None:
     ]
 
 
+def test_a_group_of_one_needs_a_loss_without_groups() -> None:
+    changes = {"algorithm": {"method": "ppo", "variety": "ppo"}, "training": {"group_size": 1}}
+    assert settings(changes).update.loss == "ppo"
+    assert len(training_settings(job(merged(CONFIG, {}), trainer={"group_size": 1}))[1]) == 1
+    smoke = {name: section for name, section in CONFIG.items() if name != "training"} | {"trainer": {"group_size": 1}}
+    assert len(training_settings(job(smoke))[1]) == 1
+
+
 def test_lora_has_a_section_of_two_names() -> None:
     mode = {"trainer_mode": "lora"}
     assert settings({"model": mode}).lora == LoraSettings(targets=LINEAR_LAYERS)
@@ -183,6 +191,13 @@ def test_a_longer_rollout_makes_the_jobs_deadline_longer() -> None:
         (
             {"training": {"rewards": {"step_rewards_enabled": True}}},
             "[training.rewards] step_rewards_enabled: found true; expected false.",
+        ),
+        *(
+            (
+                {"algorithm": {"variety": variety}, "training": {"group_size": 1}},
+                "[training] group_size: found 1; expected at ",
+            )
+            for variety in ("gspo", "grpo", "reinforce")
         ),
         ({"rollout": {"batches_per_step": 2}}, "[rollout] batches_per_step: found 2; expected 1."),
         ({"lora": {"dropout": 0.05}}, "[lora] dropout: found 0.05; expected 0."),

@@ -72,6 +72,12 @@ def test_a_sequence_becomes_the_turns_that_sampled_it(tmp_path: Path) -> None:
     ]
 
 
+def test_one_rollout_of_each_seed_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="one rollout of each seed"):
+        units(stored(tmp_path, line(0), line(1)))
+    assert units(stored(tmp_path, line(0), line(1), line(1, reward=0.0))).groups(1)
+
+
 def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
     found = stored(tmp_path, line(), line(1))
     assert found.sha256 == hashlib.sha256(found.path.read_bytes()).hexdigest()

@@ -36,6 +36,8 @@ from taskapp_kit.train.rows import TrainingBatch, TrainingEpisode, training_batc
 if TYPE_CHECKING:
     from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 
+FAILED, NO_REWARDS, NO_UPDATES = "too_many_failed", "no_rewards", "no_updates"
+"""Codes of the errors that end a job, with NO_MODEL_CALLS."""
 LISTED = 500
 """Number of iterations and of evaluations in the results, the last ones; the events have them all."""
 
@@ -68,7 +70,8 @@ class JobDriver:
         that of the run before; that of the settings has to be greater. Without checkpoints, the weights have to be those of
         `state`.
 
-        Raises JobError when too many rollouts fail, no rollout of an iteration calls the model, or nothing moves;
+        Raises JobError when too many rollouts fail, no rollout of an iteration calls the model or has a reward, no update
+        was made, or nothing moves;
         TaskAppError when the task app does not describe itself; TrainingError;
         CheckpointError when a checkpoint cannot be saved, or does not fit the model.
         """
@@ -232,23 +235,36 @@ class JobDriver:
                     failed, state["failed"], state["failures"], planned=planned, share=self.settings.failed_share
                 )
                 if found is not None:
-                    raise JobError(found)
+                    raise JobError(found, code=FAILED)
             return replace(played, outcome=outcome)
 
         played = await player.play(unit, ended)
         if all(each.outcome.code == NO_MODEL_CALLS for each in played):
-            raise JobError(f"No rollout of {unit.phase} {unit.number} called the model. {played[0].outcome.message}")
+            text = f"No rollout of {unit.phase} {unit.number} called the model. {played[0].outcome.message}"
+            raise JobError(text, code=NO_MODEL_CALLS)
         return played
 
     async def _learn(self, report: reports.UnitReport) -> reports.UnitReport:
         reasons = [each.no_credit for each in report.played if each.outcome.reward is not None]
-        if reasons and all(reasons):
+        if not reasons:
+            raise JobError(
+                f"No rollout of iteration {report.unit.number} had a reward, so nothing can be learned from it: "
+                f"{report.summary.words()}.",
+                code=NO_REWARDS,
+                hint="A criterion that returns None with a weight above 0 leaves the reward undefined: see its rollouts.",
+            )
+        if all(reasons):
             raise JobError(
                 f"No rollout of iteration {report.unit.number} says what reward each call of the model got: {reasons[0]}.",
                 hint='credit = "turn" in [training] needs that; with credit = "episode" all calls share one.',
             )
         batch = self._batch(report)
-        return replace(report, batch=batch, update=await self.learner.learn(batch.rows) if batch.rows else None)
+        update = await self.learner.learn(batch.rows) if batch.rows else None
+        before = self._state.get("learned", {"updates": 0, "compared": 0})
+        compared = before["compared"] + (batch.without_spread < batch.groups)
+        learned = {"updates": before["updates"] + (update is not None), "compared": compared}
+        self._state = {**self._state, "learned": learned}
+        return replace(report, batch=batch, update=update)
 
     def _batch(self, report: reports.UnitReport) -> TrainingBatch:
         number = report.unit.number
@@ -323,6 +339,17 @@ class JobDriver:
         return settings.generation.temperature
 
     async def _outcome(self) -> JobOutcome:
+        learned = self._state.get("learned")  # nothing where an evaluation ended the job before its first update
+        if learned and not learned["updates"]:
+            raise JobError(
+                "No iteration had a turn to learn from, so no update was made: the weights are those of the start.",
+                code=NO_UPDATES,
+                hint="See its points turns_left_out, truncated_share and calls_refused: raise max_tokens, or shorten prompts.",
+            )
+        if learned and not learned["compared"] and self.plan.samples > 1:
+            warning = reports.nothing_compared()
+            self._state = {**self._state, "warnings": [*self._state["warnings"], warning.message]}
+            await self.ledger.report(warning, state=self._state)
         steps = await self.ledger.last_data("rl.train.step", last=LISTED)
         evaluations = await self.ledger.last_data("rl.eval.summary", last=LISTED)
         found = reports.results(steps, evaluations, self._state)

@@ -286,6 +286,17 @@ def seeds_shared(seeds: Sequence[int]) -> Event:
     )
 
 
+def nothing_compared() -> Event:
+    """Return the warning that the rewards of a job had nothing to teach."""
+    return Event(
+        "rl.job.warning",
+        "In no iteration did two rollouts of one group have different rewards: there was nothing to compare, and nothing was "
+        "learned from rewards.",
+        "warning",
+        {"groups_without_spread": 1.0},
+    )
+
+
 def evaluation_started(unit: Unit, rollouts: int) -> Event:
     """Return the event of an evaluation's start."""
     return Event(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from taskapp_kit.backend.engine import RolloutOutcome
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit
 from taskapp_kit.contract.seeds import derived_rng
+from taskapp_kit.errors import ConfigError
 from taskapp_kit.train.driver.rollouts import PlayedRollout
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
 from taskapp_kit.train.stored_rollouts import StoredRollouts
@@ -21,11 +22,19 @@ Group = list[int]
 
 @dataclass(frozen=True, slots=True)
 class StoredUnits:
-    """What `GatewayRollouts` is for rollouts that are played. draw: names the random stream."""
+    """What `GatewayRollouts` is for rollouts that are played. draw: names the random stream. Raises ConfigError."""
 
     rollouts: StoredRollouts
     plan: JobPlan
     draw: str
+
+    def __post_init__(self) -> None:
+        if all(len(places) == 1 for places in self.rollouts.by_seed.values()):
+            raise ConfigError(
+                f"[data] rollouts: {self.rollouts.path} has one rollout of each seed. Expected at least two of some seed, "
+                "because rewards are compared within a seed.",
+                hint="Record more of each: group_size of the job that records, or --repeats of `taskapp eval`.",
+            )
 
     def unit(self, unit: Unit) -> list[PlayedRollout]:
         """Return the rollouts of an iteration. Raises ConfigError if the file has changed."""

@@ -167,7 +167,9 @@ class TrainerLife:
             log.info("trainer started job_id=%s pid=%d", self.order.job.job_id, child.pid)
             await child.answer_calls(self._answer)
             if self._failed is not None:
-                raise JobError(task_app.cleaned(self._failed.message), hint=task_app.cleaned(self._failed.hint))
+                failed = self._failed
+                code, hint = task_app.cleaned(failed.code), task_app.cleaned(failed.hint)
+                raise JobError(task_app.cleaned(failed.message), code=code, hint=hint)
             if self._ended is not None:
                 return self._ended
             death = await child.death()

@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 
 from taskapp_kit.config import take_parent_logging
-from taskapp_kit.errors import ReplicaDied, TaskappError
+from taskapp_kit.errors import JobError, ReplicaDied, TaskappError
 from taskapp_kit.logs import configure
 from taskapp_kit.system.child_python import hide_memory
 from taskapp_kit.train.engine.ledger_calls import LedgerOverSocket
@@ -28,7 +28,8 @@ async def train(fd: int) -> None:
         except ReplicaDied as error:  # the update's process: what it learned is lost, and a new trainer goes back
             await parent.call("lost", reason=error.message)
         except TaskappError as error:
-            await parent.call("failed", message=error.message, hint=error.hint)
+            code = error.code if isinstance(error, JobError) else ""
+            await parent.call("failed", message=error.message, code=code, hint=error.hint)
         else:
             await parent.call("succeeded", **asdict(outcome))
 

@@ -12,6 +12,7 @@ import pytest
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
+from taskapp_kit.errors import JobError
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.train.driver.peers import DRIVER, PLAN, CountingLearner, drive
 from tests.train.gateway.peers import SETTINGS, ScriptedSampler
@@ -59,12 +60,12 @@ def test_it_is_truncated_and_scored_with_its_stop_reason(tmp_path: Path) -> None
     assert len(job.learner.batches[0]) == 6
 
 
-def test_an_episode_whose_first_prompt_is_too_long_is_scored_without_a_row() -> None:
+def test_an_episode_whose_first_prompt_is_too_long_is_scored_and_teaches_nothing() -> None:
     sampler = ScriptedSampler(version=0)
     driving = replace(DRIVER, generation=replace(SETTINGS, context_tokens=20))
     with BackgroundServer(build(app, Settings(environment_api_key=KEY), exposure="local")) as server:
         plan = replace(PLAN, iterations=1, per_epoch=1)
         job = asyncio.run(drive(server.url, sampler, CountingLearner(sampler), plan=plan, settings=driving, key=KEY))
-    assert job.error is None, job.error
+    assert isinstance(job.error, JobError) and job.error.code == "no_updates"
     assert {(one.status, one.reward) for one in job.ledger.rollouts} == {("truncated", 0.0)}
     assert sampler.calls == job.learner.batches == []

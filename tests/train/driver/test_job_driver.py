@@ -14,6 +14,8 @@ import pytest
 
 from taskapp_kit.errors import BadArgument, JobError, TrainingError
 from taskapp_kit.train.driver.settings import DriverSettings
+from taskapp_kit.train.loops.settings import LoopSettings
+from taskapp_kit.train.rows import RowOptions
 from tests.train.driver.losing_wire import LosingWire
 from tests.train.driver.peers import (
     DRIVER,
@@ -187,6 +189,7 @@ def test_a_share_of_failures_stops_the_job_with_its_causes() -> None:
     app = CallingApp(play)
     job = driven(app)
     assert isinstance(job.error, JobError)
+    assert job.error.code == "too_many_failed"
     assert "environment 4" in str(job.error)
     assert "It broke." in str(job.error)
     assert job.learner.batches == []
@@ -272,9 +275,59 @@ def test_an_iteration_of_them_stops_the_job() -> None:
 
     job = driven(CallingApp(play), plan=replace(PLAN, iterations=4), settings=replace(DRIVER, failed_share=0.9))
     assert isinstance(job.error, JobError)
+    assert job.error.code == "no_model_calls"
     assert "train 3" in str(job.error)
     assert "inference_url" in str(job.error)
     assert len(job.learner.batches) == 2
+
+
+LOOPS = {
+    "one after the other": DRIVER,
+    "ahead": replace(DRIVER, loops=LoopSettings(ahead=1)),
+    "credit per turn": replace(DRIVER, rows=RowOptions(credit="turn")),
+    "failures": replace(DRIVER, failed_share=1.0),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_an_iteration_without_a_reward_stops_the_job(name: str) -> None:
+    async def play(asked: RolloutAsked) -> Answer:
+        answer = await asked.call()
+        assert answer is not None
+        status, body = asked.scored(float(asked.sample) if ".train.1." in asked.body["group_id"] else None)
+        body["trajectories"] = [{"steps": [{"reward": float(asked.sample)}]}]
+        lost = name == "failures" and ".train.2." in asked.body["group_id"]
+        return failed() if lost else (status, body)
+
+    job = driven(CallingApp(play), plan=replace(PLAN, iterations=3), settings=LOOPS[name])
+    assert isinstance(job.error, JobError), job.error
+    assert job.error.code == "no_rewards"
+    assert (len(job.learner.batches), job.open_after) == (1, 0)
+
+
+def test_a_job_without_an_update_fails_at_its_end() -> None:
+    sampler = ScriptedSampler(lambda call: "and so on" * 9, version=0)
+    settings = replace(DRIVER, rows=RowOptions(mask_truncated=True), generation=replace(SETTINGS, max_tokens=2))
+    job = driven(CallingApp(), sampler, settings=settings)
+    assert isinstance(job.error, JobError), job.error
+    assert job.error.code == "no_updates"
+    assert job.learner.batches == [] and job.ledger.curve("truncated_share") == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("reward", "credit"), [(1.0, "episode"), (0.0, "turn")])
+def test_a_job_in_which_rewards_never_differ_has_a_warning(reward: float, credit: Any) -> None:
+    async def play(asked: RolloutAsked) -> Answer:
+        await asked.call()
+        status, body = asked.scored(reward + asked.body["env"]["seed"])
+        return status, {**body, "trajectories": [{"steps": [{"reward": reward + asked.body["env"]["seed"]}]}]}
+
+    settings = replace(DRIVER, rows=RowOptions(credit=credit))
+    job = ended(CallingApp(play), settings=settings)
+    (warning,) = job.ledger.of("rl.job.warning")
+    assert warning.data == {"groups_without_spread": 1.0}
+    assert job.outcome is not None and job.outcome.results["warnings"] == [warning.message]
+    assert not ended(CallingApp(play), plan=replace(PLAN, samples=1), settings=settings).ledger.of("rl.job.warning")
+    assert not ended(CallingApp(), settings=DRIVER).ledger.of("rl.job.warning")
 
 
 def test_a_straggler_is_left_out_and_its_reward_is_counted_when_it_ends() -> None:

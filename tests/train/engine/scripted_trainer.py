@@ -40,7 +40,8 @@ async def run(parent: ParentCalls) -> None:
     if script == "raises":
         raise RuntimeError(f"a bug near {order.task_app.key}")
     if script == "fails":
-        await parent.call("failed", message=f"It cannot be done with {order.task_app.key}.", hint="Do this.")
+        said = f"It cannot be done with {order.task_app.key}."
+        await parent.call("failed", message=said, code="no_rewards", hint="Do this.")
         return
     for number in range(first, 4):
         await unit(ledger, order, number)

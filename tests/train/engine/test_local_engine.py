@@ -86,6 +86,7 @@ def test_a_trainers_error_is_the_jobs_without_keys(tmp_path: Path) -> None:
     with scripted(tmp_path, "fails") as (back, job_id):
         status = back.ended(job_id)
         assert (status["status"], status["error"]) == ("failed", "It cannot be done with (key). Do this.")
+        assert [each["data"]["code"] for each in of(back, job_id, "rl.job.failed")] == ["no_rewards"]
         assert not of(back, job_id, "rl.trainer.died")
 
 
