@@ -14,6 +14,7 @@ from taskapp_kit.asgi import build
 from taskapp_kit.config import load
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.store import open_store
 from taskapp_kit.testing.doctor.finding import DoctorFinding
 from taskapp_kit.testing.doctor.server import examine_server
 
@@ -30,16 +31,18 @@ def examined(application: Any, key: str | None = KEY) -> dict[str, DoctorFinding
         return {item.name: item for item in asyncio.run(all_of_them(server.url))}
 
 
-def served() -> Any:
-    return build(find_app(str(ADDER)), replace(load({"environment_api_key": KEY}), store=None), exposure="local")
+def served(store: str | None = None) -> Any:
+    return build(find_app(str(ADDER)), replace(load({"environment_api_key": KEY}), store=store), exposure="local")
 
 
-def test_a_sound_server_passes_and_the_key_is_not_shown() -> None:
-    found = examined(served())
+def test_a_sound_server_passes_and_the_key_is_not_shown(tmp_path: Path) -> None:
+    store = str(tmp_path / "rollouts.db")
+    found = examined(served(store))
     assert {name: item.status for name, item in found.items()} == dict.fromkeys(
         ("auth", "errors", "limits", "same-seed", "at-once"), "ok"
     )
     assert KEY not in str(found)
+    assert asyncio.run(open_store(store).recent()) == [], "trials are not stored"
 
 
 class WithoutAKey:

@@ -123,6 +123,7 @@ def test_what_it_makes_is_a_model_like_any_trained_one(tmp_path: Path) -> None:
     assert (facts.kind, facts.origin.base, facts.weights_version) == ("ft", "tiny", 5)
     assert len(facts.seeds["train"]) == 36 and facts.seeds["environments"] == ["keys"]
     assert facts.score == pytest.approx(-(result.after or 0))
+    assert (result.best, result.best_loss) == (result.model, pytest.approx(result.after))
 
     source = find_model(result.model, models)
     assert load_model(source).source.origin.base == result.model, "a job that starts from it names it"
