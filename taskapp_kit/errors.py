@@ -16,7 +16,7 @@
     │   └── SandboxTooWeak      this machine confines untrusted code less than required
     ├── StoreError              the store could not save or load a rollout
     │   └── StoreRefusal        the store refuses this one rollout; it accepts others
-    ├── EvaluationStopped       an evaluation ended early because its model is unavailable
+    ├── EvaluationStopped       an evaluation ended early because rollouts fail alike
     │   └── EvaluationLimitReached  or because it used as much as it may
     ├── JobError                a job, its backend or a task app was unreachable, refused or broke (`client/`)
     │   ├── JobConfigError      an RL config cannot be used; holds every problem (a ConfigError and ValueError, too)
@@ -173,7 +173,7 @@ class StoreRefusal(StoreError):
 
 
 class EvaluationStopped(TaskappError):
-    """An evaluation ended early: rollout after rollout failed because the model could not be called."""
+    """An evaluation ended early: rollout after rollout failed because of the same model, judge or criterion."""
 
 
 class EvaluationLimitReached(EvaluationStopped):

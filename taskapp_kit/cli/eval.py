@@ -70,7 +70,7 @@ from taskapp_kit.evaluate.seeds import FIRST_SEEDS
     type=click.IntRange(0),
     default=MAX_CONSECUTIVE_FAILURES,
     metavar="N",
-    help="Stop after N rollouts that failed because the model cannot be asked, none succeeding meanwhile; 0 never stops.",
+    help="Stop after N rollouts that failed because of the same model, judge or rubric, none succeeding; 0 never stops.",
 )
 @click.option("--max-failures", type=click.IntRange(1), metavar="N", help="Stop when N rollouts of this run failed.")
 @click.option(

@@ -184,10 +184,12 @@ def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
     if summary.get("judges") == "skip":
         notes.append("Judges were skipped: their scores are null, and so is every reward that needs one.")
     if failed:
+        unscored = sum(summary["failures"].get("scoring", {}).values())
+        again = session.command_to_go_on(retry_failed=True)
         notes.append(
             f"{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. "
-            f"`{show_line(str(session.path), '--failed')}` says why; {session.command_to_go_on(retry_failed=True)} plays them "
-            "again."
+            f"`{show_line(str(session.path), '--failed')}` says why. {session.how_to_score(unscored)}"
+            f"{again[:1].upper()}{again[1:]} plays {'the failed ones' if unscored else 'them'} again."
         )
     idle = summary["rollouts"]["without_valid_action"]
     if idle:

@@ -21,7 +21,7 @@ from taskapp_kit.declare.discovery import find_app, reference_of
 from taskapp_kit.errors import DiscoveryError, EvaluationLimitReached
 from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE, AutoConcurrency, FixedConcurrency
 from taskapp_kit.evaluate.continued import NOT_STORED, policies_to_store
-from taskapp_kit.evaluate.directory import Directory, new_path
+from taskapp_kit.evaluate.directory import DATABASE, Directory, new_path
 from taskapp_kit.evaluate.limits import EvalLimits
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.report import write_report
@@ -105,10 +105,11 @@ ELSEWHERE = "elsewhere"
 
 @dataclass(frozen=True)
 class DirectoryCounts:
-    """Rollouts in the directory when an evaluation ended: done, failed among them, asked for."""
+    """Rollouts in the directory when an evaluation ended: done, failed among them, unscored among these, asked for."""
 
     done: int
     failed: int
+    unscored: int
     asked: int
 
 
@@ -202,7 +203,7 @@ class Session:
                 except EvaluationLimitReached as reached:
                     self.stopped = reached
                 finally:
-                    self._counts = DirectoryCounts(directory.done, directory.failed, len(plan))
+                    self._counts = DirectoryCounts(directory.done, directory.failed, directory.unscored, len(plan))
             self.display.close()
             rows = await self._rows(player, plan, directory)
             summary = summarise(plan, directory, about, player.spec, self._asked.summary, rows=rows)
@@ -323,19 +324,29 @@ class Session:
             return f"`taskapp eval {shlex.quote(clean(str(self.path)))}{again}`"
         return f"the same command with --out {clean(str(self.path))} --resume{again}"
 
+    def how_to_score(self, unscored: int) -> str:
+        """The sentence about rollouts that only lack their scores; empty without any, or where they are not stored."""
+        if not unscored or self.path is None or not (self.path / DATABASE).is_file():
+            return ""
+        line = shlex.join(["taskapp", "rescore", str(self.path)])
+        return f"`{clean(line)}` scores the {unscored} that were played and not scored; no policy is called. "
+
     def how_to_go_on(self, *, retry_failed: bool = False) -> None:
-        """Print, after an interruption, what is stored and how to resume. retry_failed: play failed rollouts again."""
+        """Print, after an interruption, what is stored and how to resume. retry_failed: failures ended the evaluation."""
         if self._counts is None or not self._counts.done:
             return
         counts = self._counts
         failed = f" ({counts.failed} of them failed)" if counts.failed else ""
-        command = self.command_to_go_on(retry_failed=retry_failed)
-        if retry_failed or counts.done < counts.asked:
+        score = self.how_to_score(counts.unscored)
+        commands = []
+        if counts.done < counts.asked and (score or not retry_failed):
+            commands.append(f"{self.command_to_go_on()} goes on")
+        if retry_failed:
+            commands.append(f"{self.command_to_go_on(retry_failed=True)} goes on and plays the failed ones again")
+        if commands:
+            words = "; ".join(commands)
             click.echo(
-                (
-                    f"{counts.done} of {counts.asked} rollouts are stored{failed}. {command[:1].upper()}{command[1:]} goes on"
-                    f"{' and plays the failed ones again' if retry_failed else ''}."
-                ),
+                f"{counts.done} of {counts.asked} rollouts are stored{failed}. {score}{words[:1].upper()}{words[1:]}.",
                 err=True,
             )
 

@@ -166,6 +166,11 @@ class Directory:
         """Rollouts whose last result is a failure."""
         return len(self._failed)
 
+    @property
+    def unscored(self) -> int:
+        """How many failed after their episode had ended, when they were scored."""
+        return sum(result.boundary == "scoring" for result in self.results()) if self.failed else 0
+
     def append(self, results: list[tuple[int, Result]]) -> None:
         """Writes their lines and waits until the disk has them; blocks. Raises StoreError; then none is written.
 

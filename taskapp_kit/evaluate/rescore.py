@@ -20,6 +20,8 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_hash
 from taskapp_kit.errors import ConfigError, Failure, RequestError
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings, PairKey, Side, compare
+from taskapp_kit.evaluate.consecutive_failures import ModelFailures
+from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.scored_source import scored_row
 from taskapp_kit.evaluate.source import RolloutSource
 from taskapp_kit.rollout.groups import load_trajectory
@@ -141,6 +143,7 @@ class Rescorer:
         self._store = source.score_store()
         self._scorer = scorer
         self._concurrency = concurrency
+        self._failures = ModelFailures()
 
     async def run(
         self, wanted: RolloutQuery, *, dry: bool = False, watch: Callable[[Rescored], None] | None = None
@@ -148,7 +151,7 @@ class Rescorer:
         """Scores the matching rollouts whose episode ended and that this version has not scored; stores each at once.
 
         dry: computes and stores nothing. watch: called with each that was scored or refused. Raises ConfigError: no rollout
-        is of this app; StoreError.
+        is of this app; StoreError; EvaluationStopped when the judges' models are gone.
         """
         report = RescoreReport(self._scorer, [], dry=dry)
         known = await self._store.scores(self._scorer)
@@ -204,6 +207,7 @@ class Rescorer:
                 one.scores = await self._scored(stored, inputs)
                 one.new = True
                 await self._store.save_scores([one.scores])
+                self._failures.see("", _result(one.row, one.scores))
             if watch is not None:
                 watch(one)
 
@@ -269,6 +273,11 @@ class Rescorer:
             models=port,
             skip_judges=self._service.settings.skip_judges,
         )
+
+
+def _result(row: SourceRow, scores: StoredScores) -> Result:
+    failure: Mapping[str, Any] = scores.failure or {}
+    return Result(scores.status, row.rollout_id, code=failure.get("code"), message=failure.get("message"))
 
 
 _FAILURE = ("boundary", "code", "message", "error_id")

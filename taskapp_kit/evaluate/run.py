@@ -86,8 +86,8 @@ async def evaluate(
 ) -> None:
     """Plays every rollout that the directory lacks. However it ends, every result that `watch` received is on the disk.
 
-    max_consecutive_failures: see ModelFailures. Raises EvaluationStopped when the model is unavailable and rollouts are
-    left, any error of `Runner.play`, and StoreError when results cannot be written; running rollouts are then cancelled.
+    max_consecutive_failures: see ModelFailures. Raises EvaluationStopped when the rollouts that are left would fail alike,
+    any error of `Runner.play`, and StoreError when results cannot be written; running rollouts are then cancelled.
     Raises EvaluationLimitReached at one of `limits` when rollouts are left; those that were running have ended.
     """
     writer = _Writer(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from typing import Any
 import pytest
 
 from taskapp_kit.store import open_store
-from taskapp_kit.testing import MockModel, judge
+from taskapp_kit.testing import Faults, MockModel, judge
 
 from .conftest import ADDER, ROOT, Run, Served
 
 JUDGED = str(ROOT / "tests" / "cli" / "judged.py")
+FORTY_ROWS = re.sub(r"train=\[.*\]", 'train=[{"question": f"Why {n}?"} for n in range(40)]', Path(JUDGED).read_text())
 ONE = (JUDGED, "--env", "judged", "--seed", "0")
 
 
@@ -141,3 +143,42 @@ def test_the_mock_models_score_is_chosen_on_the_command_line(run: Run) -> None:
     assert refused.exit_code == 2
     assert run("mock-model", "--behaviour", "judge", "--score", "nan").exit_code == 2
     assert run("rollout", ADDER, "--judges", "skip", "--policy", "gold").exit_code == 0  # an app without judges
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("fault", ["401", "judge_unreadable", "rubric"])
+def test_an_evaluation_whose_judge_fails_stops_and_is_finished_without_the_policy(
+    run: Run, tmp_path: Path, fault: str
+) -> None:
+    app, mended = tmp_path / "judged.py", tmp_path / "mended.py"
+    mended.write_text(FORTY_ROWS)
+    app.write_text(FORTY_ROWS.replace("return 1.0 if", "return 1 / 0 if") if fault == "rubric" else FORTY_ROWS)
+    faults = Faults({fault: 1.0} if fault == "401" else {})
+    answers = ["nonsense"] * 1000 if fault == "judge_unreadable" else judge("polite")
+    code = {"401": "judge_failed", "rubric": "criterion_failed"}.get(fault, fault)
+    policies = ("--policy", "constant", "--action", "Clouds.", "--seeds", "0-39", "--concurrency", "2")
+    with MockModel(answers, faults=faults) as model:
+        variables = {"TASKAPP_JUDGE_URL": model.url, "TASKAPP_JUDGE_MODEL": "m"}
+        told = run("eval", str(app), "--env", "judged", *policies, "--out", "e", folder=tmp_path, **variables)
+    assert told.exit_code == 1
+    lines = [json.loads(line) for line in (tmp_path / "e" / "results.jsonl").read_text().splitlines()]
+    assert {line["code"] for line in lines} == {code} and 8 <= len(lines) <= 10
+    last = told.stderr.splitlines()[-1]
+    assert "`taskapp rescore e`" in last and last.index("rescore") < last.index("--retry-failed")
+    with MockModel(judge("polite")) as model:
+        variables = {"TASKAPP_JUDGE_URL": model.url, "TASKAPP_JUDGE_MODEL": "m"}
+        done = run("rescore", "e", "--app", str(mended), "--json", folder=tmp_path, **variables)
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["scored"] == len(lines)
+
+
+@pytest.mark.server
+def test_rescoring_stops_when_the_judge_is_gone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "judged.py").write_text(FORTY_ROWS)
+    played = ("--env", "judged", "--policy", "constant", "--action", "Clouds.", "--seeds", "0-39", "--judges", "skip")
+    assert run("eval", "judged.py", *played, "--out", "e", folder=tmp_path).exit_code == 0
+    with MockModel(faults=Faults({"401": 1.0})) as model:
+        variables = {"TASKAPP_JUDGE_URL": model.url, "TASKAPP_JUDGE_MODEL": "m"}
+        told = run("rescore", "e", "--concurrency", "1", folder=tmp_path, **variables)
+        assert told.exit_code != 0
+        assert len(model.requests) == 8

@@ -1,4 +1,4 @@
-"""An evaluation stops when its model is gone, and goes on when the model is back."""
+"""An evaluation stops when a model, a judge or a criterion fails every rollout, and goes on when that is repaired."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import EvaluationStopped
-from taskapp_kit.evaluate.consecutive_failures import GONE_CODES, MAX_CONSECUTIVE_FAILURES, ModelFailures
+from taskapp_kit.evaluate.consecutive_failures import (
+    GONE_CODES,
+    MAX_CONSECUTIVE_FAILURES,
+    SHARED_CODES,
+    ModelFailures,
+)
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import LocalRunner
@@ -50,11 +55,19 @@ def test_what_does_not_stop() -> None:
     assert stops_after(*[("m", broken("deadline")), ("m", broken("environment_raised"))] * 5) is None
     assert stops_after(("a", gone), ("b", gone), ("a", gone), ("b", gone)) is None
     assert stops_after(*[("m", gone)] * 20, limit=0) is None
+    unjudged = broken("judge_failed")
+    assert stops_after(*[("a", unjudged), ("a", unjudged), ("b", GOOD)] * 3) is None
 
 
 def test_another_failure_and_another_models_success_hide_nothing() -> None:
     gone = broken("model_refused")
     assert stops_after(("a", gone), ("b", GOOD), ("a", broken("deadline")), ("a", gone), ("b", GOOD), ("a", gone)) == 6
+
+
+@pytest.mark.parametrize("code", sorted(SHARED_CODES))
+def test_a_cause_of_all_policies_is_counted_over_them_and_beside_other_causes(code: str) -> None:
+    assert stops_after(("a", broken(code)), ("b", broken(code)), ("c", broken(code))) == 3
+    assert stops_after(*[("a", broken(code)), ("a", broken("model_unreachable"))] * 3) == 5
 
 
 @pytest.mark.server

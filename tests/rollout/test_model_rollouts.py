@@ -78,6 +78,17 @@ class Guest:
         '''Say it.'''
         reply = await self.user.chat([{"role": "user", "content": words}], temperature=0)
         return Step(reply.message["content"], reward=1.0, terminated=True)
+
+
+@app.environment("wrapping_guest", splits={"train": range(3)}, max_steps=3)
+class WrappingGuest(Guest):
+    '''Hides the model's failure behind its own exception.'''
+
+    def reset(self, seed: int, context: Any) -> str:
+        try:
+            return super().reset(seed, context)
+        except Exception as error:
+            raise RuntimeError("the simulator is broken") from error
 """
 LOOP = """
 app.tasks("quiz", row=None, prompt="{ask}", train=[{"ask": "a?"}])
@@ -341,13 +352,22 @@ def test_an_environment_asks_a_second_model(plain: TaskApp, workers: int) -> Non
     assert rollout.usage == {}, "a second model's tokens are not the policy's"
 
 
-def test_a_second_model_that_fails_is_the_environments_failure(plain: TaskApp) -> None:
-    with (
-        MockModel(faults=Faults(rate={"400": 1.0})) as user,
-        pytest.raises(RolloutFailed, match="role 'user'") as caught,
-    ):
-        one(plain, a_request("noop", env_name="guest", seed=1), variables={"TASKAPP_USER_URL": user.url})
-    assert caught.value.boundary == "environment"
+@pytest.mark.process
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("environment", ["guest", "wrapping guest"])
+def test_a_second_model_that_fails_is_named_and_not_the_policy(plain: TaskApp, environment: str, workers: int) -> None:
+    sent = a_request("noop", env_name=environment.replace(" ", "_"), seed=1)
+    with MockModel(faults=Faults(rate={"400": 1.0})) as user:
+        address = f"{user.url}/proxy/v1/chat/completions"
+        variables = {"TASKAPP_USER_URL": f"{address}?api_key=sentinel-key", "TASKAPP_USER_MODEL": "m"}
+        for given, code in ((variables, "auxiliary_model_failed"), ({}, "auxiliary_model_not_configured")):
+            with pytest.raises(RolloutFailed) as caught:
+                one(plain, sent, variables=given, workers=workers)
+            failure = caught.value.failure
+            assert (failure.boundary, failure.code) == ("environment", code)
+            assert "'user'" in failure.message and "sentinel" not in failure.message
+            assert (address in failure.message) is bool(given)
+            assert caught.value.__cause__ is None, "no traceback of the author's code"
 
 
 def test_a_loop_that_returns_truncates_and_one_that_raises_fails(looped: TaskApp) -> None:

@@ -11,11 +11,30 @@ from taskapp_kit.errors import Failure, TaskappError, Unavailable
 
 
 class AuxiliaryModelFailed(TaskappError):
-    """A model that the environment called gave no reply; the rollout fails at boundary `environment`."""
+    """A model that the environment called gave no reply. `failure` is the rollout's, at boundary `environment`."""
 
-    def __init__(self, role: str, failure: Failure) -> None:
-        super().__init__(f"the model with the role {role!r} gave no answer: {failure.message}", hint=failure.hint)
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, hint=failure.hint)
         self.failure = failure
+
+
+class NoAuxiliaryModel(Unavailable):
+    """No model has the role that the environment called. `failure` is the rollout's, at boundary `environment`."""
+
+    def __init__(self, role: str, missing: Unavailable) -> None:
+        super().__init__(missing.message, hint=missing.hint)
+        message = f"context.model({role!r}): {missing.message}"
+        self.failure = Failure("environment", "auxiliary_model_not_configured", message, missing.hint)
+
+
+def auxiliary_failure(error: BaseException) -> Failure | None:
+    """Return the failure of the auxiliary model because of which the author's code raised `error`; None for another cause."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, AuxiliaryModelFailed | NoAuxiliaryModel):
+            return cause.failure
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return None
 
 
 class AuxiliaryModels:
@@ -36,16 +55,19 @@ class AuxiliaryModels:
         return AuxiliaryModel(role, self)
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Return one reply. Raises AuxiliaryModelFailed, Unavailable when no model has the role."""
-        if self._port is None:
-            raise Unavailable(
-                f"context.model({role!r}) needs a model, and none can be reached from here.",
-                hint="Serve the app, or play it with `taskapp rollout`.",
-            )
+        """Return one reply. Raises AuxiliaryModelFailed; NoAuxiliaryModel when no model has the role."""
         try:
+            if self._port is None:
+                raise Unavailable("no model can be called from here.", hint="Play the app with `taskapp rollout`.")
             reply = self._port.ask(role, body)
+        except Unavailable as missing:
+            raise NoAuxiliaryModel(role, missing) from None
         except ModelFailed as failed:
-            raise AuxiliaryModelFailed(role, failed.failure) from None
+            failure = failed.failure
+            if failure.boundary not in ("timeout", "cancelled"):  # of the model, not of the rollout
+                message = f"The environment could not call the model of role {role!r}: {failure.message}"
+                failure = Failure("environment", "auxiliary_model_failed", message, failure.hint)
+            raise AuxiliaryModelFailed(failure) from None
         for name, amount in ((f"calls_{role}", 1.0), (f"tokens_{role}", reply.tokens)):
             self.spent[name] = self.spent.get(name, 0.0) + amount
         self._record(role, body, reply)

@@ -31,6 +31,7 @@ from taskapp_kit.contract.trajectory import RESERVED_METRICS, Decision, PlayedSt
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import ActionSpec
 from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, TaskappError
+from taskapp_kit.rollout.episode.auxiliary_models import auxiliary_failure
 from taskapp_kit.rollout.episode.environment import ConfigRefused, EnvironmentHost, EnvironmentLeft, EnvironmentProblem
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan, Scripted
 from taskapp_kit.rollout.episode.refusals import bad_arguments, too_many_calls, unknown_tool
@@ -349,8 +350,11 @@ class Episode:
     def _failure(self, error: BaseException) -> Failed:
         """Return the failure of an exception: its boundary and the kit's sentence; the traceback is logged."""
         cause: BaseException | None = error
+        auxiliary = auxiliary_failure(error)
         if isinstance(error, PolicyFailed):
             failure, cause = error.failure, error.__cause__ or error
+        elif auxiliary is not None:
+            failure, cause = auxiliary, None  # the message says it all; a traceback would point at the author's code
         elif isinstance(error, EnvironmentProblem):
             failure = Failure("environment", error.code, error.message, "Fix the environment's code.")
         elif isinstance(error, TaskappError) and not isinstance(error, RequestError):  # the kit's own sentence

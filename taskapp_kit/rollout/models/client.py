@@ -18,6 +18,7 @@ import orjson
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.contract.protocols import Clock, SystemClock
 from taskapp_kit.errors import Failure
 from taskapp_kit.net.addresses import AddressPolicy, Exposure, NotAnAddress, ParsedUrl, read_url
@@ -96,8 +97,9 @@ class HttpModelClient:
         sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
         read = read_reward_reply if scalar else read_reply
         resolved = self._resolved.get(endpoint.url) or self._resolve(endpoint.url)
-        place = resolved.called.place
         key = endpoint.key if endpoint.key is not None else resolved.own_key
+        # some providers have the key in the path: then the host alone is named
+        place = self.keys.excerpt(stored_url(resolved.called.url).partition("?")[0], key) or resolved.called.place
         if key is not None:
             self._check_key(key, place)
         price = self._names.price(endpoint.url, endpoint.model)
