@@ -83,6 +83,7 @@ def from_textarena(
             "players": players,
             "seat": seat,
             "_opponent": staticmethod(opponent) if callable(opponent) else opponent,
+            "auxiliary_models": () if callable(opponent) or players == 1 else (opponent,),
             "_options": options,
             "_defaults": parts.defaults(configurable),
         }

@@ -82,6 +82,8 @@ def _environment(name: str, task: Mapping[str, Any], unavailable: Mapping[str, s
     facts.add_row("", _selecting(task.get("dataset") or {}))
     if task.get("tags"):
         facts.add_row("tags", clean(", ".join(map(str, task["tags"]))))
+    if task.get("models"):
+        facts.add_row("models", clean(", ".join(map(str, task["models"]))))
     for metric in task.get("metrics") or ():
         facts.add_row("metric", f"{clean(str(metric['name']))}: {flowing(str(metric['description']))}")
     facts.add_row("reward", "\n".join(clean(line) for line in reward_words(task)))

@@ -130,8 +130,9 @@ def _undeclared_roles(plan: DeployPlan) -> str:
         return ""
     address, name, key = role_variables("{role}")
     return (
-        "a role that an environment asks with context.model(ROLE) is not known before it plays: the Secret then needs "
-        f"{address}, and may hold {name} and {key}; name them in required_keys to have them checked"
+        "a role that an environment calls with context.model(ROLE) and does not declare (models=) is not known before it "
+        f"plays: the Secret then needs {address}, and may hold {name} and {key}; name them in required_keys to have them "
+        "checked"
     )
 
 

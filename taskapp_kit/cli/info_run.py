@@ -51,7 +51,7 @@ def described(reference: str, settings: Settings, wanted: str | None) -> dict[st
             "policy": example_policy(policies, words=environment.text_action is not None),
         }
     asked = [
-        f"judges {', '.join(need.judges)} ask the model of role {need.role!r}, and {role_variable(need.role)} is not set"
+        f"{need.users} call the model of role {need.role!r}, and {role_variable(need.role)} is not set"
         for need in needed_roles(spec)
         if settings.variable(role_variable(need.role)) is None
     ]

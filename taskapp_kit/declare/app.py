@@ -87,6 +87,7 @@ class TaskApp(Declarations):
         max_refusals: int | None = MAX_REFUSALS,
         step_timeout_seconds: float | None = None,
         isolation: Literal["thread", "process"] = "thread",
+        models: Sequence[str] = (),
         reward_range: tuple[float, float] | None = None,
         baselines: Mapping[str, float] | None = None,
         version: str = "1",
@@ -105,6 +106,7 @@ class TaskApp(Declarations):
         max_refusals: int | None = MAX_REFUSALS,
         step_timeout_seconds: float | None = None,
         isolation: Literal["thread", "process"] = "thread",
+        models: Sequence[str] = (),
         reward_range: tuple[float, float] | None = None,
         baselines: Mapping[str, float] | None = None,
         version: str = "1",
@@ -118,7 +120,7 @@ class TaskApp(Declarations):
         steps, max_turns the policy's turns, max_refusals its answers in a row in which nothing was accepted (None: no
         limit); each truncates. max_steps may be the name of the constructor's parameter that gives it. Without max_steps
         and max_turns an episode has at most 1000 turns; max_turns=None is no
-        limit. prompt: the system prompt of this environment.
+        limit. prompt: the system prompt of this environment. models: the roles that it calls with `context.model(role)`.
         """
         place = calling_line(1)
 
@@ -133,6 +135,7 @@ class TaskApp(Declarations):
                 "max_refusals": max_refusals,
                 "step_timeout_seconds": step_timeout_seconds,
                 "isolation": isolation,
+                "models": models,
                 "reward_range": reward_range,
                 "baselines": baselines,
                 "version": version,
@@ -153,6 +156,7 @@ class TaskApp(Declarations):
         rows: Rows | None = None,
         splits: Mapping[str, Rows] | None = None,
         max_turns: int | None = 1,
+        models: Sequence[str] = (),
         version: str = "1",
         tags: Sequence[str] = (),
         **further: Rows,
@@ -172,6 +176,7 @@ class TaskApp(Declarations):
             "prompt": prompt,
             "rows": rows,
             "max_turns": max_turns,
+            "models": models,
             "version": version,
             "tags": _tags(tags),
             "tasks": splits,

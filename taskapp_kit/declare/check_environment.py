@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.contract.seeds import SEED_LIMIT, overlap
@@ -13,6 +13,7 @@ from taskapp_kit.declare.declarations import NOT_GIVEN, Declaration, Declaration
 from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.marks import ATTRIBUTE, PROBLEMS
 from taskapp_kit.declare.problems import Problems, check_name, check_splits, is_number
+from taskapp_kit.declare.rubric_file import is_role
 from taskapp_kit.declare.signature import Arguments, SignatureProblem, needed_names, parameters_of
 from taskapp_kit.declare.source_location import did_you_mean, line_of
 from taskapp_kit.declare.specs import DEFAULT_MAX_TURNS, EnvironmentSpec
@@ -20,6 +21,8 @@ from taskapp_kit.declare.specs import DEFAULT_MAX_TURNS, EnvironmentSpec
 RESET_NAMES = ("seed", "task", "split", "context")
 STEP_LIMIT = "step_limit"
 """An attribute: the number of steps after which the class ends its episodes itself, as Gymnasium's time limit does."""
+MODELS = "auxiliary_models"
+"""An attribute: the roles of models that an adapter's class calls, in addition to the declared ones."""
 RESERVED_CONFIG = ("split", "index")
 
 
@@ -49,6 +52,7 @@ def check_environment(app: Declarations, declared: Declaration, problems: Proble
                          "with rows the splits are the keys of tasks=")  # fmt: skip
         problems.extend(tasks.check())
     _limits(options, place, problems)
+    models = declared_models(options["models"], place, problems) + tuple(getattr(cls, MODELS, ()))
     _steps_parameter(options["max_steps"], config, place, problems)
     _hooks(cls, problems)
     if len(problems) > before or config is None:
@@ -71,6 +75,7 @@ def check_environment(app: Declarations, declared: Declaration, problems: Proble
         default_max_turns=None if _has_limit(cls, options) else DEFAULT_MAX_TURNS,
         step_timeout_seconds=options["step_timeout_seconds"],
         isolation=options["isolation"],
+        models=models,
         reward_range=options["reward_range"],
         baselines=dict(options["baselines"] or {}),
         tags=options["tags"],
@@ -172,6 +177,15 @@ def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, 
         problems.add(place, f"splits {one!r} and {two!r} overlap: both hold seed {seed}", "disjoint ranges",
                      "the seed says which split an episode is of; move one range")  # fmt: skip
     return result
+
+
+def declared_models(roles: Sequence[str] | str, place: str, problems: Problems) -> tuple[str, ...]:
+    """Checks `models=`: the role of a model that an environment calls, or several."""
+    models = (roles,) if isinstance(roles, str) else tuple(roles)
+    if len(set(models)) < len(models) or not all(map(is_role, models)):
+        problems.add(place, f"models={roles!r}", "different roles: small letters, digits and _, other than policy",
+                     'e.g. models=("user",)')  # fmt: skip
+    return models
 
 
 def check_limit(name: str, value: Any, place: str, problems: Problems) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.check_actions import check_actions
-from taskapp_kit.declare.check_environment import check_limit
+from taskapp_kit.declare.check_environment import check_limit, declared_models
 from taskapp_kit.declare.declarations import Declaration, Declarations
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.private_fields import private_fields
@@ -46,6 +46,7 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
                      'give prompt="…{field}…"')  # fmt: skip
     elif (not isinstance(prompt, str) or _names_fit(declared, source, prompt, problems)) and not rows_problems:
         _try_prompt(declared, source, prompt, problems)
+    models = declared_models(options["models"], place, problems)
     if len(problems) > before:
         return None
     one_answer = options["max_turns"] == 1
@@ -64,6 +65,7 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
         max_turns=None if one_answer else options["max_turns"],
         max_refusals=None if options["max_turns"] else MAX_REFUSALS,  # every turn but the last is a refusal
         one_answer=one_answer,
+        models=models,
         tags=options["tags"],
     )
 

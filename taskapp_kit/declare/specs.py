@@ -51,8 +51,8 @@ class EnvironmentSpec:
     its default; see `configured`. max_steps counts steps, max_turns turns, max_refusals answers in a row with no accepted
     action; None is no limit. default_max_turns: turns of an environment that declares no limit of its own, None where
     there is one. one_answer: the policy's first answer ends the episode, whatever it is. step_timeout_seconds bounds one
-    step (enforced by process isolation). reward_range: lowest and highest reward of a step.
-    baselines: highest acceptable mean reward of `noop`, `random`, `constant`.
+    step (enforced by process isolation). models: the roles of models that it calls. reward_range: lowest and highest
+    reward of a step. baselines: highest acceptable mean reward of `noop`, `random`, `constant`.
     """
 
     name: str
@@ -73,6 +73,7 @@ class EnvironmentSpec:
     one_answer: bool = False
     step_timeout_seconds: float | None = None
     isolation: Literal["thread", "process"] = "thread"
+    models: tuple[str, ...] = ()
     reward_range: tuple[float, float] | None = None
     baselines: Mapping[str, float] = field(default_factory=dict)
     tags: tuple[str, ...] = ()

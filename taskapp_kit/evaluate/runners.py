@@ -76,7 +76,7 @@ def judge_models(spec: AppSpec, settings: Settings) -> dict[str, Json]:
     """The models that judge, by their role, as far as the settings configure them; without any key."""
     found: dict[str, Json] = {}
     for need in needed_roles(spec):
-        endpoint = role_endpoint(settings, need.role)
+        endpoint = role_endpoint(settings, need.role) if need.judges else None
         if endpoint is not None:
             found[need.role] = {"inference_url": stored_url(endpoint.url), "model": endpoint.model}
     return found

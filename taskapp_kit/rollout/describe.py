@@ -125,6 +125,7 @@ class Description:
             "description": environment.description,
             "version": environment.version,
             "tags": list(environment.tags),
+            **({"models": list(environment.models)} if environment.models else {}),
             "metrics": [
                 {"name": metric.name, "description": metric.description}
                 for metric in spec.metrics

@@ -157,7 +157,7 @@ def _settings(app: TaskApp, judges: Any) -> Iterator[Settings]:
     if isinstance(judges, Mapping):
         answering = dict(judges)
     else:
-        answering = {need.role: judges for need in needed_roles(app.freeze())}
+        answering = {need.role: judges for need in needed_roles(app.freeze()) if need.judges}
     with contextlib.ExitStack() as running:
         variables = dict(settings.variables)
         for role, judge in answering.items():

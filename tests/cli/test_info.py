@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ADDER, CAPITALS, Run, Served
+from .conftest import ADDER, CAPITALS, ROOT, Run, Served
 
 
 def test_info_tells_what_is_declared(run: Run) -> None:
@@ -208,3 +208,12 @@ app.tasks("asked", prompt="{q}", train=[{"q": "Why?"}])
         assert ("1000 turns" in shown, "1 turn," in shown) == (name == "free", name == "asked")
         prompt = run("info", "free.py", "--env", name, "--prompt").stdout
         assert "ends at the latest" not in prompt
+
+
+def test_the_roles_that_an_environment_declares_are_shown(run: Run, tmp_path: Path) -> None:
+    judged = (ROOT / "tests" / "cli" / "judged.py").read_text()
+    (tmp_path / "app.py").write_text(judged.replace("splits={", 'models=("user",), splits={'))
+    told = json.loads(run("info", "app.py", "--json").stdout)
+    assert told["task_info"]["talk"]["models"] == ["user"]
+    assert any("TASKAPP_USER_URL" in warning for warning in told["warnings"])
+    assert "models" not in told["task_info"]["judged"]

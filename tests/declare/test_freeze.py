@@ -337,6 +337,11 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "has no docstring",
         "write the question",
     ),
+    "a model's role that is not one": (
+        env(RESET, GO, options=", models=('user', 'A user')", marked=True),
+        "models=('user', 'A user')",
+        "models=",
+    ),
     "judge with no samples": (
         GOOD + "@app.judge(weight=0, samples=0)  # !\ndef j(trajectory):\n    'Good?'",
         "samples=0",

@@ -137,6 +137,12 @@ def test_an_environment_that_takes_a_context_may_ask_models_of_further_roles(fol
     for part in ("URL", "MODEL", "KEY"):
         assert f"TASKAPP_{{ROLE}}_{part}" in plan_json(asking)["undeclared_roles"]
     assert "TASKAPP_{ROLE}_URL" in plan_json(plan(folder, rehearse=False))["undeclared_roles"]
+    (folder / "mine.py").write_text(
+        (folder / "mine.py").read_text().replace('environment("mine", ', 'environment("mine", models=("member",), ')
+    )
+    declared = plan(folder)
+    assert {f"TASKAPP_MEMBER_{part}" for part in ("URL", "MODEL", "KEY")} <= set(plan_json(declared)["optional_keys"])
+    assert plan_json(declared)["undeclared_roles"] == ""
 
 
 def test_what_an_import_needs_in_turn_is_found_too(folder: Path) -> None:

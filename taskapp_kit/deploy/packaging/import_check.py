@@ -1,7 +1,7 @@
 """Imports an app in a process that has only what its container will have.
 
 An import that fails there would have failed in a new container. The check also records the files that the app names
-(`app.path`, rows in files) or opens, and the models that its judges need. Nothing is guessed from its source.
+(`app.path`, rows in files) or opens, and the models that its judges and environments call. Nothing is guessed from its source.
 
 `rehearse` is the caller's side. The module run as a program is the child: a question as JSON on stdin, the answer as JSON
 in a file, because the author's code may print anything.
@@ -52,9 +52,9 @@ class ImportCheck:
 
     name, version: its own. files: absolute paths that it names. opened: absolute paths below its folder that it opened
     for reading and does not name. roles: variables that judges with a weight need, to the judge's name. optional: the
-    other variables of its judges' models. context: whether an environment's `reset` takes `context`, so that it may call
-    models of further roles (`context.model`), which are known only when it plays. policy: a `policy.config` for a first
-    try. environment, seed: an episode for it.
+    other variables of the models of its judges and environments. context: whether the `reset` of an environment that
+    declares no models takes `context`, so that it may call models whose roles are known only when it plays. policy: a
+    `policy.config` for a first try. environment, seed: an episode for it.
     """
 
     name: str = ""
@@ -250,7 +250,7 @@ def _import_check_of(app: TaskApp) -> ImportCheck:
         files=tuple(sorted(set(files))),
         roles=roles,
         optional=tuple(variable for need in needs for variable in role_variables(need.role) if variable not in roles),
-        context=any("context" in environment.reset_parameters for environment in spec.environments.values()),
+        context=any("context" in item.reset_parameters and not item.models for item in spec.environments.values()),
         policy=example_policy(policies, words=first.text_action is not None),
         environment=first.name,
         seed=first.first_seed,

@@ -43,11 +43,12 @@ def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) 
 
 
 class ModelAccess:
-    """The models of one server."""
+    """The models of one server. called: the roles whose models were called, configured or not."""
 
     def __init__(self, client: HttpModelClient, settings: Settings) -> None:
         self._client = client
         self._settings = settings
+        self.called: set[str] = set()
 
     @property
     def congestion(self) -> int:
@@ -76,6 +77,7 @@ class ModelAccess:
 
         async def ask(role: str, body: dict[str, Json]) -> ChatReply | ModelFailed:
             scalar = body.get("kind") == "reward_model"
+            self.called.add(role)
             endpoint = policy if role == POLICY else role_endpoint(self._settings, role, reward_model=scalar)
             if endpoint is None:
                 variable = role_variable(role)

@@ -39,31 +39,53 @@ OF_A_GROUP = "scored_in_groups"
 
 @dataclass(frozen=True, slots=True)
 class RoleNeed:
-    """A role that an app's judges use. judges: their names. must: one of them, `judge` at `place`, has a weight > 0."""
+    """A role that an app's judges or environments use, by their names.
+
+    must: one of the judges, `judge` at `place`, has a weight > 0.
+    """
 
     role: str
     judges: tuple[str, ...]
     must: bool
     judge: str
     place: str
+    environments: tuple[str, ...] = ()
+
+    @property
+    def users(self) -> str:
+        """Who calls the model, as a subject in the plural."""
+        named = (("judges", self.judges), ("environments", self.environments))
+        return " and ".join(f"{kind} {', '.join(names)}" for kind, names in named if names)
 
 
 def needed_roles(spec: AppSpec) -> list[RoleNeed]:
-    """The roles that an app's judges need, group judges included, in the order of the declarations."""
+    """The roles of an app's judges, group judges included, and its environments', in the order of the declarations."""
     found: dict[str, list[JudgeSpec]] = {}
     for judge in spec.judges:
         for role in judge.models:
             found.setdefault(role, []).append(judge)
+    for environment in spec.environments.values():
+        for role in environment.models:
+            found.setdefault(role, [])
     needs = []
     for role, judges in found.items():
-        first = next((judge for judge in judges if judge.weight > 0), judges[0])
-        names = tuple(judge.name for judge in judges)
-        needs.append(RoleNeed(role, names, first.weight > 0, first.name, without_folder(first.place)))
+        first = max(judges, key=lambda judge: judge.weight > 0, default=None)
+        users = tuple(item.name for item in spec.environments.values() if role in item.models)
+        needs.append(
+            RoleNeed(
+                role,
+                tuple(judge.name for judge in judges),
+                first is not None and first.weight > 0,
+                "" if first is None else first.name,
+                "" if first is None else without_folder(first.place),
+                users,
+            )
+        )
     return needs
 
 
 def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
-    """Warnings about judges with weight 0 whose role has no model. configured: whether a model has this role.
+    """Warnings about judges with weight 0, and environments, whose role has no model. configured: whether a model has this role.
 
     Raises Unavailable for a judge with weight > 0: without its model no rollout of the app has a reward.
     """
@@ -78,8 +100,12 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
                 hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY), or give it weight=0; "
                 "`taskapp rollout`, `eval` and `play` take --judges skip.",
             )
-        names = ", ".join(need.judges)
-        warnings.append(f"judges {names} are not configured ({variable}): their scores are null ({NOT_CONFIGURED})")
+        if need.judges:
+            names = ", ".join(need.judges)
+            warnings.append(f"judges {names} are not configured ({variable}): their scores are null ({NOT_CONFIGURED})")
+        if need.environments:
+            names = ", ".join(need.environments)
+            warnings.append(f"environments {names} call the model of role {need.role!r}, and {variable} is not set")
     return warnings
 
 

@@ -34,6 +34,7 @@ CHECKS: tuple[DoctorCheck, ...] = (
     rollouts.observation,
     rollouts.actions_accepted,
     rollouts.reward_defined,
+    rollouts.models,
     repeats.same_seed,
     repeats.same_picture,
     repeats.images_change_nothing,
@@ -123,6 +124,7 @@ async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> Asy
             finding = DoctorFinding(SETUP, "rollout", "wrong", error.message, error.hint, subject.place, subject.name)
             yield _allowed(finding, subject.options)
             return
+    subject.service.models.called.clear()
     subject.until = None if seconds is None else time.monotonic() + seconds
     with contextlib.suppress(OutOfTime):
         await subject.sample()

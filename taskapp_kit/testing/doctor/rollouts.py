@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import images, text_of
 from taskapp_kit.contract.events import Observed
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.rollout.score.judges import needed_roles
 from taskapp_kit.testing.doctor.finding import CheckResult, passed, skipped, warning, wrong
 from taskapp_kit.testing.doctor.options import MOST_TURNS
 from taskapp_kit.testing.doctor.registry import check
@@ -233,6 +235,18 @@ async def actions_accepted(subject: EnvironmentUnderTest) -> CheckResult:
         do = "Let the schema say what is accepted (Literal, Field bounds), or give the action a sampler: @action(sample=fn)."
         return warning(found, do, subject.line(refused[0].tool))
     return passed(f"{len(steps) - len(refused)} of {len(steps)} drawn actions were accepted.")
+
+
+@check("models", "The environment declares the roles of the models that it calls.")
+async def models(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report roles that rollouts called and that neither the environment nor a judge declares."""
+    declared = {need.role for need in needed_roles(subject.spec) if need.judges or subject.name in need.environments}
+    undeclared = sorted(subject.service.models.called - declared - {POLICY})
+    if not undeclared:
+        return passed("No rollout called a model whose role is not declared.")
+    found = f"Environment {subject.name} calls models of roles that it does not declare: {', '.join(undeclared)}."
+    do = f"Declare models=({''.join(f'{role!r}, ' for role in undeclared).strip()}); then `info` and a deploy's plan list them."
+    return warning(found, do, subject.place)
 
 
 @check("reward-defined", "A rollout has a reward.")

@@ -17,7 +17,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.scorecard import JudgeRecord, Scorecard
 from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.score.judge_calls import combined
-from taskapp_kit.rollout.score.judges import needed_roles
+from taskapp_kit.rollout.score.judges import check_judges, needed_roles
 from taskapp_kit.rollout.score.scoring import ScoringFailed, score
 from tests.rollout.score.bench import Models, Row, card_of, judged_app, said, verdict, words
 from tests.rollout.score.test_verdict import GARBAGE
@@ -173,6 +173,19 @@ def test_what_an_app_needs() -> None:
         ("strict", ("quality",), False, "quality"),
     ]
     assert needs[0].place.startswith("test_judges.py:")
+    assert [need.environments for need in needs] == [(), ()]
+
+
+def test_what_environments_need_is_a_warning_and_one_role_may_serve_both() -> None:
+    app = judged_app(weight=0)
+    for name, roles in (("talk", ("member", "judge")), ("listen", "member")):
+        app.tasks(name, prompt="{q}", train=[{"q": "?"}], models=roles)
+    spec = app.freeze()
+    assert [(need.role, need.judges, need.environments, need.must) for need in needed_roles(spec)] == [
+        ("judge", ("quality",), ("talk",), False),
+        ("member", (), ("talk", "listen"), False),
+    ]
+    assert [len(check_judges(spec, lambda role, known=known: role in known)) for known in ((), ("judge",))] == [3, 1]
 
 
 def test_a_model_that_cannot_be_asked_fails_scoring() -> None:

@@ -19,7 +19,7 @@ GALLERY = sorted((Path(__file__).parent / "gallery").glob("*.py"))
 """`same_seed__clock.py` is another case of the check `same-seed`."""
 EVERY_TIME = (
     "actions_accepted", "at_once", "baselines", "close_frees", "criteria_move", "declarations", "interleaved", "judge_reads",
-    "memory", "private", "prompt_limits", "reward_range", "rollout", "rows", "same_seed", "seeds_differ",
+    "memory", "models", "private", "prompt_limits", "reward_range", "rollout", "rows", "same_seed", "seeds_differ",
 )  # fmt: skip
 """The others are marked exhaustive."""
 
