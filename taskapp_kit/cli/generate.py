@@ -47,6 +47,6 @@ def verifiers(
         clean(
             f"\nNext:\n  pip install {out}\n"
             f'  python -c "import verifiers; verifiers.load_environment({package.name!r})"   # up to 0.3.1\n'
-            f"  vf-eval {package.name} -m MODEL --client.base-url URL --no-push   # from 0.4"
+            f"  {package.command}   # from 0.4"
         )
     )

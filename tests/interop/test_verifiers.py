@@ -76,6 +76,31 @@ def played(name: str, script: str, installed: Path, scenarios: list[dict[str, An
     return found
 
 
+def test_the_printed_line_plays_five_tasks_of_the_test_split(installed: Path, model: MockModel, tmp_path: Path) -> None:
+    package = write_verifiers_package(find_app(str(APP)), str(APP), tmp_path / "package", beside=tmp_path)
+    try:
+        python = peer("verifiers-0.4.0").python
+    except PeerUnavailable as error:
+        pytest.fail(str(error), pytrace=False)
+    line = package.command.replace("MODEL", "m").replace("URL", model.url).split()
+    before = len(model.requests)
+    done = subprocess.run(
+        [str(python.parent / line[0]), *line[1:], "--no-rich"],
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(installed.parent),
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{installed}",
+            "HF_HUB_OFFLINE": "1",
+            "PRIME_API_KEY": "none",
+        },
+        cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    asked = {request.body["messages"][-1]["content"] for request in model.requests[before:]}
+    first = {text for text in map(str, asked) if text.startswith("reach")}
+    assert first == {f"reach {seed + 1}" for seed in range(8, 13)}
+
+
 def expected(model: MockModel) -> list[Any]:
     """The same episodes as any rollout plays them."""
     return [play(APP, seed=seed, environment="steps", policy=model, judges="skip") for seed in range(COUNT)]

@@ -7,7 +7,7 @@ from taskapp_kit import Step, TaskApp, Trajectory, action
 app = TaskApp("stepping", version="1.2.0", description='Reach a "sum" in a few steps.')
 
 
-@app.environment("steps", splits={"train": range(8), "test": range(8, 12)}, max_turns=3)
+@app.environment("steps", splits={"train": range(8), "test": range(8, 20)}, max_turns=3)
 class Steps:
     """Add until the sum is reached."""
 

@@ -20,11 +20,15 @@ PREFIX = "taskapp-"
 
 @dataclass(frozen=True, slots=True)
 class VerifiersPackage:
-    """What was written. name: of the distribution; module: as it is imported; files: relative to the folder, sorted."""
+    """What was written. name: of the distribution; module: as it is imported; files: relative to the folder, sorted.
+
+    command: evaluates a few tasks of a split that is not trained on, from verifiers 0.4.
+    """
 
     name: str
     module: str
     files: tuple[str, ...]
+    command: str
 
 
 def write_verifiers_package(
@@ -68,8 +72,12 @@ def write_verifiers_package(
     extra = f"[{target.name}]" if target.kind == "bundled" and target.name in known_extras() else ""
     class_name = "".join(part.capitalize() for part in word.split("-"))
     class_name = class_name if class_name[0].isalpha() else f"App{class_name}"
+    splits = spec.default_environment.split_names
+    split = "test" if "test" in splits else splits[-1]
+    command = f"vf-eval {name} -m MODEL --client.base-url URL -n 5 --env.taskset.split {split} --no-push"
     words = {
         "name": name,
+        "command": command,
         "module": module,
         "app": spec.name,
         "version": spec.version if re.fullmatch(r"[0-9]+(\.[0-9]+)*", spec.version) else "0.1.0",
@@ -91,7 +99,7 @@ def write_verifiers_package(
             copied.append(f"{module}/{tree.remote_dir}/{file}")
             (out / copied[-1]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(tree.local_dir / file, out / copied[-1])
-    return VerifiersPackage(name, module, tuple(sorted([*written, *copied])))
+    return VerifiersPackage(name, module, tuple(sorted([*written, *copied])), command)
 
 
 FILES = {
@@ -125,6 +133,12 @@ them in its own process.
 |---|---|
 | up to 0.3.1 | `verifiers.load_environment("{name}")`, with `split`, `num_examples`, `environment`, `config`, `output_mode` |
 | from 0.4 | taskset, harness and environment `{name}`: `--env.taskset.id {name}` |
+
+Five tasks, with verifiers from 0.4 (without `-n` it plays every task of the split):
+
+```sh
+{command}
+```
 
 A failure of the environment, of a judge or of the model is an error of the rollout. Its reward is null (0.4) or NaN
 (0.3.1), never 0.
