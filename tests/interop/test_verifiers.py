@@ -83,7 +83,6 @@ def test_the_printed_line_plays_five_tasks_of_the_test_split(installed: Path, mo
     except PeerUnavailable as error:
         pytest.fail(str(error), pytrace=False)
     line = package.command.replace("MODEL", "m").replace("URL", model.url).split()
-    before = len(model.requests)
     done = subprocess.run(
         [str(python.parent / line[0]), *line[1:], "--no-rich"],
         env={
@@ -96,9 +95,9 @@ def test_the_printed_line_plays_five_tasks_of_the_test_split(installed: Path, mo
         cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    asked = {request.body["messages"][-1]["content"] for request in model.requests[before:]}
-    first = {text for text in map(str, asked) if text.startswith("reach")}
-    assert first == {f"reach {seed + 1}" for seed in range(8, 13)}
+    (traces,) = tmp_path.glob("outputs/*/traces.jsonl")
+    tasks = [json.loads(trace)["task"]["data"] for trace in traces.read_text().splitlines()]
+    assert sorted((task["split"], task["seed"]) for task in tasks) == [("test", seed) for seed in range(8, 13)]
 
 
 def expected(model: MockModel) -> list[Any]:
