@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.terminal import clean, console, figure, one_line, table
+from taskapp_kit.contract.chat import POLICY
+from taskapp_kit.contract.model_use import tokens_of, unpriced_words
 from taskapp_kit.contract.trajectory import KIT_METRICS
 from taskapp_kit.contract.words import counted, dollars
-from taskapp_kit.evaluate.progress import tokens_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,12 +76,17 @@ def _add_numbers(facts: Table, summary: Numbers) -> None:
 def _add_usage(facts: Table, summary: Numbers) -> None:
     tokens = {name.removesuffix("_tokens"): total for name, total in summary["usage"].items() if total}
     tokens.pop("cost", None)
-    if tokens:
-        facts.add_row("tokens", ", ".join(f"{clean(name)} {total:,.0f}" for name, total in tokens.items()))
-    cost = summary["cost"]
+    models = summary.get("models") or []
+    parts = [f"{clean(name)} {total:,.0f}" for name, total in tokens.items()]
+    parts += [f"{clean(use['role'])} {use['tokens']:,.0f}" for use in models if use["role"] != POLICY]
+    if parts:
+        facts.add_row("tokens", ", ".join(parts))
+    cost, unpriced = summary["cost"], clean(unpriced_words(models))
     if cost["total"] is not None:
         parts = [f"{dollars(cost[part])} {words}" for part, words in COST_PARTS.items() if cost[part]]
         facts.add_row("cost", dollars(cost["total"]) + (f" ({', '.join(parts)})" if parts else ""))
+    if unpriced:
+        facts.add_row("" if cost["total"] is not None else "cost", unpriced)
     seconds = summary["timing"]["rollout_seconds"]
     if seconds["mean"] is not None:
         facts.add_row("seconds", f"{seconds['mean']:.3g} a rollout, {seconds['total']:.4g} in all")

@@ -207,7 +207,7 @@ class Session:
             self.display.close()
             rows = await self._rows(player, plan, directory)
             summary = summarise(plan, directory, about, player.spec, self._asked.summary, rows=rows)
-            write_report(plan, directory, summary, created_at=config["created_at"])
+            write_report(plan, directory, summary, asked.summary, created_at=config["created_at"])
             return summary
         finally:
             directory.close()

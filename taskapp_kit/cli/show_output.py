@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from taskapp_kit.cli.conversation_output import NOTHING, ConversationLines
 from taskapp_kit.cli.rollout_output import StepLines, action_words, criteria_table, metrics_words
 from taskapp_kit.cli.terminal import clean, console, number, one_line, table
+from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.protocols import RowOrder, SourceRow
 from taskapp_kit.contract.words import counted, dollars
 from taskapp_kit.evaluate.source import DirectorySource
@@ -374,6 +375,12 @@ def _print_end(details: RolloutDetails, out: Console, *, again: str | None, full
     used += [f"{clean(name)} {count:,.0f}" for name, count in details.usage.items() if full]
     if used or details.cost is not None:
         facts.add_row("model", ", ".join([*used, *_price(details.cost)]))
+    for use in details.models:
+        if use["role"] != POLICY:
+            words = [f"{use['tokens']:,.0f} tokens", *_price(use["cost"])]
+            facts.add_row(clean(use["role"]), f"{counted(use['calls'], 'call')}, {', '.join(words)}")
+    if details.unpriced:
+        facts.add_row("", clean(details.unpriced))
     timing = ", ".join(f"{name} {seconds:.3f}" for name, seconds in details.timing.items() if name != "total")
     facts.add_row("seconds", f"{details.seconds:.3f}" + (f" ({clean(timing)})" if timing else ""))
     if full and details.digest:

@@ -46,6 +46,7 @@ class FileSource(UiSource):
         self._source, self._store = source, store
         self._annotated = store if store is not None and isinstance(store, AnnotatableStore) else None
         super().__init__(place=source.place, scales=scales, annotates=self._annotated is not None)
+        self.interval = source.config.get("options", {}).get("interval", self.interval)
 
     async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
         """See UiSource."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from taskapp_kit.contract.content import Content, Json
+from taskapp_kit.contract.model_use import ModelUse
 from taskapp_kit.contract.trajectory import Decision, PlayedStep
 from taskapp_kit.errors import Failure
 
@@ -102,7 +103,8 @@ class StoredRollout:
     status: terminated | truncated | failed. events: as `contract.events.to_json` writes them, in order, without private
     state. private: what only rubrics may read (`{"final_state": …}`). policy: the allow-listed part of `policy.config`.
     failure: boundary, code, message, error_id of a failed rollout. created_at: unix seconds. seconds: wall time.
-    tokens: prompt and completion tokens of the policy's model, cost: US dollars for them; None where they are not known.
+    tokens: prompt and completion tokens of the policy's model. cost: US dollars of every call with a price, those of judges
+    and of the environment included. Both are None where they are not known.
     row_hash: SHA-256 of the task's row, None without rows; the row itself is never stored. observation_digest: the
     digest with the images, None when none were requested, and in rows of releases before 0.2.0.
     """
@@ -213,7 +215,8 @@ class SourceRow:
     sample: of its seed, counted from 0. policy: `model` for a language model, whose name is `model`. boundary, code,
     message: of a failure. criteria: score by name. length: steps. metrics: of scoring, with those of the episode where
     they are known without its events. name: of the policy within its evaluation. row: short public fields of the task's
-    row. Members are None (row: empty) where they are not known; reward also where it is undefined.
+    row. models: what each model used. Members are None (row, models: empty) where they are not known; reward also where it
+    is undefined.
     """
 
     rollout_id: str
@@ -242,6 +245,7 @@ class SourceRow:
     spec_hash: str | None = None
     name: str | None = None
     row: Mapping[str, Json] = field(default_factory=dict)
+    models: Sequence[ModelUse] = ()
 
 
 @runtime_checkable

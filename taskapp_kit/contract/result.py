@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import Json, images
 from taskapp_kit.contract.events import EncodedEvents, EpisodeEnded, Event, Failed, fold, from_json
+from taskapp_kit.contract.model_use import TOKEN_COUNTS, ModelUse, known_sum, model_use, summed
 from taskapp_kit.contract.scorecard import JudgeRecord, RolloutSummary, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.errors import Failure
@@ -14,9 +17,6 @@ from taskapp_kit.errors import Failure
 if TYPE_CHECKING:
     from taskapp_kit.contract.protocols import StoredRollout
     from taskapp_kit.contract.wire import RolloutRequest
-
-TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
-"""Names that endpoints use for prompt and completion tokens; each endpoint uses one pair."""
 
 _NOT_SENT = frozenset(
     {
@@ -32,7 +32,8 @@ class RolloutResult:
     """An ended rollout: scored (then it is a `Rollout`), failed, abandoned or cancelled (then `failure` says how).
 
     policy: the name of the one that acted. length: steps. metrics: the episode's. usage: tokens, by the endpoint's names.
-    cost: US dollars for them, None where no price is known. ops_executed: 2 for a policy turn, 1 for a scripted action.
+    cost: US dollars of the policy's calls with a price, None without any; models: of every model that was called, judges'
+    and the environment's included. ops_executed: 2 for a policy turn, 1 for a scripted action.
     digest: None when the episode failed (one whose scoring failed has a digest: it can be scored later).
     observation_digest: None then too, and when the caller requested no images. cause: the exception behind a failure, for
     the log. warnings: messages for the caller. seconds: in environment, policy and scoring.
@@ -63,6 +64,7 @@ class RolloutResult:
     digest: str | None = None
     observation_digest: str | None = None
     cost: float | None = None
+    models: list[ModelUse] = field(default_factory=list)
     scorecard: Scorecard | None = None
     failure: Failure | None = None
     cause: BaseException | None = None
@@ -95,6 +97,7 @@ class RolloutResult:
         """The result of an episode in this process. trajectory: the fold of `events`. given: further members."""
         folded = fold(events) if trajectory is None else trajectory
         given.setdefault("status", folded.status)
+        models = _models_of(folded, given.get("second_calls") or (), given.get("judging") or JudgeRecord())
         return cls(
             request,
             policy,
@@ -108,7 +111,8 @@ class RolloutResult:
             metrics=folded.metrics,
             final_state=folded.final_state,
             usage=_usage_of(folded),
-            cost=_cost_of(folded),
+            cost=known_sum(use["cost"] for use in models if use["role"] == POLICY),
+            models=models,
             _events=events,
             _trajectory=folded,
             **given,
@@ -140,6 +144,11 @@ class RolloutResult:
     def reward(self) -> float | None:
         """The scorecard's blend of return and scores; None when a part of it is undefined, or nothing was scored."""
         return None if self.scorecard is None else self.scorecard.reward
+
+    @property
+    def total_cost(self) -> float | None:
+        """US dollars of all calls with a price, those of judges and of the environment included; None without any."""
+        return known_sum(use["cost"] for use in self.models)
 
     @property
     def tokens(self) -> int | None:
@@ -226,8 +235,13 @@ def _usage_of(trajectory: Trajectory) -> dict[str, float]:
     return total
 
 
-def _cost_of(trajectory: Trajectory) -> float | None:
-    """US dollars of all turns that called a model; None without one, or when a price is not known."""
-    costs = [turn.answer.details["cost"] for turn in trajectory.turns if "cost" in turn.answer.details]
-    known = [float(cost) for cost in costs if isinstance(cost, int | float)]
-    return sum(known) if known and len(known) == len(costs) else None
+def _models_of(trajectory: Trajectory, auxiliary: Sequence[Any], judging: JudgeRecord) -> list[ModelUse]:
+    answered = [call for call in judging.calls if call.model or call.usage or call.text]
+    turns = [(turn.answer, turn.answer.details) for turn in trajectory.turns if "cost" in turn.answer.details]
+    return summed(
+        [
+            *(model_use(POLICY, told.get("model"), answer.usage, told["cost"]) for answer, told in turns),
+            *(model_use(call["role"], call.get("model"), call["usage"], call["cost"]) for call in auxiliary),
+            *(model_use(call.role, call.model, call.usage, call.cost) for call in answered),
+        ]
+    )

@@ -25,8 +25,8 @@ RESAMPLES = 1000
 """Resamples of a bootstrap, and of a permutation test that does not enumerate every permutation."""
 FEWEST_FOR_BOOTSTRAP = 30
 """Below this number of clusters a bootstrap interval covers no more than one by t, and often less; so it is by t."""
-MOST_FOR_BOOTSTRAP = 10_000
-"""Above this number of clusters the interval is by t, too: a bootstrap is the same in its first digits and takes seconds."""
+MOST_FOR_BOOTSTRAP = 1_000
+"""Above this number of clusters the interval is also by t: a bootstrap is the same in its first digits, and pages wait."""
 ENUMERATED_CLUSTERS = 12
 """Up to this number of clusters that differ, a permutation test enumerates all sign changes (2¹² = 4 096)."""
 TIE = 1e-9

@@ -7,6 +7,7 @@ from typing import Any
 
 from taskapp_kit.client.event_decoding import read_events
 from taskapp_kit.contract.events import SCHEMA_VERSION
+from taskapp_kit.contract.model_use import known_sum
 from taskapp_kit.contract.protocols import SourceRow, StoredRollout
 from taskapp_kit.errors import TaskAppError
 
@@ -87,7 +88,5 @@ def _stored(body: Mapping[str, Any], row: SourceRow | None) -> StoredRollout:
         timing=timing,
         seconds=float(timing.get("total") or (row.seconds if row is not None else None) or 0.0),
         tokens=row.tokens if row is not None else None,
-        cost=sum(known)
-        if (known := [cost for cost in costs if cost is not None]) and len(known) == len(costs)
-        else None,
+        cost=row.cost if row is not None else known_sum(costs),
     )

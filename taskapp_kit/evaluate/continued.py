@@ -93,7 +93,7 @@ def summarise_again(path: Path, options: SummaryOptions) -> dict[str, Any] | Non
         )
         of_app = [before] if len(plan.names) == 1 else [before["by_policy"][name] for name in plan.names]
         summary = summarise(plan, directory, about, None, options, of_app=of_app)
-        write_report(plan, directory, summary, created_at=str(config.get("created_at", "")))
+        write_report(plan, directory, summary, options, created_at=str(config.get("created_at", "")))
         return summary
     finally:
         directory.close()

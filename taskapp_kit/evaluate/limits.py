@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from taskapp_kit.contract.model_use import tokens_of
 from taskapp_kit.contract.words import dollars
 from taskapp_kit.errors import EvaluationLimitReached
-from taskapp_kit.evaluate.progress import Progress, tokens_of
+from taskapp_kit.evaluate.progress import Progress
 
 if TYPE_CHECKING:
     from taskapp_kit.evaluate.results import Result

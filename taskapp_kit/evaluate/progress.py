@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Mapping
 
 from taskapp_kit.contract.events import Answered, Event
-from taskapp_kit.contract.result import TOKEN_COUNTS
+from taskapp_kit.contract.model_use import tokens_of
 
 
 class Progress:
@@ -62,9 +61,3 @@ class Progress:
         """Whether there was one since the last call of this."""
         taken, self._congested = self._congested, False
         return taken
-
-
-def tokens_of(usage: Mapping[str, float]) -> float:
-    """Prompt and completion tokens of a `usage`; their total where only that is known."""
-    counts = [usage[name] for name in TOKEN_COUNTS if name in usage]
-    return math.fsum(counts) if counts else usage.get("total_tokens", 0.0)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.evaluate.progress import tokens_of
+from taskapp_kit.contract.model_use import tokens_of, unpriced_words
 from taskapp_kit.evaluate.rows import groups_of
-from taskapp_kit.evaluate.summary import RewardStatistics, SummaryOptions
+from taskapp_kit.evaluate.summary import SUMMARY_OPTIONS, Column, RewardStatistics, SummaryOptions
 from taskapp_kit.serve.viewer.pages import render, shown, standalone
 from taskapp_kit.serve.viewer.plots import Bar, bars, histogram, line, scatter
 from taskapp_kit.version import __version__
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from taskapp_kit.evaluate.results import Result
 
 DIFFICULTY = "difficulty"
-BY_T = SummaryOptions(interval="t")
-STANDARD_ERRORS = 1.96
-"""Half the width of a 95 % interval, as criteria show it."""
 MOST_BARS = 40
 
 
@@ -32,19 +29,28 @@ MOST_BARS = 40
 class _OfPolicy:
     """What the plots of one policy need of each rollout that did not fail: 24 bytes."""
 
+    options: SummaryOptions
     rewards: array[float] = field(default_factory=lambda: array("d"))
     lengths: array[float] = field(default_factory=lambda: array("d"))
     length_of_reward: array[float] = field(default_factory=lambda: array("d"))
     difficulties: dict[Any, RewardStatistics] = field(default_factory=dict)
+    criteria: dict[str, Column] = field(default_factory=dict)
 
     def add(self, result: Result) -> None:
         for value in groups_of(DIFFICULTY, result.row, result.seed) if DIFFICULTY in result.row else ():
-            self.difficulties.setdefault(value, RewardStatistics(BY_T)).add(result)
+            self.difficulties.setdefault(value, RewardStatistics(self.options)).add(result)
+        for name, score in {} if result.failed else result.criteria.items():
+            self.criteria.setdefault(name, Column()).add(score, result.seed)
         if result.reward is not None and not result.failed:
             self.rewards.append(result.reward)
             if result.length is not None:
                 self.lengths.append(result.length)
                 self.length_of_reward.append(result.reward)
+
+    def around(self, column: Column) -> tuple[float | None, float | None, float | None, str]:
+        """The mean of a criterion, its interval, and a note."""
+        made = column.interval(self.options.interval)
+        return made.mean, made.low, made.high, f"n = {made.n}"
 
 
 @dataclass
@@ -58,12 +64,19 @@ class _Failures:
     count: int = 0
 
 
-def write_report(plan: EvalPlan, directory: Directory, summary: Mapping[str, Any], *, created_at: str = "") -> None:
+def write_report(
+    plan: EvalPlan,
+    directory: Directory,
+    summary: Mapping[str, Any],
+    options: SummaryOptions = SUMMARY_OPTIONS,
+    *,
+    created_at: str = "",
+) -> None:
     """Writes `report.html` from a summary and the lines; also of an evaluation that is not finished. Raises StoreError.
 
-    created_at: when it began, ISO 8601 in UTC.
+    options: those of the summary. created_at: when it began, ISO 8601 in UTC.
     """
-    found = {name: _OfPolicy() for name in plan.names}
+    found = {name: _OfPolicy(options) for name in plan.names}
     failures: dict[tuple[str, str], _Failures] = {}
     for position, result in directory.placed_results():
         found[plan.names[plan.policy_of(position)]].add(result)
@@ -84,6 +97,7 @@ def write_report(plan: EvalPlan, directory: Directory, summary: Mapping[str, Any
         repeats=plan.repeats,
         formula=summary["reward_formula"],
         cost=summary["cost"]["total"],
+        unpriced=unpriced_words(summary["models"]),
         begun=created_at.replace("T", " ").removesuffix("+00:00"),
         policies=[{"name": name, "tokens": tokens_of(one["usage"]) or None, **one} for name, one in numbers.items()],
         plots=_plots(
@@ -125,8 +139,8 @@ def _plots(
         if policy.rewards:
             caption = named("Distribution of rewards", name)
             plots.append((caption, histogram(policy.rewards, title=caption, x_label="reward", low=low, high=high)))
-    for name, one in numbers.items():
-        rows = [Bar(shown(criterion), *_around(column)) for criterion, column in one["criteria"].items()]
+    for name, policy in found.items():
+        rows = [Bar(shown(criterion), *policy.around(column)) for criterion, column in policy.criteria.items()]
         add_bars(named("Criteria with 95 % intervals", name), rows, "score")
     for name, policy in found.items():
         groups = {value: group.to_json() for value, group in policy.difficulties.items()}
@@ -161,11 +175,3 @@ def _bar(label: str, numbers: Mapping[str, Any]) -> Bar:
     return Bar(
         shown(label), numbers["reward"]["mean"], interval["low"], interval["high"], f"n = {count['scored']}{failed}"
     )
-
-
-def _around(column: Mapping[str, Any]) -> tuple[float | None, float | None, float | None, str]:
-    mean, error = column["mean"], column["standard_error"]
-    note = f"n = {column['n']}"
-    if mean is None or error is None:
-        return mean, None, None, note
-    return mean, mean - STANDARD_ERRORS * error, mean + STANDARD_ERRORS * error, note

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.model_use import ModelUse, known_sum
 from taskapp_kit.contract.result import Rollout, RolloutResult
 from taskapp_kit.contract.scorecard import RolloutSummary
 from taskapp_kit.errors import Failure, TaskAppError
@@ -27,7 +29,8 @@ class Result:
     returned: sum of the step rewards. criteria: score by name. length: steps. boundary, code, message: of a failure;
     the boundary is None where a foreign server did not report it. observation_digest: None when no images were requested.
     usage: tokens, cost: US dollars, of the policy's model; a failed rollout has those until it failed. other_cost: of judges
-    and of models that the environment called. A cost is None where no price is known, or nothing was called. seconds: wall
+    and of models that the environment called. A cost is None where no price is known, or nothing was called. models: what
+    each model used, as far as it is known. seconds: wall
     time of the rollout, created_at: unix seconds, None where a server played it. row: short public fields of the task's row
     (see `rows.short_fields`).
     """
@@ -54,6 +57,7 @@ class Result:
     seconds: float | None = None
     cost: float | None = None
     other_cost: float | None = None
+    models: list[ModelUse] = field(default_factory=list)
     row: dict[str, Json] = field(default_factory=dict)
     created_at: float | None = field(default=None, compare=False)
 
@@ -86,6 +90,7 @@ class Result:
             seconds=rollout.timing.get("total"),
             cost=rollout.cost,
             other_cost=_other_cost(rollout),
+            models=rollout.models,
             created_at=rollout.created_at,
         )
 
@@ -119,7 +124,7 @@ class Result:
             usage={_word(name): _some_number(count) for name, count in body["usage"].items()},
             seconds=_number(body["timing"].get("total")),
             cost=_number(body["usage"].get("cost")),
-            other_cost=_sum_of_known(_number(item.get("cost")) for item in card["criteria"]),
+            other_cost=known_sum(_number(item.get("cost")) for item in card["criteria"]),
         )
 
     @classmethod
@@ -149,6 +154,7 @@ class Result:
             usage={} if played is None else dict(played.usage),
             cost=None if played is None else played.cost,
             other_cost=None if played is None else _other_cost(played),
+            models=[] if played is None else played.models,
             created_at=None if played is None else played.created_at,
         )
 
@@ -198,15 +204,7 @@ class Result:
 
 
 def _other_cost(rollout: RolloutResult) -> float | None:
-    """US dollars of the calls that a judge or the environment made, as far as their prices are known."""
-    second: Iterable[Any] = rollout.second_calls
-    judged = (call.cost for call in rollout.judging.calls)
-    return _sum_of_known((*(call.get("cost") for call in second), *judged))
-
-
-def _sum_of_known(costs: Iterable[float | None]) -> float | None:
-    known = [cost for cost in costs if cost is not None]
-    return math.fsum(known) if known else None
+    return known_sum(use["cost"] for use in rollout.models if use["role"] != POLICY)
 
 
 def _number(value: Any) -> float | None:

@@ -304,7 +304,7 @@ def summarise(
 
 
 OF_ALL_POLICIES = (
-    "rollouts", "failures", "stop_reasons", "usage", "cost", "digest", "observation_digest", "timing",
+    "rollouts", "failures", "stop_reasons", "usage", "cost", "models", "digest", "observation_digest", "timing",
 )  # fmt: skip
 """The numbers of a summary that have a meaning over several policies."""
 OF_THE_APP = ("aggregates", "aggregates_problem", "published")

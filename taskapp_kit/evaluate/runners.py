@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from taskapp_kit.client import TaskAppClient
 from taskapp_kit.config import Settings
+from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.contract.inference_url import stored_url
+from taskapp_kit.contract.model_use import model_use
 from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.contract.result import RolloutResult
 from taskapp_kit.contract.seeds import SEED_LIMIT
@@ -347,8 +349,12 @@ class RemoteRunner:
             await self._add_use(request.run_id, result)
         if result.cost is None:
             result.cost = self._price(request, result.usage)
+        turns = int(result.metrics.get("turns", 0))
+        if result.usage:
+            model = request.policy.config.get("model")
+            result.models = [model_use(POLICY, model, result.usage, result.cost, turns)]
         result.row = self._rows.get((request.env.config.get("split"), result.seed), {})
-        progress.add(int(result.metrics.get("turns", 0)), result.usage, result.cost)
+        progress.add(turns, result.usage, result.cost)
         progress.add(0, {}, result.other_cost)
         return result
 

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.client.task_app import TaskAppClient
+from taskapp_kit.contract.model_use import TOKEN_COUNTS, known_sum
 from taskapp_kit.contract.protocols import (
     ListingStore,
     QueryableStore,
@@ -26,7 +27,6 @@ from taskapp_kit.contract.protocols import (
     Store,
     StoredRollout,
 )
-from taskapp_kit.contract.result import TOKEN_COUNTS
 from taskapp_kit.errors import ConfigError, StoreError, TaskAppError, Unavailable
 from taskapp_kit.evaluate.answered_rollout import stored_from_answer
 from taskapp_kit.evaluate.directory import DATABASE, RESULTS, damaged, line_at, read_config, whole_lines
@@ -415,7 +415,8 @@ def _of_line(entry: Mapping[str, Any], stored: SourceRow | None, config: Mapping
         length=length if length is not None or stored is None else stored.length,
         turns=None if turns is None else int(turns),
         tokens=int(sum(counts)) if counts else None if stored is None else stored.tokens,
-        cost=known("cost"),
+        cost=known("cost") if entry.get("other_cost") is None else known_sum((entry.get("cost"), entry["other_cost"])),
+        models=entry.get("models") or (),
         seconds=known("seconds"),
         metrics=metrics,
         created_at=known("created_at"),

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.statistics import IntervalMethod, clustered_standard_error, mean_interval
+from taskapp_kit.contract.model_use import ModelUse, summed, tokens_of
+from taskapp_kit.contract.statistics import Interval, IntervalMethod, clustered_standard_error, mean_interval
 from taskapp_kit.contract.trajectory import nothing_accepted
 from taskapp_kit.evaluate.pass_rates import PASS_AT, PassRates
-from taskapp_kit.evaluate.progress import tokens_of
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.rows import groups_of
 
@@ -48,9 +48,9 @@ class Column:
         """Their sum."""
         return math.fsum(self._values)
 
-    def interval(self, method: IntervalMethod) -> dict[str, Json]:
+    def interval(self, method: IntervalMethod) -> Interval:
         """The confidence interval of the mean, over seeds."""
-        return mean_interval(self._values, self._seeds, method=method).to_json()
+        return mean_interval(self._values, self._seeds, method=method)
 
     @property
     def standard_error(self) -> float | None:
@@ -106,7 +106,7 @@ class RewardStatistics:
         """The members of a summary about rewards."""
         return {
             "reward": self._reward.to_json(),
-            "interval": self._reward.interval(self._interval),
+            "interval": self._reward.interval(self._interval).to_json(),
             "pass": self._passes.to_json(),
         }
 
@@ -127,6 +127,7 @@ class EvalStatistics:
         self._metrics: dict[str, Column] = {}
         self._usage: dict[str, Column] = {}
         self._cost = CostStatistics()
+        self._models: list[ModelUse] = []
         self._seconds = Column()
         self._failures: Counter[tuple[str, str]] = Counter()
         self._reasons: Counter[str] = Counter()
@@ -142,6 +143,7 @@ class EvalStatistics:
                 groups.setdefault(value, RewardStatistics(self._options)).add(result)
         self._seconds.add(result.seconds, result.seed)
         self._cost.add(result)
+        self._models = summed((*self._models, *result.models))
         _add_all(self._usage, result.usage, result.seed)
         if result.failed:
             self._failures[result.boundary or "", result.code or ""] += 1
@@ -188,6 +190,7 @@ class EvalStatistics:
             "stop_reasons": dict(sorted(self._reasons.items())),
             "usage": {name: self._usage[name].total for name in sorted(self._usage)},
             "cost": self._cost.to_json(),
+            "models": self._models,
             "by": {
                 by: [{"value": value, **group.to_json()} for value, group in groups.items()]
                 for by, groups in self._groups.items()

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.model_use import TOKEN_COUNTS
 from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.result import TOKEN_COUNTS
 from taskapp_kit.rollout.policy.history import EstimatedTokens, characters_of
 
 Message = dict[str, Json]

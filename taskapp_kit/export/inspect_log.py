@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from taskapp_kit.contract.content import Json, as_object
+from taskapp_kit.contract.model_use import known_sum
 from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.export.conversation import recorded_messages
@@ -270,7 +271,8 @@ def _usage(details: RolloutDetails) -> Object:
     if not read and not written:
         return {}
     total = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
-    return total if details.cost is None else {**total, "total_cost": details.cost}
+    cost = known_sum(turn.cost for turn in details.turns)
+    return total if cost is None else {**total, "total_cost": cost}
 
 
 def _scores(details: RolloutDetails) -> Object:

@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import Json, text_of
+from taskapp_kit.contract.model_use import TOKEN_COUNTS, ModelUse, known_sum, model_use, summed, unpriced_words
 from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.result import TOKEN_COUNTS
 from taskapp_kit.contract.scorecard import CriterionScore
 from taskapp_kit.errors import StoreError
 from taskapp_kit.rollout.score.judge_calls import mapped_json
@@ -224,6 +225,23 @@ class RolloutDetails:
         """The steps of all turns."""
         return tuple(step for turn in self.turns for step in turn.steps)
 
+    @property
+    def models(self) -> list[ModelUse]:
+        """What each model used, judges' and the environment's included."""
+        turns = (turn for turn in self.turns if turn.model_calls)
+        return summed(
+            [
+                *(model_use(POLICY, self.model, turn.usage, turn.cost, turn.model_calls) for turn in turns),
+                *(model_use(call.role, "", call.usage, call.cost) for call in self.auxiliary_calls),
+                *(model_use(call.role, call.model, call.usage, call.cost) for call in self.judge_calls if call.model),
+            ]
+        )
+
+    @property
+    def unpriced(self) -> str:
+        """The calls whose price is not known, as text."""
+        return unpriced_words(self.models)
+
     def to_json(self) -> dict[str, Any]:
         """The details as JSON; a picture is an object with `sha256`, `width` and `height`."""
         return asdict(self)
@@ -282,6 +300,7 @@ def _details(stored: StoredRollout) -> RolloutDetails:
     calls = model_calls(stored.private)
     auxiliary = tuple(_auxiliary(call) for call in calls.get("auxiliary_calls", ()))
     judging = _judge_calls(calls.get("judge_calls", {}))
+    costs = [*(turn.cost for turn in turns), *(call.cost for call in auxiliary), *(call.cost for call in judging)]
     return RolloutDetails(
         rollout_id=stored.rollout_id,
         created_at=stored.created_at,
@@ -325,7 +344,7 @@ def _details(stored: StoredRollout) -> RolloutDetails:
         timing=stored.timing,
         seconds=stored.seconds,
         tokens=stored.tokens if stored.tokens is not None else _tokens(usage),
-        cost=stored.cost,
+        cost=known_sum(costs) if auxiliary or judging else stored.cost,
         usage=usage,
         digest=stored.digest,
         observation_digest=stored.observation_digest,

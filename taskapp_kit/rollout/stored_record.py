@@ -67,7 +67,7 @@ def stored_rollout(
         digest=result.digest,
         observation_digest=result.observation_digest,
         tokens=result.tokens,
-        cost=result.cost,
+        cost=result.total_cost,
         scorecard=card.to_json() if card is not None else None,
         failure=None if failure is None else {name: getattr(failure, name) for name in _FAILURE},
         private=_private(result),

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
+import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner
 
 from taskapp_kit.cli.view import command
+from taskapp_kit.cli.view_run import FileSource
+from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.errors import StoreError
+from taskapp_kit.evaluate.source import open_source
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.serve.viewer.page import NEWEST
+from taskapp_kit.serve.viewer.run_pages import run_figures
+from taskapp_kit.testing import MockModel, judge
+from tests.cli.test_judges import FORTY_ROWS
 from tests.waiting import until
 
 ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")
@@ -61,3 +73,51 @@ def test_a_store_is_shown_with_the_link_and_without_it_not(tmp_path: Path) -> No
     finally:
         viewing.terminate()
         viewing.wait(timeout=30)
+
+
+@pytest.mark.server
+@pytest.mark.process
+@pytest.mark.parametrize("judge_price", [1.0, None])
+def test_costs_and_intervals_are_the_same_in_the_terminal_and_in_every_page(
+    tmp_path: Path, judge_price: float | None
+) -> None:
+    taskapp = [sys.executable, "-m", "taskapp_kit"]
+    (tmp_path / "judged.py").write_text(FORTY_ROWS)
+    with MockModel(lambda request: "Clouds.") as model, MockModel(judge("polite")) as judging:
+        prices = "usd_per_million_input_tokens = {0}\nusd_per_million_output_tokens = {0}\n"
+        judges = "" if judge_price is None else f'[j]\nurl = "{judging.url}"\nmodel = "j"\n{prices.format(judge_price)}'
+        (tmp_path / "models.toml").write_text(f'[m]\nurl = "{model.url}"\nmodel = "m"\n{prices.format(2.0)}{judges}')
+        variables = {**os.environ, "TASKAPP_JUDGE_URL": judging.url, "TASKAPP_JUDGE_MODEL": "j"}
+
+        def told(*args: str) -> Any:
+            done = subprocess.run(
+                [*taskapp, *args], cwd=tmp_path, env=variables, capture_output=True, timeout=120, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            return json.loads(done.stdout)
+
+        summary = told(
+            "eval", "judged.py", "--env", "judged", "--model", "m", "--seeds", "0-39", "--out", "e", "--json"
+        )
+    total, interval = summary["cost"]["total"], summary["interval"]
+    assert total > summary["cost"]["policy"] if judge_price else total == summary["cost"]["policy"]
+    uses = {use["role"]: use for use in summary["models"]}
+    assert uses["judge"]["calls"] == 40 and uses["judge"]["tokens"] > 0
+    assert uses["judge"]["unpriced_calls"] == (0 if judge_price else 40) and uses["policy"]["unpriced_calls"] == 0
+    assert interval["method"] == "bootstrap"
+    for source in ("e", "e/rollouts.db"):
+        rows = told("show", source, "--limit", "100", "--json")["rollouts"]
+        assert sum(row["cost"] for row in rows) == pytest.approx(total)
+        whole = told("show", source, rows[0]["rollout_id"], "--json")
+        assert whole["cost"] == pytest.approx(rows[0]["cost"])
+        found = asyncio.run(_page_of(tmp_path / source))
+        assert found["cost"] == pytest.approx(total)
+        assert (found["reward"]["low"], found["reward"]["high"]) == (interval["low"], interval["high"])
+        assert ("no price for j" in found["unpriced"]) is (judge_price is None and source == "e")
+
+
+async def _page_of(place: Path) -> dict[str, Any]:
+    """The figures of the only run of a directory or store, as the viewer's page has them."""
+    source = FileSource(open_source(str(place)), None, ())
+    rows = await source.rows(RolloutQuery(limit=NEWEST), "newest", Caller())
+    return run_figures(rows, source.interval)

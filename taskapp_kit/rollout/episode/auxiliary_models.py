@@ -40,7 +40,7 @@ def auxiliary_failure(error: BaseException) -> Failure | None:
 class AuxiliaryModels:
     """The models of one episode. spent: `calls_ROLE` and `tokens_ROLE`, for the episode's metrics.
 
-    calls: each with `role`, `messages` (those that are new for this role), `reply`, `usage`, `seconds`, `attempts` and
+    calls: each with `role`, `model`, `messages` (those that are new for this role), `reply`, `usage`, `seconds`, `attempts` and
     `cost`, private values included.
     """
 
@@ -80,6 +80,7 @@ class AuxiliaryModels:
         self.calls.append(
             {
                 "role": role,
+                "model": reply.model,
                 "messages": fresh,
                 "reply": reply.message,
                 "usage": reply.usage,

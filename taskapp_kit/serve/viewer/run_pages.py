@@ -11,8 +11,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from taskapp_kit.contract.model_use import known_sum, summed, unpriced_words
 from taskapp_kit.contract.protocols import RolloutQuery, SourceRow
-from taskapp_kit.contract.statistics import mean_interval
+from taskapp_kit.contract.statistics import IntervalMethod, mean_interval
+from taskapp_kit.contract.words import counted
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.serve.viewer.page import NEWEST, Page, PageRequest, not_found, redirect
 from taskapp_kit.serve.viewer.plots import Bar, bars, histogram, scatter
@@ -31,7 +33,7 @@ async def runs(request: PageRequest) -> Page | EncodedResponse:
     if request.source.runs_jobs:
         return redirect(request.link("jobs"))
     found = await request.source.rows(RolloutQuery(limit=NEWEST), "newest", request.caller)
-    listed = await asyncio.to_thread(_runs_of, found)
+    listed = await asyncio.to_thread(_runs_of, found, request.source.interval)
     return Page(
         "runs.html",
         "Runs",
@@ -50,26 +52,27 @@ async def run(request: PageRequest) -> Page:
     )
     if name is None or not rows:
         raise not_found("run")
-    return await asyncio.to_thread(_run_page, name, rows)
+    return await asyncio.to_thread(_run_page, name, rows, request.source.interval)
 
 
-def _runs_of(rows: Sequence[SourceRow]) -> list[dict[str, Any]]:
-    return [{"run_id": name, **_summary(group)} for name, group in _grouped(rows, lambda row: row.run_id or "").items()]
+def _runs_of(rows: Sequence[SourceRow], method: IntervalMethod) -> list[dict[str, Any]]:
+    groups = _grouped(rows, lambda row: row.run_id or "")
+    return [{"run_id": name, **run_figures(group, method)} for name, group in groups.items()]
 
 
-def _run_page(name: str, rows: Sequence[SourceRow]) -> Page:
+def _run_page(name: str, rows: Sequence[SourceRow], method: IntervalMethod) -> Page:
     breakdowns = {
-        what: [{"name": key, **_summary(group)} for key, group in groups.items()]
+        what: [{"name": key, **run_figures(group, method)} for key, group in groups.items()]
         for what, of in BREAKDOWNS.items()
         if len(groups := _grouped(rows, of)) > 1 or what == "policy"
     }
     by_seed = [
-        {"environment": key[0], "split": key[1], "seed": key[2], **_summary(group)}
+        {"environment": key[0], "split": key[1], "seed": key[2], **run_figures(group, method)}
         for key, group in sorted(_grouped(rows, lambda row: (row.environment, row.split, row.seed)).items())
     ]
     data = {
         "run_id": name,
-        **_summary(rows),
+        **run_figures(rows, method),
         "complete": len(rows) < NEWEST,
         "breakdowns": breakdowns,
         "criteria": _criteria(rows),
@@ -87,15 +90,16 @@ def _grouped(rows: Iterable[SourceRow], of: Callable[[SourceRow], Any]) -> dict[
     return groups
 
 
-def _summary(rows: Sequence[SourceRow]) -> dict[str, Any]:
+def run_figures(rows: Sequence[SourceRow], method: IntervalMethod) -> dict[str, Any]:
     """The figures of some rollouts. A failed one and an undefined reward are counted apart, never as a number."""
     scored = [row for row in rows if row.reward is not None and row.status != "failed"]
+    scored.sort(key=lambda row: (row.environment, row.split, row.seed))  # a bootstrap depends on the order
     interval = mean_interval(
         [row.reward for row in scored if row.reward is not None],
         [(row.environment, row.split, row.seed) for row in scored],
-        method="t",
+        method=method,
     )
-    costs = [row.cost for row in rows if row.cost is not None]
+    unpriced = sum(row.cost is None and bool(row.tokens) for row in rows)
     tokens = [row.tokens for row in rows if row.tokens is not None]
     times = [row.created_at for row in rows if row.created_at is not None]
     return {
@@ -107,7 +111,9 @@ def _summary(rows: Sequence[SourceRow]) -> dict[str, Any]:
         "reward": asdict(interval),
         "length": _mean([row.length for row in rows if row.length is not None and row.status != "failed"]),
         "tokens": sum(tokens) if tokens else None,
-        "cost": math.fsum(costs) if costs else None,
+        "cost": known_sum(row.cost for row in rows),
+        "unpriced": unpriced_words(summed(use for row in rows for use in row.models))
+        or (f"no price for {counted(unpriced, 'rollout')}" if unpriced else ""),
         "seconds": _mean([row.seconds for row in rows if row.seconds is not None]),
         "first": min(times, default=None),
         "last": max(times, default=None),

@@ -19,6 +19,7 @@ from taskapp_kit.contract.protocols import (
     SourceRow,
     StoredRollout,
 )
+from taskapp_kit.contract.statistics import IntervalMethod
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
 from taskapp_kit.rollout.service import Service
@@ -110,7 +111,7 @@ class UiSource:
     place: its name, for people. scales: what a person may score. annotates, plays: whether it stores people's scores, and
     plays rollouts. replay_arguments: of `taskapp replay`, before the id. report: of an evaluation's directory. runs_jobs: it
     is a backend, which has jobs and no rollouts of its own. spec, sessions: of a running app, whose environments a person can
-    play.
+    play. interval: the method of intervals of mean rewards.
     """
 
     place: str = ""
@@ -122,6 +123,7 @@ class UiSource:
     runs_jobs: bool = False
     spec: AppSpec | None = None
     sessions: EnvironmentSessions | None = None
+    interval: IntervalMethod = "bootstrap"
 
     async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
         """The first `wanted.limit` rollouts that match and that the caller may see. Raises StoreError, Unavailable."""
