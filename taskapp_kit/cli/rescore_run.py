@@ -13,7 +13,7 @@ from taskapp_kit.cli.options import shown_source
 from taskapp_kit.cli.terminal import clean, console
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.protocols import RolloutQuery
-from taskapp_kit.contract.words import counted
+from taskapp_kit.contract.words import counted, dollars
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings
 from taskapp_kit.evaluate.rescore import Rescored, Rescorer, RescoreReport, compared_scores, scorer_version
@@ -98,8 +98,11 @@ def print_report(report: RescoreReport, compared: Comparison | None, changes: in
         if count
     ]
     out.print(clean("; ".join([words, *notes]) + "."), soft_wrap=True)
-    calls = ", ".join(f"{count} of the role {role}" for role, count in sorted(report.judge_calls.items()))
     if report.dry:
+        calls = ", ".join(
+            f"{count} of the role {role}, {'at an unknown cost' if cost is None else f'about {dollars(cost)}'}"
+            for (role, count), cost in zip(report.judge_calls.items(), report.judge_costs.values(), strict=True)
+        )
         out.print(clean(f"Judge calls: {calls or 'none'}."), soft_wrap=True)
     _print_problems(report)
     if compared is not None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from taskapp_kit.contract.content import Json
@@ -68,7 +69,7 @@ class RescoreReport:
     """What a rescoring did, or (`dry`) would do.
 
     unplayed: rollouts whose episode failed, which have nothing to score. ready: that would be scored. judge_calls: expected
-    calls by role.
+    calls by role. call_costs: by role, what the recorded calls would cost today, US dollars, as far as prices are known.
     """
 
     scorer: str
@@ -76,6 +77,7 @@ class RescoreReport:
     unplayed: int = 0
     ready: int = 0
     judge_calls: dict[str, int] = field(default_factory=dict)
+    call_costs: dict[str, list[float]] = field(default_factory=dict)
     dry: bool = False
 
     @property
@@ -87,6 +89,12 @@ class RescoreReport:
     def failed(self) -> list[Rescored]:
         """Those whose scoring failed."""
         return [one for one in self.rollouts if one.scores is not None and one.scores.status == "failed"]
+
+    @property
+    def judge_costs(self) -> dict[str, float | None]:
+        """An estimate of the expected calls' cost by role: US dollars, None where no price or no recorded call is known."""
+        costs = self.call_costs
+        return {role: fmean(costs[role]) * many if role in costs else None for role, many in self.judge_calls.items()}
 
     @property
     def new(self) -> int:
@@ -104,6 +112,7 @@ class RescoreReport:
             "refused": [_named(one, one.refusal) for one in self.refused],
             "unplayed": self.unplayed,
             "judge_calls": dict(self.judge_calls),
+            "judge_costs": dict(self.judge_costs),
         }
 
 
@@ -203,6 +212,7 @@ class Rescorer:
                 for role, calls in self._expected_calls(stored.environment).items():
                     report.judge_calls[role] = report.judge_calls.get(role, 0) + calls
                 if report.dry:
+                    self._add_costs(stored, report.call_costs)
                     continue
                 one.scores = await self._scored(stored, inputs)
                 one.new = True
@@ -216,6 +226,15 @@ class Rescorer:
         if service.settings.skip_judges:
             return {}
         return expected_calls(service.spec, environment, service.models.configured)
+
+    def _add_costs(self, stored: StoredRollout, costs: dict[str, list[float]]) -> None:
+        record: Any = stored.private.get("judge_calls") or {"calls": ()}
+        for call in record["calls"]:
+            # a call that failed has no usage: its prompt is about a token for 4 characters
+            usage = call["usage"] or {"prompt_tokens": len(str(record["prompts"].get(call["prompt"]))) / 4}
+            cost = self._service.models.cost(call["role"], usage)
+            if cost is not None:
+                costs.setdefault(call["role"], []).append(cost)
 
     def _inputs(self, stored: StoredRollout) -> ScoringInputs:
         """Raises RequestError: the app no longer has what was played."""

@@ -167,7 +167,16 @@ def test_an_evaluation_whose_judge_fails_stops_and_is_finished_without_the_polic
     assert "`taskapp rescore e`" in last and last.index("rescore") < last.index("--retry-failed")
     with MockModel(judge("polite")) as model:
         variables = {"TASKAPP_JUDGE_URL": model.url, "TASKAPP_JUDGE_MODEL": "m"}
-        done = run("rescore", "e", "--app", str(mended), "--json", folder=tmp_path, **variables)
+        rescore = ("rescore", "e", "--app", str(mended), "--json")
+        unpriced = json.loads(run(*rescore, "--dry-run", folder=tmp_path, **variables).stdout)
+        prices = "usd_per_million_input_tokens = 1.0\nusd_per_million_output_tokens = 1.0\n"
+        (tmp_path / "models.toml").write_text(f'[j]\nurl = "{model.url}"\nmodel = "m"\n{prices}')
+        priced = json.loads(run(*rescore, "--dry-run", folder=tmp_path, **variables).stdout)
+        assert unpriced["judge_calls"] == priced["judge_calls"] == {"judge": len(lines)}
+        assert unpriced["judge_costs"] == {"judge": None}
+        assert (priced["judge_costs"]["judge"] is None) is (fault == "rubric"), "no judge was called before"
+        assert not model.requests
+        done = run(*rescore, folder=tmp_path, **variables)
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["scored"] == len(lines)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,6 +67,12 @@ class ModelAccess:
     def configured(self, role: str) -> bool:
         """Whether a model has this role."""
         return role_endpoint(self._settings, role) is not None
+
+    def cost(self, role: str, usage: Mapping[str, float]) -> float | None:
+        """US dollars of a call of the role's model with this usage; None where no price is known."""
+        endpoint = role_endpoint(self._settings, role)
+        price = None if endpoint is None else self._client.names.price(endpoint.url, endpoint.model)
+        return None if price is None else price.cost(usage)
 
     def of_rollout(self, policy: Endpoint | None, seconds: float) -> Ask:
         """The function with which one rollout calls its models.

@@ -78,7 +78,7 @@ class HttpModelClient:
         self.keys = Credentials(settings, is_server_key=is_server_key)
         self.cache = ResponseCache(settings.cache) if settings.cache is not None else None
         self.throttle = throttle or ConcurrencyLimiter()
-        self._names = model_names or ModelNames()
+        self.names = model_names or ModelNames()
         self._clock = clock or SystemClock()
         self._resolver, self._sleep = resolver, sleep
         self._rng = rng or random.Random()
@@ -102,7 +102,7 @@ class HttpModelClient:
         place = self.keys.excerpt(stored_url(resolved.called.url).partition("?")[0], key) or resolved.called.place
         if key is not None:
             self._check_key(key, place)
-        price = self._names.price(endpoint.url, endpoint.model)
+        price = self.names.price(endpoint.url, endpoint.model)
         cached, name = self.cache if endpoint.cache else None, ""
         if cached is not None:
             name = cached.key(resolved.called.url, endpoint.model, body, endpoint.sample)
