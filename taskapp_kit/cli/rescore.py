@@ -30,7 +30,9 @@ CONCURRENCY = 8
 @click.option(
     "--concurrency", type=click.IntRange(1, 4096), default=CONCURRENCY, metavar="N", help="Rollouts scored at once."
 )
-@click.option("--dry-run", is_flag=True, help="Compute nothing: count rollouts and judge calls, and estimate their cost.")
+@click.option(
+    "--dry-run", is_flag=True, help="Compute nothing: count rollouts and judge calls, and estimate their cost."
+)
 @click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="List N rollouts that changed.")
 @ENV_FILES
 @json_option()

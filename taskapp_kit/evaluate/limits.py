@@ -56,7 +56,7 @@ class EvalBudget:
     def see(self, model: str, result: Result) -> None:
         """Counts a rollout of `model` that ended."""
         self._failures += result.failed
-        if self._limits.max_cost is not None and result.cost is None and tokens_of(result.usage):
+        if self._limits.max_cost is not None and result.unpriced:
             self._without_price = model
 
     def reached(self) -> EvaluationLimitReached | None:

@@ -11,7 +11,7 @@ import orjson
 
 from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.model_use import ModelUse, known_sum
+from taskapp_kit.contract.model_use import ModelUse, known_sum, tokens_of
 from taskapp_kit.contract.result import Rollout, RolloutResult
 from taskapp_kit.contract.scorecard import RolloutSummary
 from taskapp_kit.errors import Failure, TaskAppError
@@ -65,6 +65,12 @@ class Result:
     def failed(self) -> bool:
         """Whether it failed; then there is no reward."""
         return self.status == "failed"
+
+    @property
+    def unpriced(self) -> bool:
+        """Whether the price of a call of the policy's model is not known."""
+        calls = any(use["unpriced_calls"] for use in self.models if use["role"] == POLICY)
+        return calls or (self.cost is None and tokens_of(self.usage) > 0)
 
     @classmethod
     def of_rollout(cls, rollout: Rollout) -> Result:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.model_use import ModelUse, summed, tokens_of
+from taskapp_kit.contract.model_use import ModelUse, summed
 from taskapp_kit.contract.statistics import Interval, IntervalMethod, clustered_standard_error, mean_interval
 from taskapp_kit.contract.trajectory import nothing_accepted
 from taskapp_kit.evaluate.pass_rates import PASS_AT, PassRates
@@ -215,7 +215,7 @@ class CostStatistics:
         if result.failed:
             self._failed.add(result.cost, result.seed)
             self._failed.add(result.other_cost, result.seed)
-        self._without_price += result.cost is None and tokens_of(result.usage) > 0
+        self._without_price += result.unpriced
 
     def to_json(self) -> dict[str, Json]:
         """policy: the policy's model; other: judges and models that environments call; None where nothing is known.
