@@ -92,7 +92,8 @@ class ModelAccess:
                     hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY) where the server runs.",
                 )
             try:
-                return await self._client.chat(endpoint, body, seconds=until - time.monotonic())
+                seconds = until - time.monotonic()
+                return await self._client.chat(endpoint, body, seconds=seconds, names_path=role != POLICY)
             except ModelFailed as failed:
                 if endpoint.model is None and failed.failure.code == "model_refused":
                     failed.failure.hint = _no_model_name(role)

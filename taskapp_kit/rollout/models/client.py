@@ -91,15 +91,17 @@ class HttpModelClient:
         """The model of a request by this server's rules (see `endpoint_of`). Raises RequestError naming the field."""
         return endpoint_of(config, top_level, rules=self.rules, keys=self.keys, cache=cache)
 
-    async def chat(self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float) -> ChatReply:
-        """Requests a completion, with retries for up to `seconds`. Raises ModelFailed."""
+    async def chat(
+        self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float, names_path: bool = False
+    ) -> ChatReply:
+        """Requests a completion, with retries for up to `seconds`. names_path: in messages. Raises ModelFailed."""
         scalar = body.get("kind") == "reward_model"  # a member for this client, not for the endpoint
         sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
         read = read_reward_reply if scalar else read_reply
         resolved = self._resolved.get(endpoint.url) or self._resolve(endpoint.url)
         key = endpoint.key if endpoint.key is not None else resolved.own_key
-        # some providers have the key in the path: then the host alone is named
-        place = self.keys.excerpt(stored_url(resolved.called.url).partition("?")[0], key) or resolved.called.place
+        shown = stored_url(resolved.called.url).partition("?")[0] if names_path else ""
+        place = self.keys.excerpt(shown, key) or resolved.called.place  # a path may hold the key: then the host alone
         if key is not None:
             self._check_key(key, place)
         price = self.names.price(endpoint.url, endpoint.model)
