@@ -65,7 +65,7 @@ INSIDE = {
         {"protocols"},
         {"app"},
     ),
-    "serve.protocols": ({"wire_protocol", "split_tasks", "mcp_path"}, PROTOCOLS, {"__init__"}),
+    "serve.protocols": ({"wire_protocol", "split_tasks", "mcp_path", "call_queue"}, PROTOCOLS, {"__init__"}),
     "client": (
         {
             "backend_errors",

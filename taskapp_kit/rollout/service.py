@@ -420,17 +420,17 @@ class Service:
 
         Counts as a rollout in flight. Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError.
         """
-        group = await load_group(
-            self.planner,
-            self.store,
-            sees=partial(self._may_see, caller),
-            listed=partial(self.listed, caller=caller),
-            rollout_ids=rollout_ids,
-            group_id=group_id,
-        )
         self.admission.take(caller)
         seconds = self.settings.max_time_seconds
         try:
+            group = await load_group(
+                self.planner,
+                self.store,
+                sees=partial(self._may_see, caller),
+                listed=partial(self.listed, caller=caller),
+                rollout_ids=rollout_ids,
+                group_id=group_id,
+            )
             port = ThreadPort(self.models.of_rollout(None, seconds))
             return await self.model_threads.run(lambda: group.score(port), seconds=seconds, stop=port.stop)
         except ThreadHung:

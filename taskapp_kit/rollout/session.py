@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.content import Content, Json, NotJson, plain
-from taskapp_kit.contract.events import Event, Observed, Stepped
+from taskapp_kit.contract.events import EpisodeEnded, Event, Observed, Stepped
 from taskapp_kit.contract.protocols import Clock
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import Blend, Scorecard
@@ -34,6 +34,8 @@ Admit = Callable[[RolloutRequest, Caller, Answers], Awaitable[InFlightRollout]]
 """Admits the rollout of an episode. Raises as `Service.admit`."""
 Run = Callable[[InFlightRollout, Listener], Awaitable[Rollout]]
 """Runs an admitted one to its stored end. Raises as `Service.run`."""
+MAX_JOINED = 8
+"""Requests that may wait for the answer of one call: a client that repeats it gave up the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class DrivenEpisode:
         self.observation: Content = None
         self.given: list[dict[str, float]] = []
         self.turn = 0
+        self.ending = False  # nothing more is played: what is left is to score and store it
 
     async def answers(self, body: dict[str, Json]) -> ChatReply:
         """Receive what the policy asks, and wait for the caller. On the event loop."""
@@ -137,6 +140,8 @@ class DrivenEpisode:
         kind = type(event)
         if kind is Stepped or kind is Observed:
             self._heard.append(event)
+        elif kind is EpisodeEnded:
+            self.ending = True
 
     def news(self) -> list[PlayedStep]:
         """Return the steps since the last pause, and set `observation` to the newest."""
@@ -171,6 +176,7 @@ class DrivenEpisode:
         """Send a decision to an episode that has not ended."""
         assert self._reply is not None, "the episode waits"
         assert self.rollout is not None, "it was begun"
+        self.ending = message is FINISH_MESSAGE
         self._pause = pause = self._loop.create_future()
         if self._reply.done():  # the episode was stopped, and its failure is being stored
             return pause
@@ -201,9 +207,8 @@ class DrivenEpisode:
         if isinstance(self._ended_with, BaseException):
             raise _again(self._ended_with)
 
-    async def stop(self, failure: Failure) -> None:
-        """End the episode with this failure, and wait until it is stored."""
-        self.fail(failure)
+    async def stored(self) -> None:
+        """Wait until the episode has ended and is stored."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -228,8 +233,8 @@ class DrivenEpisode:
             self._pause.set_result(self._ended_with)
 
 
-class _Call:
-    """The latest call of a session, whose answer is replayed to the same request id."""
+class SessionCall:
+    """A call whose answer is returned again to those who repeat it; few of them may wait for it."""
 
     __slots__ = ("_error", "_result", "_waiting", "body", "done", "request_id", "task", "verb")
 
@@ -251,10 +256,11 @@ class _Call:
                 waiting.set_result(None)
         self._waiting.clear()
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run the call as a task."""
+    def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run the call as a task, and return that."""
         self.task = asyncio.create_task(work)
         self.task.add_done_callback(self._ended)
+        return self.task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -263,6 +269,9 @@ class _Call:
     async def answer(self) -> Any:
         """Wait for the answer and return it, or raise it. May be cancelled, which does not end the call."""
         if not self.done:
+            if len(self._waiting) >= MAX_JOINED:
+                raise SessionError("session_busy", f"{MAX_JOINED} requests wait for the answer of this call already.",
+                                   hint="Wait for an answer before the request is repeated.")  # fmt: skip
             waiting = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
             await waiting
@@ -278,7 +287,7 @@ class EnvironmentSession:
     `request_id`, the call returns the same answer, once it is there. `request_id` counts for the latest call only.
 
     door: the name of the protocol that opened the session, as it is stored. policy: the stored name of who decides.
-    run_id: as stored with its rollouts.
+    run_id: as stored with its rollouts. exclusive: only that protocol drives it.
     used_at: when the session was last used, on the service's monotonic clock.
     """
 
@@ -292,6 +301,7 @@ class EnvironmentSession:
         door: str,
         policy: str,
         run_id: str,
+        exclusive: bool = False,
         admit: Admit,
         run: Run,
         clock: Clock,
@@ -304,6 +314,7 @@ class EnvironmentSession:
         self.door = door
         self.policy = policy
         self.run_id = run_id
+        self.exclusive = exclusive
         self.closed = False
         self.used_at = clock.monotonic()
         self._app = app
@@ -313,9 +324,10 @@ class EnvironmentSession:
         self._max_seconds = max_seconds
         self._gone = gone
         self._episode: DrivenEpisode | None = None
-        self._call: _Call | None = None
+        self._call: SessionCall | None = None
         self._last: SessionStep | None = None
         self._leave: Callable[[str], None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def busy(self) -> bool:
@@ -463,21 +475,22 @@ class EnvironmentSession:
         step: SessionStep = await self._once("finish", request_id, None, partial(self._finish, seconds))
         return step
 
-    async def close(self, failure: Failure | None = None) -> None:
-        """Close the session; an episode under way ends as cancelled, or with this failure, and is stored so. Idempotent."""
-        if self.closed:
-            return
+    async def close(self, failure: Failure | None = None, *, at_once: bool = False) -> None:
+        """Close the session, and wait until its episode is stored. A second call joins the first.
+
+        An episode in progress ends as cancelled, or with this failure. One that has ended is scored first, unless there is
+        a failure, or at_once: a repeated or impatient close loses no reward.
+        """
         self.closed = True
-        try:
-            await asyncio.shield(asyncio.create_task(self._close(failure or _left("closed the session"))))
-        finally:
-            self._gone(self, failure)
-            if self._leave is not None:
-                self._leave("session_closed" if failure is None else failure.code)
+        if self._episode is not None and (failure is not None or at_once or not self._episode.ending):
+            self._episode.fail(failure or _left("closed the session"))
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(failure))
+        await asyncio.shield(self._closing)
 
     # -- internals -------------------------------------------------------------------------------------------------
 
-    async def _once(self, verb: str, request_id: str | None, body: Json, begin: Callable[[_Call], None]) -> Any:
+    async def _once(self, verb: str, request_id: str | None, body: Json, begin: Callable[[SessionCall], None]) -> Any:
         """Begin the call, or join the same one, and return its answer. Nothing that happens to the caller ends it."""
         if self.closed:
             raise no_such_session(self.session_id)
@@ -495,26 +508,27 @@ class EnvironmentSession:
                 hint="A session takes one call at a time; wait for its answer, or open another session.",
             )  # fmt: skip
 
-        self._call = call = _Call(verb, request_id, body)
+        self._call = call = SessionCall(verb, request_id, body)
         try:
             begin(call)
         except Exception as error:
             call.end(error=error)
         return await self._awaited(call)
 
-    async def _awaited(self, call: _Call) -> Any:
+    async def _awaited(self, call: SessionCall) -> Any:
         self.touch()
         try:
             return await call.answer()
         finally:
             self.touch()
 
-    def _reset(self, request: RolloutRequest, seconds: float | None, call: _Call) -> None:
+    def _reset(self, request: RolloutRequest, seconds: float | None, call: SessionCall) -> None:
         call.run(self._begin(request, seconds))
 
     async def _begin(self, request: RolloutRequest, seconds: float | None) -> SessionStart:
         if self._episode is not None:
-            await self._episode.stop(_left("reset the session"))
+            self._episode.fail(_left("reset the session"))
+            await self._episode.stored()
         self._episode = self._last = None
         episode = DrivenEpisode()
         try:
@@ -544,7 +558,7 @@ class EnvironmentSession:
             end=step.end,
         )
 
-    def _decide(self, message: dict[str, Json], seconds: float | None, call: _Call) -> None:
+    def _decide(self, message: dict[str, Json], seconds: float | None, call: SessionCall) -> None:
         episode = self._present()
         if episode.over:
             raise SessionError(
@@ -554,7 +568,7 @@ class EnvironmentSession:
         episode.turn += 1
         self._send(episode, message, seconds, call)
 
-    def _finish(self, seconds: float | None, call: _Call) -> None:
+    def _finish(self, seconds: float | None, call: SessionCall) -> None:
         episode = self._present()
         if episode.over:
             assert self._last is not None, "an episode that did not fail has a last step"
@@ -562,7 +576,7 @@ class EnvironmentSession:
         else:
             self._send(episode, FINISH_MESSAGE, seconds, call)
 
-    def _send(self, episode: DrivenEpisode, message: dict[str, Json], seconds: float | None, call: _Call) -> None:
+    def _send(self, episode: DrivenEpisode, message: dict[str, Json], seconds: float | None, call: SessionCall) -> None:
         """Send a decision; the call ends with the step."""
         timer = self._timer(episode, seconds, call.verb)
 
@@ -577,9 +591,12 @@ class EnvironmentSession:
 
         episode.decide(message).add_done_callback(paused)
 
-    async def _close(self, failure: Failure) -> None:
+    async def _close(self, failure: Failure | None) -> None:
         if self._episode is not None:
-            await self._episode.stop(failure)
+            await self._episode.stored()
+        self._gone(self, failure)
+        if self._leave is not None:
+            self._leave("session_closed" if failure is None else failure.code)
 
     def _present(self) -> DrivenEpisode:
         """Return the present episode. Raises RolloutFailed when it failed, SessionError when there is none."""

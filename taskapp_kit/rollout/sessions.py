@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable
 
 from taskapp_kit.contract.protocols import Clock
@@ -68,7 +69,7 @@ class EnvironmentSessions:
         self._max_seconds = max_seconds
         self._sessions: dict[str, EnvironmentSession] = {}
         self._places: dict[bool, asyncio.Semaphore] = {}
-        self._waiting = 0
+        self._waiting: Counter[str | None] = Counter()  # callers that wait for a place, by their key's label
         self._watching: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -82,13 +83,17 @@ class EnvironmentSessions:
         door: str = "python",
         run_id: str | None = None,
         policy: str = SESSION,
+        exclusive: bool = False,
     ) -> EnvironmentSession:
         """Open a session of an environment (default: the app's first) and return it; its first `reset` begins an episode.
 
-        It has a place until it is closed. door: the protocol that opens it, stored with its rollouts. run_id: stored
-        with them, too; default: the session's id. policy: the stored name of who decides, one of `CALLERS`. Raises
-        RequestError for an unknown environment, Saturated: every place is taken and none became free within
-        `queue_seconds`, the key has as many sessions as it may have rollouts in flight, or the server stops.
+        It has a place until it is closed. door: the protocol that opens it, stored with its rollouts. run_id: stored with
+        them, too; default: the session's id. policy: the stored name of who decides, one of `CALLERS`. exclusive: no other
+        protocol drives it, so that a policy can neither reset its episode nor read rewards.
+
+        Raises RequestError for an unknown environment, Saturated: every place is taken and none became free within
+        `queue_seconds`, the key has as many sessions, those that wait for a place included, as it may have rollouts in
+        flight, or the server stops.
         """
         spec = find_environment(self._app, environment)
         self._check_open()
@@ -109,6 +114,7 @@ class EnvironmentSessions:
             door=door,
             policy=policy,
             run_id=run_id or session_id,
+            exclusive=exclusive,
             admit=self._admit,
             run=self._run,
             clock=self._clock,
@@ -121,16 +127,19 @@ class EnvironmentSessions:
             self._watching = asyncio.create_task(self._watch())
         return session
 
-    def find(self, session_id: str, caller: Caller = ANYONE, *, drives: bool = True) -> EnvironmentSession:
+    def find(
+        self, session_id: str, caller: Caller = ANYONE, *, drives: bool = True, door: str | None = None
+    ) -> EnvironmentSession:
         """Return an open session, which counts as used now. Raises SessionError when this caller has none of that id.
 
-        Only the key (label) that opened a session drives it; an admin may see and close it (drives False).
+        Only the key (label) that opened a session drives it, and an exclusive one only by its own protocol (door); an admin
+        may see and close any (drives False).
         """
         session = self._sessions.get(session_id)
         if session is None:
             raise no_such_session(session_id)
         own = caller.key_label == session.caller.key_label
-        if not own and (drives or not caller.admin):
+        if (drives and (not own or (session.exclusive and door != session.door))) or not (own or caller.admin):
             raise no_such_session(session_id)
         if own:
             session.touch()
@@ -157,7 +166,7 @@ class EnvironmentSessions:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
-        await asyncio.gather(*(session.close() for session in list(self._sessions.values())))
+        await asyncio.gather(*(session.close(at_once=True) for session in list(self._sessions.values())))
 
     async def _watch(self) -> None:
         """Expire sessions as long as there are any."""
@@ -189,9 +198,10 @@ class EnvironmentSessions:
     async def _take_place(self, places: asyncio.Semaphore, caller: Caller) -> None:
         limit = caller.max_in_flight
         own = sum(session.caller.key_label == caller.key_label for session in self._sessions.values()) if limit else 0
+        own += self._waiting[caller.key_label]
         if limit is not None and own >= limit:
             raise Saturated(
-                f"{own} sessions of the key {caller.key_label!r} are open, the limit of this key.",
+                f"{own} sessions of the key {caller.key_label!r} are open or wait for a place, the limit of this key.",
                 code="key_quota_reached",
             )
         if not places.locked():
@@ -201,16 +211,16 @@ class EnvironmentSessions:
             "Every place for a session is taken; sessions give theirs back when they are closed, or when they expire.",
             retry_after_seconds=RETRY_SECONDS,
         )
-        if self._waiting >= MAX_WAITING:
+        if self._waiting.total() >= MAX_WAITING:
             raise full
-        self._waiting += 1
+        self._waiting[caller.key_label] += 1
         try:
             async with asyncio.timeout(self.queue_seconds):
                 await places.acquire()
         except TimeoutError:
             raise full from None
         finally:
-            self._waiting -= 1
+            self._waiting[caller.key_label] -= 1
 
 
 def _idle(seconds: float) -> Failure:

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
-from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.errors import RolloutFailed, Saturated
 from taskapp_kit.rollout.event_buffer import EventBuffer
 from taskapp_kit.rollout.failures import cancelled
+
+MAX_SUBSCRIBERS = 256
+"""Requests that may wait for one rollout, or follow it: those of one key are not all connections of the server."""
 
 
 class Subscriber:
@@ -123,7 +126,10 @@ class SharedRollout:
         return self._cancelled
 
     def subscribe(self, grace_seconds: float = 0.0) -> Subscriber:
-        """Adds a subscriber. A rollout with a subscriber is not cancelled for lack of clients."""
+        """Adds a subscriber. A rollout with a subscriber is not cancelled for lack of clients. Raises Saturated."""
+        if self._subscribers >= MAX_SUBSCRIBERS:
+            message = f"{MAX_SUBSCRIBERS} requests wait for this rollout or follow it, the most that may."
+            raise Saturated(message, code="key_quota_reached")
         self._subscribers += 1
         if self._cancel_timer is not None:
             self._cancel_timer.cancel()

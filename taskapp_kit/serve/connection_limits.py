@@ -40,13 +40,15 @@ QUEUED = "queued_requests"
 SLOW_HEAD = "slow_head"
 STALLED = "stalled_reader"
 BUFFERED = "buffered_bytes"
-CAUSES = (AT_CAP, QUEUED, SLOW_HEAD, STALLED, BUFFERED)
+UNREAD = "unread_messages"
+CAUSES = (AT_CAP, QUEUED, SLOW_HEAD, STALLED, BUFFERED, UNREAD)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """max_connections: open at once; fewer where the process may not open enough descriptors. stalled_seconds: how long a
-    client may read nothing of its response. max_buffered_bytes: memory of all unsent responses. head_seconds,
+    client may read nothing of its response. max_buffered_bytes: memory of all unsent responses, and of
+    all messages of WebSockets that are incomplete or wait for the application. head_seconds,
     idle_seconds: how long a head may take, and the time between two requests.
     """
 
@@ -83,6 +85,12 @@ class TrackedConnection(Protocol):
         """Close at once and drop unsent bytes."""
 
 
+class WebSocketConnection(Protocol):
+    """The connection of a WebSocket, as `Connections` uses it."""
+
+    transport: asyncio.Transport
+
+
 class Connections:
     """Used on the server's event loop only. ended: connections that the server ended before their clients did, by cause."""
 
@@ -97,6 +105,8 @@ class Connections:
         self._keyless: dict[
             TrackedConnection, None
         ] = {}  # oldest first; those that presented a key since are taken out late
+        self._received: dict[WebSocketConnection, int] = {}
+        self._received_bytes = 0
         self._quiet_until = {"cap": 0.0, "descriptors": 0.0}
 
     def __len__(self) -> int:
@@ -125,6 +135,19 @@ class Connections:
         self.closed(connection)
         self.ended[cause] += 1
         connection.abort()
+
+    def received(self, connection: WebSocketConnection, size: int) -> None:
+        """Add bytes that a WebSocket received; 0: the application took what there was. Too many end the one with the most."""
+        before = self._received.pop(connection, 0)
+        if size:
+            self._received[connection] = before + size
+        self._received_bytes += size or -before
+        if self._received_bytes > self.limits.max_buffered_bytes:
+            largest = max(self._received, key=self._received.__getitem__)
+            self._received_bytes -= self._received.pop(largest)
+            self.ended[UNREAD] += 1
+            log.warning("WebSocket ended cause=%s limit_bytes=%d", UNREAD, self.limits.max_buffered_bytes)
+            largest.transport.abort()
 
     async def look(self) -> None:
         """What has to happen once a second. Never raises: uvicorn's main loop awaits it."""

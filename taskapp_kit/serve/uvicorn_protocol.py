@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
 from taskapp_kit.net.peer import PEER, Peer
 from taskapp_kit.net.response import SLICE_BYTES
@@ -296,3 +297,34 @@ class BoundedHttp(HttpToolsProtocol):
                 self.peer.holds(None, 0)
 
         await self._application(scope, receive, sliced)
+
+
+class BoundedWebSocket(AutoWebSocketsProtocol):  # type: ignore[misc, valid-type]
+    """uvicorn's protocol, whose messages count as memory of the server until the application takes them."""
+
+    app: Any
+
+    def __init__(self, all_connections: Connections, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._all_connections = all_connections
+        self._application: ASGIApp = self.app
+        self.app = self._run
+
+    def data_received(self, data: bytes) -> None:
+        """Handle bytes of messages."""
+        self._all_connections.received(self, len(data))
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Handle the end of the connection."""
+        self._all_connections.received(self, 0)
+        self.app = self._application  # breaks a reference cycle
+        super().connection_lost(exc)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def taken() -> Message:
+            message = await receive()
+            self._all_connections.received(self, 0)
+            return message
+
+        await self._application(scope, taken, send)

@@ -24,7 +24,7 @@ from taskapp_kit.config import set_child_logging
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.logs import LogFormat, configure
 from taskapp_kit.serve.connection_limits import ConnectionLimits, Connections
-from taskapp_kit.serve.uvicorn_protocol import BoundedHttp
+from taskapp_kit.serve.uvicorn_protocol import BoundedHttp, BoundedWebSocket
 
 GRACE_SECONDS = 25
 """How long requests may continue after a signal; Modal kills the process after 30."""
@@ -146,6 +146,7 @@ def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, A
     connections = Connections(limits)
     return {
         "http": partial(BoundedHttp, connections),
+        "ws": partial(BoundedWebSocket, connections),
         "callback_notify": connections.look,
         "timeout_notify": -math.inf,  # call it in each tick, once a second, even if the system clock was set back
         "ws_ping_timeout": PONG_SECONDS,

@@ -432,6 +432,15 @@ async def test_capacity_has_a_short_queue_and_then_refuses(tmp_path: Path) -> No
     with pytest.raises(Saturated) as quota:
         await service.sessions.open(caller=mine)
     assert quota.value.code == "key_quota_reached"
+    small = Caller("small", max_in_flight=1)
+    service.sessions.queue_seconds = 60.0
+    waits = asyncio.create_task(service.sessions.open(caller=small))
+    await asyncio.sleep(0)
+    with pytest.raises(Saturated) as waiting:
+        await service.sessions.open(caller=small)
+    assert waiting.value.code == "key_quota_reached", "what waits counts"
+    await taken[2].close()
+    assert (await waits).state == "open"
     await service.close()
 
 

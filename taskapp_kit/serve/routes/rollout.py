@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pydantic
 from starlette.requests import Request
 
@@ -11,7 +9,6 @@ from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.net.while_connected import while_connected
-from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.subscribers import SharedRollout, Subscriber
 from taskapp_kit.serve.auth import caller_of
@@ -40,20 +37,9 @@ async def rollout(context: RouteContext, request: Request) -> EncodedResponse | 
         raise invalid_request(error, body) from None
     preferences = read_preferences(scope["headers"])
     caller = caller_of(scope, traceparent=preferences.traceparent, tracestate=preferences.tracestate)
-    if not preferences.plain:
-        return await _answer_shared(context, request, wanted, body, caller, preferences)
-    played = await while_connected(context.service.rollout(wanted, caller=caller, written=True), request.receive)
-    return EncodedResponse(200, answer_bytes(played), rollout_id=played.rollout_id)
-
-
-async def _answer_shared(
-    context: RouteContext,
-    request: Request,
-    wanted: RolloutRequest,
-    body: Any,
-    caller: Caller,
-    preferences: RequestPreferences,
-) -> EncodedResponse | EventStream:
+    if preferences.plain:
+        played = await while_connected(context.service.rollout(wanted, caller=caller, written=True), request.receive)
+        return EncodedResponse(200, answer_bytes(played), rollout_id=played.rollout_id)
     shared = context.shared_rollouts.start(
         wanted,
         body=body,
@@ -62,6 +48,7 @@ async def _answer_shared(
         detached=preferences.respond_async,
         followed=preferences.event_stream,
     )
+    del body, wanted  # many requests may join one rollout, and wait with theirs
     subscriber = shared.subscribe(RESUME_SECONDS if preferences.event_stream else 0.0)
     if preferences.event_stream:
         return await _streamed(shared, subscriber, request, preferences)

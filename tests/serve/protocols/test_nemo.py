@@ -218,7 +218,10 @@ def test_an_undefined_reward_is_masked() -> None:
 def test_a_session_that_expired_is_masked_and_verify_without_one_refused(yard: Door) -> None:
     agent = Agent(yard, row_of("counter", 0))
     agent.seed()
-    agent.verify()
+    sessions = yard.service.sessions
+    idle, sessions.idle_seconds = sessions.idle_seconds, 0.0
+    until(lambda: len(sessions) == 0, 20, "the session expires")
+    sessions.idle_seconds = idle
     again = agent.verify().json()
     assert again["_ng_failure_class"] == "session_not_found" and again["instance_config"]["mask_sample"]
     agent.cookies = {}

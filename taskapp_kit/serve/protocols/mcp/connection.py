@@ -10,9 +10,11 @@ from typing import TypeVar
 from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RolloutFailed, SessionError, TaskappError
+from taskapp_kit.net.peer import Peer
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.session import EnvironmentSession, EpisodeEnd, SessionStart, SessionStep
 from taskapp_kit.rollout.sessions import EnvironmentSessions
+from taskapp_kit.serve.protocols.call_queue import CallQueue
 
 DOOR = "mcp"
 """As stored with the rollouts of sessions that MCP opened."""
@@ -45,7 +47,7 @@ class McpConnection:
     A client without it is a policy: it plays one episode, and nothing shows it a reward. ended: is called when an episode
     is scored or has failed. session: an open one, without which the first call opens one.
 
-    A call goes on when its client goes away, and the next one waits for it.
+    A call goes on when its client goes away, and the next ones wait for it, few of them (`CallQueue`). peer: of the request.
     """
 
     def __init__(
@@ -65,24 +67,23 @@ class McpConnection:
         self._choice = choice
         self._caller = caller
         self._ended = ended
-        self._turns = asyncio.Lock()
-        self._calls: set[asyncio.Task[object]] = set()
+        self._queue = CallQueue()
         self._session = session
         self._start: SessionStart | None = None
         self._observation: Content = None
         self._end: EpisodeEnd | None = None
         self._failed: TaskappError | None = None
 
-    async def task(self) -> TaskText:
+    async def task(self, peer: Peer | None = None) -> TaskText:
         """Return the task and the newest observation; begin the episode if need be. Raises as `act`."""
 
         async def read() -> TaskText:
             start = await self._begun()
             return TaskText(_instructions(start), self._observation)
 
-        return await self._in_order(read)
+        return await self._in_order(read, peer)
 
-    async def act(self, tool: str, args: Mapping[str, Json]) -> SessionStep:
+    async def act(self, tool: str, args: Mapping[str, Json], peer: Peer | None = None) -> SessionStep:
         """Do an action; one that is refused is a step, as for a model.
 
         Raises RolloutFailed, also in each call after the one in which the episode failed; SessionError: the episode is over,
@@ -94,9 +95,9 @@ class McpConnection:
             assert self._session is not None, "begun"
             return self._seen(await self._session.step([(tool, dict(args))]))
 
-        return await self._in_order(step)
+        return await self._in_order(step, peer)
 
-    async def reset(self, choice: EpisodeChoice) -> TaskText:
+    async def reset(self, choice: EpisodeChoice, peer: Peer | None = None) -> TaskText:
         """Begin another episode; one that is under way ends as cancelled. Raises as `act`."""
 
         async def again() -> TaskText:
@@ -105,9 +106,9 @@ class McpConnection:
             self._start = self._end = self._failed = None
             return TaskText(_instructions(await self._begin(choice)), self._observation)
 
-        return await self._in_order(again)
+        return await self._in_order(again, peer)
 
-    async def finish(self) -> SessionStep:
+    async def finish(self, peer: Peer | None = None) -> SessionStep:
         """End the episode now: truncated, scored and stored. Raises as `act`, SessionError when none has begun."""
 
         async def last() -> SessionStep:
@@ -115,9 +116,9 @@ class McpConnection:
                 raise _no_episode()
             return self._seen(await self._session.finish())
 
-        return await self._in_order(last)
+        return await self._in_order(last, peer)
 
-    async def scorecard(self) -> EpisodeEnd:
+    async def scorecard(self, peer: Peer | None = None) -> EpisodeEnd:
         """Return how the episode ended. Raises RolloutFailed when it failed, SessionError before its end."""
 
         async def read() -> EpisodeEnd:
@@ -131,7 +132,7 @@ class McpConnection:
                 )
             return self._end
 
-        return await self._in_order(read)
+        return await self._in_order(read, peer)
 
     async def close(self, *, finish: bool = True) -> None:
         """Close the connection's session. An episode under way is finished: truncated, scored and stored; else cancelled."""
@@ -148,32 +149,24 @@ class McpConnection:
             finally:
                 await session.close()
 
-        await self._in_order(last)
+        self._queue.drop()
+        await self._in_order(last, None)
 
     # -- internals -------------------------------------------------------------------------------------------------
 
-    async def _in_order(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _in_order(self, work: Callable[[], Awaitable[T]], peer: Peer | None) -> T:
         """Do the work after that of the calls before; it goes on when this call is cancelled."""
 
         async def run() -> T:
-            async with self._turns:
-                try:
-                    return await work()
-                except RolloutFailed as error:
-                    if self._failed is None:
-                        self._failed = error
-                        self._report(error)
-                    raise
+            try:
+                return await work()
+            except RolloutFailed as error:
+                if self._failed is None:
+                    self._failed = error
+                    self._report(error)
+                raise
 
-        task = asyncio.create_task(run())
-        self._calls.add(task)
-        task.add_done_callback(self._done)
-        return await asyncio.shield(task)
-
-    def _done(self, task: asyncio.Task[object]) -> None:
-        self._calls.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved, in case no client waits for it
+        return await asyncio.shield(self._queue.start(run, peer or Peer()))
 
     async def _begun(self) -> SessionStart:
         if self._failed is not None:

@@ -104,7 +104,7 @@ class McpEndpoint:
 
     def _found(self, request: Request, session_id: str) -> _HttpSession:
         """Return the caller's session, which counts as used. Raises SessionError."""
-        self._context.service.sessions.find(session_id, caller_of(request.scope))
+        self._context.service.sessions.find(session_id, caller_of(request.scope), door=DOOR)
         if session_id not in self._open:  # a session of another door
             raise no_such_session(session_id)
         return self._open[session_id]
@@ -136,7 +136,8 @@ class McpEndpoint:
                 "The role `control` needs a key that may see all rollouts.",
                 hint="Leave `role` out to connect as a policy, or use the operator's key.",
             )
-        opened = await service.sessions.open(request.path_params.get("environment"), caller=caller, door=DOOR)
+        environment = request.path_params.get("environment")
+        opened = await service.sessions.open(environment, caller=caller, door=DOOR, exclusive=not control)
         connection = McpConnection(service.sessions, opened.environment, choice, control=control, session=opened)
         session = _HttpSession(connection, opened, service.sessions.idle_seconds)
         self._open[opened.session_id] = session

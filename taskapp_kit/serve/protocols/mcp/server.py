@@ -16,6 +16,7 @@ from taskapp_kit.contract.content import Content, Image, Json, text_of
 from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RequestError, RolloutFailed, Saturated, SessionError, TaskappError
+from taskapp_kit.net.peer import Peer, peer_of
 from taskapp_kit.rollout.session import EpisodeEnd, SessionStep
 from taskapp_kit.serve.protocols.mcp.connection import EpisodeChoice, McpConnection, TaskText
 from taskapp_kit.version import __version__
@@ -40,6 +41,7 @@ RESET_ARGUMENTS: dict[str, Json] = {
 
 
 T = TypeVar("T")
+ToolAnswer = Callable[[dict[str, Any], Peer], Awaitable[types.CallToolResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class _OwnTool:
     """A tool of the connection that is not an action."""
 
     tool: types.Tool
-    answer: Callable[[dict[str, Any]], Awaitable[types.CallToolResult]]
+    answer: ToolAnswer
 
 
 def mcp_server(connection: McpConnection, app_name: str) -> Server[Any]:
@@ -61,8 +63,8 @@ def mcp_server(connection: McpConnection, app_name: str) -> Server[Any]:
     ) -> types.ListToolsResult:
         return types.ListToolsResult(tools=tools.listed())
 
-    async def call_tool(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
-        return await tools.call(params.name, params.arguments or {})
+    async def call_tool(asked: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+        return await tools.call(params.name, params.arguments or {}, _peer(asked))
 
     async def list_resources(
         _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
@@ -73,11 +75,11 @@ def mcp_server(connection: McpConnection, app_name: str) -> Server[Any]:
         )
 
     async def read_resource(
-        _: ServerRequestContext[Any], params: types.ReadResourceRequestParams
+        asked: ServerRequestContext[Any], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         if str(params.uri) != uri:
             raise MCPError(types.INVALID_PARAMS, f"There is no resource {str(params.uri)[:200]!r}; expected {uri}.")
-        task = await _answered(connection.task)
+        task = await _answered(lambda: connection.task(_peer(asked)))
         text = "\n\n".join(part for part in (task.instructions, text_of(task.observation)) if part)
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=uri, mime_type="text/plain", text=text)],
@@ -96,6 +98,11 @@ def mcp_server(connection: McpConnection, app_name: str) -> Server[Any]:
         on_list_resources=list_resources,
         on_read_resource=read_resource,
     )
+
+
+def _peer(asked: ServerRequestContext[Any]) -> Peer:
+    """The connection of the HTTP request that asks; over stdio one that stays."""
+    return Peer() if asked.request is None else peer_of(asked.request.scope)
 
 
 def task_uri(environment: EnvironmentSpec) -> str:
@@ -138,13 +145,13 @@ class _Tools:
             *(item.tool for item in self._own_tools.values()),
         ]
 
-    async def call(self, name: str, args: dict[str, Any]) -> types.CallToolResult:
+    async def call(self, name: str, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
         """Do an action, or what one of our tools does. An unknown name is a refused action, as for a model."""
         own = self._own_tools.get(name)
         if own is not None:
-            return await own.answer(args)
+            return await own.answer(args, peer)
         try:
-            step = await _answered(lambda: self._connection.act(name, args))
+            step = await _answered(lambda: self._connection.act(name, args, peer))
         except _EpisodeOver:
             return _result([OVER], done=True, error=True)
         return self._stepped(step)
@@ -153,7 +160,7 @@ class _Tools:
         self,
         name: str,
         about: str,
-        answer: Callable[[dict[str, Any]], Awaitable[types.CallToolResult]],
+        answer: ToolAnswer,
         arguments: dict[str, Json] = NO_ARGUMENTS,
         *,
         reads: bool = False,
@@ -166,23 +173,23 @@ class _Tools:
         )
         return _OwnTool(tool, answer)
 
-    async def _task(self, args: dict[str, Any]) -> types.CallToolResult:
-        return _shown(await _answered(self._connection.task))
+    async def _task(self, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
+        return _shown(await _answered(lambda: self._connection.task(peer)))
 
-    async def _reset(self, args: dict[str, Any]) -> types.CallToolResult:
+    async def _reset(self, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
         unknown = sorted(set(args) - {"seed", "split", "config"})
         if unknown:
             raise MCPError(
                 types.INVALID_PARAMS, f"reset has no argument {unknown[0][:80]!r}; it has seed, split, config."
             )
         choice = EpisodeChoice(args.get("seed"), args.get("split"), args.get("config") or {})
-        return _shown(await _answered(lambda: self._connection.reset(choice)))
+        return _shown(await _answered(lambda: self._connection.reset(choice, peer)))
 
-    async def _finish(self, args: dict[str, Any]) -> types.CallToolResult:
-        return self._stepped(await _answered(self._connection.finish))
+    async def _finish(self, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
+        return self._stepped(await _answered(lambda: self._connection.finish(peer)))
 
-    async def _scorecard(self, args: dict[str, Any]) -> types.CallToolResult:
-        end = episode_end(await _answered(self._connection.scorecard))
+    async def _scorecard(self, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
+        end = episode_end(await _answered(lambda: self._connection.scorecard(peer)))
         return _result([text_of(end)], done=True, structured=end)
 
     def _stepped(self, step: SessionStep) -> types.CallToolResult:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from taskapp_kit.contract.content import Json
@@ -13,7 +15,7 @@ from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Sessio
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.policy.chat.rendering import words_of
-from taskapp_kit.rollout.session import EnvironmentSession, EpisodeEnd
+from taskapp_kit.rollout.session import EnvironmentSession, EpisodeEnd, SessionCall
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode, parsed
 
@@ -26,6 +28,8 @@ OVER = "The episode is over. Answer with a short message, without a tool call."
 FAILED = "The environment failed. Answer with a short message, without a tool call."
 ON_FAILURE = "on_failure"
 """A member of a row: `mask` (default) or `error`."""
+MAX_VERIFIED = 4096
+"""The latest episodes whose end is returned again to a repeated `verify`."""
 
 
 class NemoEpisodes:
@@ -34,6 +38,7 @@ class NemoEpisodes:
     def __init__(self, context: RouteContext) -> None:
         self._sessions = context.service.sessions
         self._app = context.service.spec
+        self._verified: dict[tuple[str | None, str, str], SessionCall] = {}
 
     def environment(self, name: str) -> EnvironmentSpec:
         """Return an environment. Raises RequestRefused (404)."""
@@ -81,22 +86,46 @@ class NemoEpisodes:
             return True, words_of(step.observation)
         return True, OVER if step.observation is None else f"{words_of(step.observation)}\n\n{OVER}"
 
-    async def verify(self, session: EnvironmentSession, body: Mapping[str, Json]) -> dict[str, Json]:
+    async def verify(
+        self, session_id: str, environment: EnvironmentSpec, caller: Caller, body: Mapping[str, Json]
+    ) -> dict[str, Json]:
         """End, score and close the episode; return the members that a verify answer has beside the request's.
 
-        A last message of the model is the answer where the environment takes words. Raises RolloutFailed, UndefinedReward.
+        A last message of the model is the answer where the environment takes words. A repeated call joins the first, and
+        returns the same once the session is closed. Raises SessionError, RolloutFailed, UndefinedReward.
         """
-        try:
-            words = _last_words(body)
-            if session.state == "playing" and words and session.environment.text_action is not None:
-                await session.step(text=words)
-            end = (await session.finish()).end
-        finally:
-            await session.close()
-        assert end is not None, "a finished episode has an end"
+        key = (caller.key_label, environment.name, session_id)
+        call = self._verified.get(key)
+        if call is None:
+            session = self.find(session_id, environment, caller)
+            call = self._verified[key] = SessionCall("verify", None, None)
+            call.run(self._scored(session, _last_words(body))).add_done_callback(partial(self._keep, key))
+        end: EpisodeEnd | RolloutFailed = await call.answer()
+        if isinstance(end, RolloutFailed):
+            raise RolloutFailed(end.failure, rollout_id=end.rollout_id)
         if end.reward is None:
             raise UndefinedReward(rollout_id=end.rollout_id)
         return {"reward": end.reward, **_numbers(end), "taskapp": described_episode(end)}
+
+    async def _scored(self, session: EnvironmentSession, words: str) -> EpisodeEnd | RolloutFailed:
+        try:
+            if session.state == "playing" and words and session.environment.text_action is not None:
+                await session.step(text=words)
+            end = (await session.finish()).end
+        except RolloutFailed as failed:
+            return RolloutFailed(failed.failure, rollout_id=failed.rollout_id)  # without the frames of its traceback
+        finally:
+            if not session.busy:  # a tool is still being called: the episode continues, and can be verified later
+                await session.close()
+        assert end is not None, "a finished episode has an end"
+        return end
+
+    def _keep(self, key: tuple[str | None, str, str], task: asyncio.Task[Any]) -> None:
+        """Keep the end of an episode for repeated calls; a call that ended none is forgotten."""
+        if task.cancelled() or task.exception() is not None:
+            del self._verified[key]
+        while len(self._verified) > MAX_VERIFIED and next(iter(self._verified.values())).done:
+            del self._verified[next(iter(self._verified))]
 
 
 def masked(body: Mapping[str, Json], code: str, sentence: str, rollout_id: str) -> dict[str, Json]:

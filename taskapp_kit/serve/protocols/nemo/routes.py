@@ -65,8 +65,7 @@ def nemo_routes(context: RouteContext) -> Sequence[BaseRoute]:
         session_id = cookie_of(request)
         body = await body_of(request)
         try:
-            session = episodes.find(session_id, environment, caller_of(request.scope))
-            found = await episodes.verify(session, body)
+            found = await episodes.verify(session_id, environment, caller_of(request.scope), body)
         except RolloutFailed as failed:
             if body.get(ON_FAILURE) == "error":
                 raise

@@ -16,10 +16,12 @@ from taskapp_kit.contract.wire import JsonDict
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Saturated, SessionError
 from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.net.peer import Peer
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.score.groups import group_judges
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.serve.errors import error_answer
+from taskapp_kit.serve.protocols.call_queue import MAX_WAITING, CallQueue
 from taskapp_kit.serve.protocols.ors.blocks import observed_blocks
 from taskapp_kit.serve.protocols.ors.stream import CallFailed, CallStream
 from taskapp_kit.serve.protocols.split_tasks import check_split, task_at
@@ -88,16 +90,21 @@ class OrsSession:
     def __init__(self, session: EnvironmentSession, begin: Callable[[], Awaitable[SessionStart]]) -> None:
         self.session = session
         self._begin = begin
-        self._turns = asyncio.Lock()
+        self._queue = CallQueue()
         self._calls: dict[str, asyncio.Task[str]] = {}
+        self._awaiting_start = 0
         self._start = self._begun()
 
     async def started(self, seconds: float) -> SessionStart:
         """Return how the episode began. Raises what its reset raised, and RequestRefused (503, 410)."""
         if self._start.done() and not self._start.cancelled() and isinstance(self._start.exception(), Saturated):
             self._start = self._begun()
-        if not self._start.done():
-            await asyncio.wait((self._start,), timeout=seconds)
+        if not self._start.done() and self._awaiting_start < MAX_WAITING:
+            self._awaiting_start += 1
+            try:
+                await asyncio.wait((self._start,), timeout=seconds)
+            finally:
+                self._awaiting_start -= 1
         if not self._start.done():
             raise RequestRefused(
                 "session_starting",
@@ -112,22 +119,25 @@ class OrsSession:
                 raise RequestRefused("session_deleted", "The session was deleted.") from None
             raise
 
-    async def call(self, work: Callable[[], Awaitable[Json]], task_id: str | None, where: str) -> CallStream:
-        """Return the stream of a new call, or of the one with this `task_id`. Calls of a session run in their order."""
-        if task_id is not None:
-            known = self._calls.get(task_id)
+    def call(self, work: Callable[[], Awaitable[Json]], task_id: str | None, where: str, peer: Peer) -> CallStream:
+        """Return the stream of a new call, or of the one with this `task_id`. Calls of a session run in their order.
+
+        peer: of the request. Raises SessionError: too many calls wait.
+        """
+        known = None if task_id is None else self._calls.get(task_id)
+        if task_id is not None and not _dropped(known):
+            if known is not None:
+                self._queue.join(known, peer)
             return CallStream(200, b"", task_id=task_id, call=known or asyncio.create_task(_unknown()))
 
         async def run() -> str:
             try:
-                async with self._turns:
-                    return orjson.dumps(await work(), default=as_object).decode()
+                return orjson.dumps(await work(), default=as_object).decode()
             except Exception as error:
                 raise CallFailed(sentence(error, where)) from error
 
-        task_id = uuid.uuid4().hex
-        task = self._calls[task_id] = asyncio.create_task(run())
-        task.add_done_callback(_retrieved)
+        task_id = task_id or uuid.uuid4().hex
+        task = self._calls[task_id] = self._queue.start(run, peer)
         if len(self._calls) > REPLAYED_CALLS:
             oldest = next(iter(self._calls))
             if self._calls[oldest].done():
@@ -234,7 +244,7 @@ class OrsDoor:
         if found is not None:
             await found.session.close()
 
-    async def call(self, found: OrsSession, wanted: OrsCall) -> CallStream:
+    async def call(self, found: OrsSession, wanted: OrsCall, peer: Peer) -> CallStream:
         """Return the stream of a call."""
         await found.started(self.setup_seconds)
 
@@ -247,7 +257,7 @@ class OrsDoor:
                 return _refused(f"{error.message} {error.hint}", "episode_finished")
             return _answer(found.session, step, wanted.name)
 
-        return await found.call(work, wanted.task_id, "/ors/{environment}/call")
+        return found.call(work, wanted.task_id, "/ors/{environment}/call", peer)
 
     # -- what describes an environment -----------------------------------------------------------------------------
 
@@ -273,7 +283,7 @@ class OrsDoor:
         """Whether the environment has a group judge."""
         return bool(group_judges(self._app, environment.name))
 
-    async def score_group(self, found: OrsSession, wanted: ScoreGroup) -> CallStream:
+    def score_group(self, found: OrsSession, wanted: ScoreGroup, peer: Peer) -> CallStream:
         """Return the stream with one score for each candidate. Raises RequestRefused (404) without a group judge."""
         environment = found.session.environment
         if not self.scores_groups(environment):
@@ -297,7 +307,7 @@ class OrsDoor:
                 raise RequestError("The group's judges have no weight, so its scores are undefined.")
             return {"scores": scores}
 
-        return await found.call(work, wanted.task_id, "/ors/{environment}/score_group")
+        return found.call(work, wanted.task_id, "/ors/{environment}/score_group", peer)
 
 
 def starting(seconds: int) -> list[tuple[bytes, bytes]]:
@@ -348,6 +358,11 @@ def _refused(why: str, reason: str) -> Json:
 
 def _invalid(name: str, message: str) -> RequestError:
     return RequestError(f"The request does not fit: {name} {message}.", fields=(FieldProblem(("body", name), message),))
+
+
+def _dropped(call: asyncio.Task[str] | None) -> bool:
+    """Whether a call was dropped before it began, so that it can still be done."""
+    return call is not None and call.done() and isinstance(call.exception(), SessionError)
 
 
 async def _unknown() -> str:

@@ -15,6 +15,7 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RolloutFailed, Saturated
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.net.peer import peer_of
 from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import error_answer
@@ -170,12 +171,12 @@ def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
     async def ors_call(_: RouteContext, request: Request) -> EncodedResponse:
         """Calls a tool, which is one step of the episode; the answer is an event stream."""
         found = session_of(request)
-        return await door.call(found, parsed(OrsCall, await body_of(request)))
+        return await door.call(found, parsed(OrsCall, await body_of(request)), peer_of(request.scope))
 
     async def ors_score_group(_: RouteContext, request: Request) -> EncodedResponse:
         """Ranks rollouts of the session's task against each other; the answer is an event stream."""
         found = session_of(request)
-        return await door.score_group(found, parsed(ScoreGroup, await body_of(request)))
+        return door.score_group(found, parsed(ScoreGroup, await body_of(request)), peer_of(request.scope))
 
     def spec(name: str, method: str, answer: Answer, words: str, model: Any = None, **more: Any) -> RouteSpec:
         return RouteSpec(name, method, _failing(answer), f"ORS: {words}", response_model=model, **more)
@@ -213,7 +214,7 @@ def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
         ),
         of_session(
             "score_group", "POST", ors_score_group, "rank a group of rollouts",
-            request_model=ScoreGroup, media_type=EVENT_STREAM, failures=(*OF_SESSION, 408, 413, 415),
+            request_model=ScoreGroup, media_type=EVENT_STREAM, failures=(*OF_SESSION, 408, 409, 413, 415),
         ),
     )  # fmt: skip
     routes: list[BaseRoute] = []

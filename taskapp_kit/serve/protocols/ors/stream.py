@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from taskapp_kit.errors import SessionError
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.net.sse import STREAM_HEADERS
 
@@ -76,7 +77,7 @@ class CallStream(EncodedResponse):
         try:
             *parts, last = pieces(self.call.result())
             body = b"".join((*(event("chunk", part) for part in parts), event("end", last)))
-        except CallFailed as failed:
+        except (CallFailed, SessionError) as failed:  # SessionError: dropped before it began
             body = event("error", str(failed))
         await send({"type": "http.response.body", "body": body})
 
