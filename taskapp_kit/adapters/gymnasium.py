@@ -30,6 +30,7 @@ from taskapp_kit.adapters.spaces import (
     needs_sampler,
     sampler_of,
 )
+from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.source_location import did_you_mean
@@ -153,7 +154,7 @@ class _ClassBuilder(ClassParts):
         if isinstance(source, str):
             # the passive checker repeats, with warnings, what the space check and `plain` do
             return lambda **more: gymnasium.make(source, **{"disable_env_checker": True, **options, **more})
-        return lambda **more: source(**{**options, **more})
+        return lambda **more: finished(source(**{**options, **more}))
 
     def _probe(self, make: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Makes one environment, to read its spaces."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from taskapp_kit.adapters.spaces import is_picture, json_value, value_in
+from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.content import Content, Image, Json, NotJson, Text, plain
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.errors import InvalidAction, Unavailable
@@ -88,7 +89,7 @@ class GymnasiumEnvironment:
         """Text (the author's, else JSON), then images. The text is always present, with and without images alike."""
         if self._describe is not None:
             also = {"info": info, "env": self.env.unwrapped}
-            shown = self._describe(observation, **{name: also[name] for name in self._describe_also})
+            shown = finished(self._describe(observation, **{name: also[name] for name in self._describe_also}))
         else:
             shown = observation
         if is_picture(shown):

@@ -20,6 +20,7 @@ from typing import Any
 
 from taskapp_kit.adapters import program_in_box
 from taskapp_kit.adapters.program_bridge import ProgramBridge, ProgramEnvironment, ProgramModel
+from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.protocols import PolicyStops
 from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import TaskappError
@@ -114,7 +115,7 @@ class AgentProgram:
 
     async def play(self, env: ProgramEnvironment, model: ProgramModel, task: Any) -> None:
         """Run the program for one episode. Raises PolicyStops, ProgramFailed, SandboxError, and what the model raised."""
-        inputs = self.inputs(task) if callable(self.inputs) else self.inputs
+        inputs = finished(self.inputs(task)) if callable(self.inputs) else self.inputs
         level = BOX_LEVEL if self.boxed else CHILD_LEVEL
         async with Sandbox(
             limits=self.limits, files=inputs, level=level, allow_weak=not self.boxed, readable=self.readable

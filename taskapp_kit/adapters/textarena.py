@@ -25,6 +25,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from taskapp_kit.adapters.class_parts import ClassParts
+from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.marks import action
 from taskapp_kit.errors import ConfigError, DeclarationError, InvalidAction, Unavailable
@@ -161,7 +162,7 @@ class TextArenaEnvironment:
                 return
             news = self._news(seat)
             if callable(self._opponent):
-                self._take(self._opponent(news, self.rng))
+                self._take(finished(self._opponent(news, self.rng)))
                 continue
             talk = self._talks.setdefault(seat, [])
             talk.append({"role": "user", "content": news})
@@ -196,7 +197,7 @@ class TextArenaEnvironment:
 def _move(sample: Callable[[random.Random], str] | None) -> Any:
     """The tool of a class; each class has its own sampler."""
 
-    @action(sample=None if sample is None else lambda rng: {"move": sample(rng)})
+    @action(sample=None if sample is None else lambda rng: {"move": finished(sample(rng))})
     def move(self: TextArenaEnvironment, move: Move) -> Step:
         """Make a move, in the form that the game asks for."""
         return self.step(move)

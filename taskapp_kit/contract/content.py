@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import inspect
 import json
 import struct
 import zlib
@@ -127,14 +126,6 @@ def _rgb_hash(width: int, height: int, raw: bytes) -> str:
 
 Content = Any
 """A recorded observation: None, str, JSON dict, or a list of str (text blocks) and Image."""
-
-
-_DATA = frozenset({type(None), bool, int, float, str, dict, list, tuple})
-
-
-def is_awaitable(value: Any) -> bool:
-    """As `inspect.isawaitable`, which asks an abstract class; mere data is known without that."""
-    return type(value) not in _DATA and inspect.isawaitable(value)
 
 
 def plain(value: Any, path: str, depth: int = 0) -> Json:

@@ -95,6 +95,11 @@ def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
     if init is None:
         return Arguments(f"{cls.__name__}_config", ())
     where = line_of(init, place)
+    for name in ("__new__", "__init__", "__post_init__"):
+        if inspect.iscoroutinefunction(getattr(cls, name, None)):
+            problems.add(line_of(getattr(cls, name), where), f"{cls.__name__}.{name} is async, which Python does not await",
+                         f"def {name}(self, ...)", "await in reset, which may be async")  # fmt: skip
+            return None
     try:
         parameters = parameters_of(init, skip_first=True)
         arguments = Arguments(f"{cls.__name__}_config", tuple(parameters))

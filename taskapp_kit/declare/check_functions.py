@@ -93,8 +93,9 @@ def _are_figures(published: Any) -> bool:
 
 
 def check_rollout(declared: Declaration, problems: Problems) -> None:
-    """Checks that `@app.rollout` decorates an async function."""
-    if not inspect.iscoroutinefunction(declared.target):
+    """Checks that `@app.rollout` decorates an async function, in any form; what a lambda returns is seen when it is called."""
+    target, called = declared.target, getattr(declared.target, "__call__", None)  # noqa: B004  the method itself
+    if not any(map(inspect.iscoroutinefunction, (target, called))) and getattr(target, "__name__", "") != "<lambda>":
         problems.add(line_of(declared.target, declared.place), "@app.rollout needs an async function",
                      "async def play(env, model, task)", "write `async def`")  # fmt: skip
 

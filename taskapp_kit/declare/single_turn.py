@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.check_actions import check_actions
 from taskapp_kit.declare.check_environment import check_limit, declared_models
@@ -112,7 +113,11 @@ def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], 
 
 def _shown(source: TaskSource, prompt: str | Callable[[Any], str], row: Any) -> str:
     """A row's prompt, built from its public fields."""
-    return prompt.format(**source.public(row)) if isinstance(prompt, str) else prompt(source.without_private(row))
+    return (
+        prompt.format(**source.public(row))
+        if isinstance(prompt, str)
+        else finished(prompt(source.without_private(row)))
+    )
 
 
 def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems: Problems) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.content import Json, plain
 from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.declare.private_fields import PublicRows, private_fields
@@ -156,7 +157,7 @@ class TaskSource:
         if isinstance(source, (str, Path)):
             return self._read_file(self._path(source))
         try:
-            rows = list(source() if callable(source) else source)
+            rows = list(finished(source()) if callable(source) else source)
         except Exception as error:
             message = str(error).split("\n", 1)[0]
             found = f"raised {type(error).__name__}: {message}" if callable(source) else f"are {source!r}"

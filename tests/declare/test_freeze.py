@@ -377,6 +377,11 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "needs an async function",
         "write `async def`",
     ),
+    "a constructor that awaits": (
+        GOOD.replace("    def reset(self", "    async def __init__(self): ...  # !\n    def reset(self", 1),
+        "__init__ is async",
+        "await in reset, which may be async",
+    ),
     "two rollout functions": (
         GOOD
         + "@app.rollout\nasync def play(env, model, task): ...\n@app.rollout()  # !\nasync def other(env, model, task): ...",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
-import inspect
 import logging
 import math
 import threading
@@ -16,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.chat import ModelPort
-from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, is_awaitable, plain, without_surrogates
+from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, plain, without_surrogates
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.trajectory import Step
@@ -95,9 +95,7 @@ def prepare(spec: EnvironmentSpec) -> None:
     with _preparing:
         if spec.cls in _prepared:
             return
-        loaded = spec.cls.setup_worker()  # type: ignore[attr-defined]
-        if inspect.isawaitable(loaded):
-            asyncio.run(_awaited(loaded))
+        finished(spec.cls.setup_worker())  # type: ignore[attr-defined]
         # its objects are permanent: full collections need not traverse them (Crafter: 12 % of its CPU)
         gc.collect()
         gc.freeze()
@@ -125,7 +123,7 @@ class EnvironmentHost:
         self.plan = plan
         self._second = AuxiliaryModels(models)
         self.spec: EnvironmentSpec = plan.environment
-        self._runner: asyncio.Runner | None = None
+        self._runner = asyncio.Runner()  # creates its loop with the first call
         self._last_observation: Any = None
         self._last_info: Any = None
         self._instance: Any = None
@@ -223,9 +221,8 @@ class EnvironmentHost:
             if instance is not None and self.spec.has_close:
                 self._finish(instance.close())
         finally:
-            if self._runner is not None:
-                self._runner.close()
-                self._runner = None
+            self._runner.close()
+            self._runner = asyncio.Runner()
 
     @property
     def second(self) -> AuxiliaryModels:
@@ -235,12 +232,8 @@ class EnvironmentHost:
     # -- validation -----------------------------------------------------------------------------------------------
 
     def _finish(self, value: Any) -> Any:
-        """Return the value, or the result of an async method's coroutine."""
-        if type(value) is Step or not is_awaitable(value):
-            return value
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        return self._runner.run(_awaited(value))
+        """Return the value, or the result of an async method, all of which run on one event loop."""
+        return value if type(value) is Step else finished(value, self._runner)
 
     def _content(self, value: Any, where: str) -> Content:
         try:
@@ -328,10 +321,6 @@ def _flag(value: Any, what: str) -> bool:
     if type(value).__name__ not in ("bool", "bool_"):
         raise EnvironmentProblem("flag_not_bool", f"{what} is {value!r}, expected True or False")
     return bool(value)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
 
 
 def _number(value: Any, what: str) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from taskapp_kit.contract.content import Json, NotJson, is_awaitable, plain, without_images
+from taskapp_kit.contract.awaiting import finished
+from taskapp_kit.contract.content import Json, NotJson, plain, without_images
 from taskapp_kit.contract.protocols import PolicyStops, Tool, View
 from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.trajectory import Decision, Recording, ToolCall
@@ -61,7 +61,7 @@ def sampler_of(tool: Tool) -> Draw:
 
 
 def _author_sampler(tool: Tool, sample: Callable[[random.Random], Any]) -> Draw:
-    return lambda rng: _arguments(sample(rng), tool)
+    return lambda rng: _arguments(finished(sample(rng)), tool)
 
 
 def _arguments(drawn: Any, tool: Tool) -> Json:
@@ -199,14 +199,7 @@ class AuthorPolicy:
         # a copy, so that a policy that modifies it does not change the record
         given["observation"] = observation if isinstance(observation, str) else plain(observation, "")
         given["task"] = view.task
-        returned = self._function(**{name: given[name] for name in self._wants})
-        if is_awaitable(returned):
-            if inspect.iscoroutine(returned):
-                returned.close()
-            raise PolicyError(
-                f"policy {self.name!r} is an async function.",
-                hint="Write it with `def`: a policy computes its answer and awaits nothing.",
-            )
+        returned = finished(self._function(**{name: given[name] for name in self._wants}))
         return answer_from(returned, f"policy {self.name!r}")
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
-from typing import Any
 
-from taskapp_kit.contract.content import is_awaitable
 from taskapp_kit.contract.scorecard import JudgeRecord
 from taskapp_kit.errors import Failure
 
@@ -41,14 +38,3 @@ def failed(what: str, error: BaseException) -> ScoringFailed:
     message = f"{what} {sentence(error)}, so the rollout has no reward"
     log.error("%s (error_id %s)", message, error_id, exc_info=error)
     return ScoringFailed(Failure("scoring", "criterion_failed", message, "Fix the function.", error_id))
-
-
-def finished(value: Any) -> Any:
-    """The value, or the result of an async criterion's coroutine, run on a new event loop in this thread."""
-    if is_awaitable(value):
-
-        async def awaited() -> Any:
-            return await value
-
-        return asyncio.run(awaited())
-    return value

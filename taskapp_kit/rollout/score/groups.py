@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.chat import ModelPort
 from taskapp_kit.contract.content import Json, NotJson
 from taskapp_kit.contract.scorecard import CriterionScore, JudgeRecord, normalised
@@ -17,7 +18,7 @@ from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
-from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, finished, sentence
+from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, sentence
 from taskapp_kit.rollout.score.judge_calls import (
     JudgeCaller,
     JudgeFailed,

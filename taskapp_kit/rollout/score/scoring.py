@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.chat import ModelPort
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, RolloutSummary, Scorecard, normalised
@@ -15,7 +16,7 @@ from taskapp_kit.contract.trajectory import RESERVED_METRICS, Trajectory
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec
 from taskapp_kit.grading import Grade
-from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, finished, sentence
+from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, sentence
 from taskapp_kit.rollout.score.judges import judge_scores
 from taskapp_kit.rollout.score.private import masker
 
@@ -123,7 +124,7 @@ def aggregates(spec: AppSpec, rollouts: Sequence[RolloutSummary]) -> dict[str, f
         if not chosen and names:
             continue
         try:
-            value = aggregate.function(chosen)
+            value = finished(aggregate.function(chosen))
             result[aggregate.name] = (
                 {str(key): checked_number(part, (-math.inf, math.inf)) for key, part in value.items()}
                 if isinstance(value, Mapping)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
+from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import JUDGES_SKIPPED
 from taskapp_kit.contract.trajectory import Trajectory
@@ -205,9 +206,9 @@ def _moved(
                 }
                 try:
                     if criterion.of == "outcome":
-                        found = criterion.function(**{name: given[name] for name in criterion.parameters})
+                        found = finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
                     elif trajectory.steps:
-                        found = criterion.function(trajectory.steps[-1], trajectory)
+                        found = finished(criterion.function(trajectory.steps[-1], trajectory))
                     else:
                         continue
                 except Exception:
@@ -276,7 +277,7 @@ def _material(subject: EnvironmentUnderTest, judge: JudgeSpec, rollout: Rollout)
         "answer_text": rollout.trajectory.answer_text,
     }
     try:
-        read = judge.function(**{name: given[name] for name in judge.parameters})
+        read = finished(judge.function(**{name: given[name] for name in judge.parameters}))
     except Exception:
         return None
     return None if read is None else repr(read)
