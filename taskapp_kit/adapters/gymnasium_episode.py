@@ -79,7 +79,7 @@ class GymnasiumEnvironment:
             recorded["truncated_by"] = f"time limit of {self.step_limit} steps" if reached else "the environment"
         if self._reset_info:
             recorded[RESET_INFO], self._reset_info = self._reset_info, {}
-        return Step(self._shown(observation, info), reward, bool(terminated), bool(truncated), recorded)
+        return Step(self._shown(observation, info), reward, terminated, truncated, recorded)
 
     def close(self) -> None:
         """Closes the environment."""

@@ -25,6 +25,7 @@ from taskapp_kit.adapters.class_parts import ClassParts
 from taskapp_kit.adapters.openenv_socket import OpenEnvFailed, OpenEnvSocket, described
 from taskapp_kit.adapters.schema_tools import resolved, tool_method
 from taskapp_kit.adapters.server_address import header_values, server_address, shown_url
+from taskapp_kit.adapters.server_answer import flag_of, kind_of
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.errors import DeclarationError, InvalidAction
@@ -131,7 +132,7 @@ class OpenEnvEnvironment:
         self._socket = self._socket_of()
         self.rewards, self.steps = 0, 0
         answer = self._socket.open({**self.options, "seed": seed})
-        if answer.get("done"):
+        if flag_of(answer, "done", self._failed):
             raise self._failed("ended the episode at reset, before any action")
         self._at_reset = self._number(answer) or 0.0
         return self._observation(answer)
@@ -141,7 +142,8 @@ class OpenEnvEnvironment:
         if self._socket is None:
             raise self._failed("has no open session")
         answer = self._socket.call("step", fields)
-        metadata, observation, done = _metadata(answer), answer.get("observation"), bool(answer.get("done"))
+        metadata, observation = _metadata(answer), answer.get("observation")
+        done = flag_of(answer, "done", self._failed)
         error = (
             observation.get("error") if fields.get("type") == "call_tool" and isinstance(observation, dict) else None
         )
@@ -160,11 +162,11 @@ class OpenEnvEnvironment:
             raise self._failed("ended the episode with an undefined reward")
         if reward is not None and self._at_reset:
             reward, self._at_reset = reward + self._at_reset, 0.0
-        truncated = done and metadata.get("truncated") is True
+        truncated = done and flag_of(metadata, "truncated", self._failed)
         return Step(
             self._observation(answer),
             reward,
-            terminated=done and (not truncated or metadata.get("terminated") is True),
+            terminated=done and (not truncated or flag_of(metadata, "terminated", self._failed)),
             truncated=truncated,
             info=_repeatable(metadata),
         )
@@ -190,7 +192,7 @@ class OpenEnvEnvironment:
         """What the policy observes of an answer."""
         given = answer.get("observation")
         if not isinstance(given, dict):
-            raise self._failed(f"sent an observation that is {_kind(given)}; expected an object")
+            raise self._failed(f"sent an observation that is {kind_of(given)}; expected an object")
         seen = {name: value for name, value in given.items() if name not in OWN_MEMBERS}
         if seen.keys() == {"text"} and isinstance(seen["text"], str):
             return seen["text"]
@@ -206,7 +208,7 @@ class OpenEnvEnvironment:
         """The reward of an answer; None where there is none."""
         reward = answer.get("reward")
         if reward is not None and not isinstance(reward, int | float):
-            raise self._failed(f"sent a reward that is {_kind(reward)}; expected a number or null")
+            raise self._failed(f"sent a reward that is {kind_of(reward)}; expected a number or null")
         return None if reward is None else float(reward)
 
     def _failed(self, what: str, hint: str = "") -> OpenEnvFailed:
@@ -325,10 +327,6 @@ def _metadata(answer: Mapping[str, Json]) -> dict[str, Json]:
 
 def _repeatable(members: Mapping[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in members.items() if name not in NOT_REPEATABLE}
-
-
-def _kind(value: Json) -> str:
-    return "null" if value is None else f"a {type(value).__name__}"
 
 
 def _result(result: Json) -> Any:

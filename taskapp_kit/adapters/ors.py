@@ -23,6 +23,7 @@ from taskapp_kit.adapters.class_parts import ClassParts
 from taskapp_kit.adapters.ors_connection import OrsConnection, OrsFailed
 from taskapp_kit.adapters.schema_tools import tool_method
 from taskapp_kit.adapters.server_address import header_values, server_address, shown_url
+from taskapp_kit.adapters.server_answer import flag_of
 from taskapp_kit.contract.content import Image, Json, Text
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.errors import DeclarationError, InvalidAction
@@ -128,7 +129,7 @@ class OrsEnvironment:
         output = answer.get("output")
         if not isinstance(output, dict):
             raise self._failed(f"answered {tool!r} without an output")
-        reward, finished = output.get("reward"), output.get("finished") is True
+        reward, finished = output.get("reward"), flag_of(output, "finished", self._failed)
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
             raise self._failed("sent a reward that is no number")
         given = output.get("metadata")
@@ -138,7 +139,7 @@ class OrsEnvironment:
             raise self._failed("ended the episode with an undefined reward")
         self.calls += 1
         self.rewards += reward is not None
-        truncated = finished and metadata.get("truncated") is True
+        truncated = finished and flag_of(metadata, "truncated", self._failed)
         info = {name: value for name, value in metadata.items() if name not in NOT_REPEATABLE}
         return Step(
             self._observation(output.get("blocks")),

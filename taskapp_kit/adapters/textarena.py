@@ -191,7 +191,7 @@ class TextArenaEnvironment:
         info = {name: mine[name] for name in ("reason", "invalid_move", "turn_count") if name in mine}
         if self.players > 1 and rewards is not None:
             info["rewards"] = {str(player): float(value) for player, value in rewards.items()}
-        return (None if reward is None else float(reward)), info
+        return reward, info
 
 
 def _move(sample: Callable[[random.Random], str] | None) -> Any:

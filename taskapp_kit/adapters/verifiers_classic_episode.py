@@ -224,7 +224,10 @@ async def _called(rubric: Any, function: Any, state: Any) -> float:
     parameters = inspect.signature(function).parameters.values()
     if not any(item.kind is item.VAR_KEYWORD for item in parameters):
         known = {item.name: known[item.name] for item in parameters if item.name in known}
-    return float(await maybe_await(function, **known))
+    value = await maybe_await(function, **known)
+    if isinstance(value, str | bytes):
+        raise TypeError(f"it returned {value!r:.80}, expected a number")
+    return float(value)
 
 
 def _leaves(rubric: Any) -> Iterator[Any]:

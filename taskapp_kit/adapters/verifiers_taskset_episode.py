@@ -120,7 +120,7 @@ class TasksetEnvironment(VerifiersEnvironment):
         scores = {name: reward.score for name, reward in trace.rewards.items()}
         numbers = {**scores, **trace.metrics}
         return Step(
-            reward=float(trace.reward) if self.rewarded else None,
+            reward=trace.reward if self.rewarded else None,
             terminated=True,
             metrics={
                 name: float(value) for name, value in numbers.items() if value is not None and math.isfinite(value)

@@ -178,6 +178,20 @@ def test_an_environment_that_truncates_by_itself_is_not_called_a_time_limit() ->
     )
 
 
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+@pytest.mark.parametrize("flag", ["False", 0, 1.0, None])
+def test_a_flag_that_is_no_boolean_is_a_failure(name: str, flag: Any) -> None:
+    class Loose(Drawn):
+        def step(self, action: Any) -> Any:
+            observation, reward, terminated, truncated, info = super().step(action)
+            flags = {"terminated": numpy.bool_(terminated), "truncated": truncated} | {name: flag}
+            return observation, reward, flags["terminated"], flags["truncated"], info
+
+    with pytest.raises(RolloutFailed) as failed:
+        play(from_gymnasium(Loose))
+    assert failed.value.failure.code == "flag_not_bool" and name in failed.value.failure.message
+
+
 def test_rules_terminate() -> None:
     rollout = play(from_gymnasium("CartPole-v1"), policy="constant", action=0)
     assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("terminated", "environment")

@@ -196,6 +196,9 @@ GO = [{"type": "env", "tool": "go", "args": {}}]
         ({"call": [(0, {}, "")]}, "/call"),
         ({"call": stream(("end", '{"ok": false, "error": "x", "reason": "episode_finished"}'))}, "episode_finished"),
         ({"call": paid("much")}, "reward that is no number"),
+        ({"call": paid(1, finished="false")}, "a finished that is a str"),  # type: ignore[arg-type]
+        ({"call": paid(1, finished=1)}, "a finished that is a int"),
+        ({"call": paid(1, truncated="yes")}, "a truncated that is a str"),
         ({"call": paid(None)}, "gave no reward in 1 calls"),
         ({"call": paid(None, episode={"reward": None})}, "undefined reward"),
         ({"prompt": [(200, {}, "{}")]}, "no list of blocks"),
