@@ -25,7 +25,15 @@ from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
-from taskapp_kit.errors import Failure, FieldProblem, IdempotencyKeyReused, RequestError, RolloutFailed, SessionError
+from taskapp_kit.errors import (
+    Failure,
+    FieldProblem,
+    IdempotencyKeyReused,
+    RequestError,
+    RolloutFailed,
+    SessionError,
+    StoreError,
+)
 from taskapp_kit.rollout.failures import cancelled
 from taskapp_kit.rollout.in_flight import Answers, Caller, InFlightRollout, Listener
 from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE, actions_message
@@ -387,6 +395,9 @@ class EnvironmentSession:
                 self._episode.raise_failure()
         except RolloutFailed as error:
             return error.failure
+        except StoreError:
+            return Failure("scoring", "store_failed", "the episode was played and scored, and could not be stored",
+                           "The log has the cause. It may be stored later.")  # fmt: skip
         return None
 
     @property
@@ -529,12 +540,11 @@ class EnvironmentSession:
         if self._episode is not None:
             self._episode.fail(_left("reset the session"))
             await self._episode.stored()
-        self._episode = self._last = None
         episode = DrivenEpisode()
         try:
             rollout = await self._admit(request, self.caller, episode.answers)
             pause = await episode.begin(rollout, self._run)
-            self._episode = episode
+            self._episode, self._last = episode, None
             if self.closed:
                 episode.fail(_left("closed the session"))
             asked = await self._paused(episode, pause, seconds, "reset")

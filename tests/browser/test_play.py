@@ -20,10 +20,12 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import StoreError
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
+from taskapp_kit.store.sqlite import SqliteStore
 from tests.browser.test_viewer import CHROMIUM, KEY, LOOKS, Person, playwright
 from tests.serve.viewer import play_app
 from tests.serve.viewer.hostile_texts import TEXTS
@@ -49,10 +51,10 @@ class HandClock(SystemClock):
 
 
 @contextmanager
-def serving(app: Any, folder: Path, clock: SystemClock | None = None) -> Iterator[str]:
+def serving(app: Any, folder: Path, clock: SystemClock | None = None, store: Any = open_store) -> Iterator[str]:
     """The address of a server with a store in the folder; the games that are open at its end are closed."""
     service = Service(
-        app, ServiceSettings(exposure="local"), store=open_store(f"sqlite:///{folder}/rollouts.db"), clock=clock
+        app, ServiceSettings(exposure="local"), store=store(f"sqlite:///{folder}/rollouts.db"), clock=clock
     )
     settings = Settings(environment_api_key=KEY, protocols=("openenv",))
     with BackgroundServer(create(service, settings, exposure="local")) as server:
@@ -104,6 +106,29 @@ def player(chromium: Any, look: tuple[str, str], url: str, **more: Any) -> Itera
     found.page.wait_for_url(f"{url}/ui/")
     yield found
     found.context.close()
+
+
+class Full(SqliteStore):
+    """Its disk is full."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(Path(address.removeprefix("sqlite:///")))
+
+    async def save(self, rollout: object) -> None:
+        raise StoreError("the disk is full.")
+
+
+@BOTH_EXTREMES
+def test_an_episode_that_cannot_be_stored_can_be_left(chromium: Any, tmp_path: Path, look: tuple[str, str]) -> None:
+    with serving(find_app(str(ADDER)), tmp_path, store=Full) as url, player(chromium, look, url) as person:
+        person.begin(url, "adder", 3)
+        person.page.click("button[value=finish]")
+        person.shows("store_failed")
+        person.looks_right("play-not-stored")
+        person.page.click("button[value=again]")
+        person.shows("No episode can begin now")
+        person.looks_right("play-store-failing")
+        person.leave()
 
 
 def test_adder_is_played_to_its_end_and_becomes_a_demonstration(chromium: Any, tmp_path: Path) -> None:

@@ -14,7 +14,15 @@ from typing import Any
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.declare.signature import BadArguments
-from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, SessionError, Unavailable
+from taskapp_kit.errors import (
+    IdempotencyKeyReused,
+    RequestError,
+    RolloutFailed,
+    Saturated,
+    SessionError,
+    StoreError,
+    Unavailable,
+)
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.rollout.details import Picture, RolloutDetails
 from taskapp_kit.rollout.in_flight import Caller
@@ -34,6 +42,7 @@ LATEST_TURNS = 10
 MOVED = "moved"
 NOTES = {
     MOVED: "The episode had moved on since that page was made, so nothing was done. This is how it stands now.",
+    "full": "No episode can begin now: the server is full, or its store fails. Try again later.",
     "busy": "An action was still being done, so nothing more was done.",
 }
 """What a page says after a redirect, by the name in its query."""
@@ -65,12 +74,14 @@ async def begin(
 ) -> None:
     """Open a session under these digits, and begin an episode. Raises as `EnvironmentSession.reset`.
 
-    A request that cannot be used leaves no session.
+    Only an episode that failed leaves a session, whose page says so.
     """
     session = await sessions.open(environment, caller=caller, door=VIEWER, run_id=RUN + sitting, policy=PERSON)
     try:
         await session.reset(seed, split=split, config=config)
-    except RequestError:
+    except RolloutFailed:
+        raise
+    except BaseException:
         await session.close()
         raise
 
@@ -118,7 +129,9 @@ async def act(request: PageRequest) -> Page | EncodedResponse:
         return redirect(f"{here}?note={MOVED}#now")
     except SessionError as error:
         return redirect(f"{here}?note={'busy' if error.code == 'session_busy' else MOVED}#now")
-    except RolloutFailed:
+    except Saturated:
+        return redirect(f"{here}?note=full#now")
+    except (RolloutFailed, StoreError):
         pass  # the page says how the episode failed
     return redirect(f"{here}#now")
 
