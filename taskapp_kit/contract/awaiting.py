@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 _DATA = frozenset({type(None), bool, int, float, str, dict, list, tuple})
@@ -21,29 +21,15 @@ def finished(returned: Any, runner: asyncio.Runner | None = None) -> Any:
     """
     if type(returned) in _DATA:
         return returned
-    generator = inspect.isasyncgen(returned)
-    if not generator and not inspect.isawaitable(returned):
+    if not inspect.isasyncgen(returned) and not inspect.isawaitable(returned):
         return returned
 
     async def awaited() -> Any:
-        return [item async for item in returned] if generator else await returned
+        return [item async for item in returned] if inspect.isasyncgen(returned) else await returned
 
     if runner is not None:
         return runner.run(awaited())
     if asyncio._get_running_loop() is None:
         return asyncio.run(awaited())
-    outcome: list[Any] = []  # a loop cannot run inside another one of its thread
-
-    def run() -> None:
-        try:
-            outcome.extend((asyncio.run(awaited()), None))
-        except BaseException as error:
-            outcome.extend((None, error))
-
-    thread = threading.Thread(target=run, name="taskapp-author-call")
-    thread.start()
-    thread.join()
-    result, error = outcome
-    if error is not None:
-        raise error
-    return result
+    with ThreadPoolExecutor(1, "taskapp-author-call") as thread:  # a loop cannot run inside another one of its thread
+        return thread.submit(asyncio.run, awaited()).result()

@@ -99,7 +99,7 @@ def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], 
     """The environment class of an `app.tasks`: shows a row's prompt, takes the answer, ends."""
 
     class Questions:
-        def reset(self, task: Any) -> str:
+        def reset(self, task: Any) -> Any:
             return _shown(source, prompt, task)
 
         @action(text=True)
@@ -111,13 +111,11 @@ def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], 
     return Questions
 
 
-def _shown(source: TaskSource, prompt: str | Callable[[Any], str], row: Any) -> str:
+def _shown(source: TaskSource, prompt: str | Callable[[Any], Any], row: Any) -> Any:
     """A row's prompt, built from its public fields."""
-    return (
-        prompt.format(**source.public(row))
-        if isinstance(prompt, str)
-        else finished(prompt(source.without_private(row)))
-    )
+    if isinstance(prompt, str):
+        return prompt.format(**source.public(row))
+    return finished(prompt(source.without_private(row)))
 
 
 def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems: Problems) -> bool:

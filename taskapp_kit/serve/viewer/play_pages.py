@@ -14,15 +14,7 @@ from typing import Any
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.declare.signature import BadArguments
-from taskapp_kit.errors import (
-    IdempotencyKeyReused,
-    RequestError,
-    RolloutFailed,
-    Saturated,
-    SessionError,
-    StoreError,
-    Unavailable,
-)
+from taskapp_kit.errors import IdempotencyKeyReused, RolloutFailed, Saturated, SessionError, StoreError, Unavailable
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.rollout.details import Picture, RolloutDetails
 from taskapp_kit.rollout.in_flight import Caller
