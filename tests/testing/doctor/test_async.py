@@ -119,7 +119,7 @@ def test_the_report_on_async_functions_is_that_on_their_def_versions(tmp_path: P
         file.write_text(FORMS + source)
         found = findings(file)
         reports.append([
-            (item.environment, item.name, item.status, "" if item.name == "cost" else item.found, item.do, item.place)
+            (item.environment, item.name, item.status, "" if item.name in ("cost", "memory") else item.found, item.do, item.place)
             for item in found if item.part != "task app"
         ])  # fmt: skip
     assert [a for a, b in zip(*reports, strict=True) if _words(a) != _words(b)] == []
@@ -127,8 +127,8 @@ def test_the_report_on_async_functions_is_that_on_their_def_versions(tmp_path: P
 
 
 def _words(item: tuple[object, ...]) -> list[str]:
-    """A line without its numbers of milliseconds and megabytes."""
-    return [re.sub(r"[\d.]+ (ms|s|MB|KB|kB)\b", "", str(part)).replace("/0/", "/1/") for part in item]
+    """A line without its numbers: how many rollouts are played depends on the time that they take."""
+    return [re.sub(r"\d+(\.\d+)?", "", str(part)) for part in item]
 
 
 @pytest.mark.parametrize("form", ["partial(go, more=1)", "Go()", "lambda env, model, task: go(env)"])
