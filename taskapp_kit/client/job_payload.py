@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from taskapp_kit.client.backend import api_base
-from taskapp_kit.client.config.consistency import models_named
+from taskapp_kit.client.config.consistency import models_named, with_whole_topology
 from taskapp_kit.client.config.rl_config import RlConfig
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import ConfigError, JobConfigError
@@ -66,12 +66,12 @@ def build_rl_payload(
 def settled(config: RlConfig) -> Json:
     """Return a copy of the config's document in the form that trainers read; only `[smoke]` is left out.
 
-    `[topology]` is copied to `compute.topology`, the model to `model` (from any section that names it);
+    `[topology]` and `compute.topology` get the keys of both, the model to `model` (from any section that names it);
     `reference.placement` and the topology's `reference_placement` default to "none". In the smoke-test form,
     `trainer.batch_size` and `group_size` become training's, and `env.max_steps_per_episode` becomes `rollout.max_turns`,
     unless those are given. The result is a valid config of the same form, and the function is idempotent.
     """
-    document: Json = deepcopy(config.document)
+    document: Json = deepcopy(with_whole_topology(config.document))
     document.pop("smoke", None)
     if config.is_short:
         _fill(document, "training", document.get("trainer", {}), ("batch_size", "group_size"))

@@ -128,6 +128,8 @@ def test_the_topology_of_its_own_section_stands_in_compute_too(contract: RlConfi
     payload = build(rl_config_of(document))
     assert payload["compute"]["topology"]["reference_placement"] == "dedicated"
     assert payload["data"]["config"]["reference"] == {"placement": "dedicated"}
+    document["compute"]["topology"] = {"reference_placement": "dedicated"}  # as SDK 0.3.9 writes it next to the section
+    assert build(rl_config_of(document)) == payload
 
 
 def test_trainer_id_and_allow_experimental_have_their_places(contract: RlConfig) -> None:

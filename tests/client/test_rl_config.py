@@ -151,24 +151,20 @@ def test_policy_stands_in_for_model(tmp_path: Path) -> None:
     assert load(tmp_path, both).warnings == ()
     (problem,) = problems(tmp_path, both.replace('model_name = "Qwen/Qwen3-4B"', 'model_name = "other"'))
     assert re.fullmatch(
-        r"line \d+: \[policy\] model_name: found \"other\"; expected the model that \[model\] base names\. .*", problem
+        r"line \d+: \[policy\] model_name: found \"other\"; expected the model that \[model\] base names in line 10\. .*",
+        problem,
     )
     neither = CONTRACT.replace(model, "[policy]\ntemperature = 0.5\n")
     (problem,) = problems(tmp_path, neither)
     assert "names no model; expected exactly one of source" in problem
 
 
-def test_topology_stands_at_either_place(tmp_path: Path) -> None:
+def test_topology_stands_at_either_place_or_in_part_at_both(tmp_path: Path) -> None:
     assert load(tmp_path, CONTRACT.replace("[compute.topology]", "[topology]")).warnings == ()
-    (problem,) = problems(
-        tmp_path,
-        CONTRACT
-        + "\n[topology]\ngpus_for_vllm = 1\n"
-        + "".join(
-            f"{key}\n" for key in ('type = "x"', "gpus_for_training = 1", "gpus_for_ref = 0", "tensor_parallel = 1")
-        ),
-    )
-    assert "[topology]: found other values than in [compute.topology]" in problem
+    assert load(tmp_path, CONTRACT + "\n[topology]\ngpus_for_vllm = 1\n").warnings == ()
+    (problem,) = problems(tmp_path, CONTRACT + "\n[topology]\ngpus_for_vllm = 2\n")
+    lines = [CONTRACT.split("\n").index("gpus_for_vllm = 1") + 1, CONTRACT.count("\n") + 3]
+    assert [int(line) for line in re.findall(r"line (\d+)", problem)] == lines[::-1]
 
 
 # what is wrong

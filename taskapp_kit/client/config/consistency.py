@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskapp_kit.client.config.review import Document, Review, needs_gpus
-from taskapp_kit.client.config.values import Place, place_shown
+from taskapp_kit.client.config.values import Place, place_shown, shown
 
 FINETUNED = ("ft:", "rl:")
 MODEL_KEYS = (
@@ -30,8 +30,20 @@ def check_consistency(review: Review, *, short: bool) -> None:
     for first, second in SAME_MEANING:
         one, other = review.at(*first), review.at(*second)
         if one is not None and other is not None and one != other:
-            same = f"{place_shown(second)} = {other}, which means the same"
+            same = f"{place_shown(second)} = {other}{review.in_line(second)}, which means the same"
             review.mismatch(first, one, same, "Take one of the two out.")
+
+
+def with_whole_topology(document: Document) -> Document:
+    """Return the document with the keys of [topology] and [compute.topology] in both, if it has both.
+
+    Clients write `compute.topology.reference_placement` next to a [topology] that has the rest.
+    """
+    compute, outer = document.get("compute"), document.get("topology")
+    inner = compute.get("topology") if isinstance(compute, dict) else None
+    if not (isinstance(compute, dict) and isinstance(inner, dict) and isinstance(outer, dict)):
+        return document
+    return {**document, "topology": {**inner, **outer}, "compute": {**compute, "topology": {**outer, **inner}}}
 
 
 def models_named(document: Document) -> list[tuple[Place, str, str]]:
@@ -65,7 +77,8 @@ def _check_model(review: Review, *, short: bool) -> None:
     first = named[0]
     for place, _, model in named[1:]:
         if model != first[2]:
-            review.mismatch(place, model, f"the model that {place_shown(first[0])} names", "Name the model once.")
+            same = f"the model that {place_shown(first[0])} names{review.in_line(first[0])}"
+            review.mismatch(place, model, same, "Name the model once.")
 
 
 def _add_no_model(review: Review, *, short: bool) -> None:
@@ -97,12 +110,12 @@ def _check_topology(review: Review) -> None:
                 "gpus_for_ref, tensor_parallel. Add it.",
             )
         return
-    if inner is not None and outer is not None and inner != outer:
-        review.problem(
-            ("topology",),
-            "[topology]: found other values than in [compute.topology]; expected the same. Take one of the two sections out.",
-        )
-        return
+    if isinstance(inner, dict) and isinstance(outer, dict):
+        for key in outer:
+            if inner[key] != outer[key]:
+                twin = ("compute", "topology", key)
+                same = f"{place_shown(twin)} = {shown(key, inner[key])}{review.in_line(twin)}, which means the same"
+                review.mismatch(("topology", key), outer[key], same, "Take one of the two out.")
     _check_gpus(review, ("compute", "topology") if inner is not None else ("topology",))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,8 @@ class Review:
     schema: type[ConfigSection] = RlDocument
     unknown: str = "goes with the job as it stands"
     """What happens to a key or section that the schema does not have."""
+    lines: Mapping[Place, int] = field(default_factory=dict)
+    """The line of each place in the file."""
     problems: dict[Place, str] = field(default_factory=dict)
     warnings: dict[Place, str] = field(default_factory=dict)
     refused: set[Place] = field(default_factory=set)
@@ -65,6 +67,10 @@ class Review:
         """Add the problem `[section] key: found X; expected Y. Do Z.`"""
         found = shown(last_name(place), value)
         self.problem(place, f"{place_shown(place)}: found {found}; expected {expectation}. {action}")
+
+    def in_line(self, place: Place) -> str:
+        """Return ` in line N` for another place that a sentence names; "" where it has no line."""
+        return f" in line {self.lines[place]}" if place in self.lines else ""
 
     def at(self, *place: str) -> Any:
         """The value at a place; None where there is none, or where it does not fit the schema."""

@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.client.config.consistency import MODEL_KEYS, check_consistency, kind_of_model, models_named
+from taskapp_kit.client.config.consistency import (
+    MODEL_KEYS,
+    check_consistency,
+    kind_of_model,
+    models_named,
+    with_whole_topology,
+)
 from taskapp_kit.client.config.review import (
     MAX_LEVELS,
     Document,
@@ -110,7 +116,7 @@ def rl_config_of(document: Mapping[str, Any], *, name: str = "The config") -> Rl
 
 
 def _checked(document: Document, path: Path, lines: Mapping[Place, int], changed: frozenset[Place]) -> RlConfig:
-    review = _reviewed(document)
+    review = _reviewed(document, lines)
     problems = sentences(review.problems, lines, changed)
     if problems:
         count = "1 problem" if len(review.problems) == 1 else f"{len(review.problems)} problems"
@@ -121,9 +127,9 @@ def _checked(document: Document, path: Path, lines: Mapping[Place, int], changed
     return RlConfig(document, path, sentences(review.warnings, lines, changed), lines)
 
 
-def _reviewed(document: Document) -> Review:
+def _reviewed(document: Document, lines: Mapping[Place, int]) -> Review:
     """All problems and warnings of a document."""
-    review = Review(document)
+    review = Review(with_whole_topology(document), lines=lines)
     short = is_smoke_test(document)
     unneeded = {("model",)} if any(place[0] == "policy" for place, _, _ in models_named(document)) else set()
     if "compute" not in document and not needs_gpus(document):
