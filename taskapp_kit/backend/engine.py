@@ -40,6 +40,11 @@ class JobDocument:
     trainer_id: str = ""
     trainer: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def tags(self) -> Mapping[str, Any]:
+        """The `[tags]` of its config, by which its owner finds the job again."""
+        return self.config.get("tags") or {}
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -67,6 +72,7 @@ class RolloutOutcome:
     """The result of a rollout: scored, unscored (reward None), or failed (with a boundary or a code).
 
     iteration: from 1. place: index of its group (train) or instance (eval), from 0. seconds: duration until its response.
+    scores: its defined scores by the names of their points (see `rewards.scores_of`).
     """
 
     phase: Phase
@@ -81,6 +87,7 @@ class RolloutOutcome:
     code: str = ""
     message: str = ""
     seconds: float = 0.0
+    scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -94,6 +101,7 @@ def repeated(rollout: RolloutOutcome, phase: str, iteration: int, place: int, sa
         rollout,
         status="failed",
         reward=None,
+        scores={},
         code=REPEATED,
         message=f"The task app answered two rollouts of this job with one rollout_id ({phase} {iteration}, place {place}, "
         f"sample {sample} came first); expected one of its own for each.",

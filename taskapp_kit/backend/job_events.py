@@ -96,6 +96,7 @@ def points(unit: Unit, found: Summary, seconds: float) -> list[CurvePoint]:
     }
     if unit.phase == "train":
         values["groups_without_spread"] = found.flat_groups
+    values = {**found.scores, **values}
     return [
         CurvePoint(prefix + name, float(value), unit.number, unit.phase, unit.epoch)
         for name, value in values.items()

@@ -23,6 +23,7 @@ from taskapp_kit.client.config.values import is_key_like, name_shown
 from taskapp_kit.errors import FieldProblem, JobConfigError, RequestError
 
 MAX_WORD = 512
+MAX_TAGS = 64
 
 
 def fingerprint(body: Mapping[str, Any]) -> str:
@@ -75,6 +76,10 @@ def read_submission(
         )
     config = table((*at, "config"), data.get("config"))
     trainer = table((*at, "trainer"), data.get("trainer"))
+    tags = table((*at, "config", "tags"), config.get("tags"))
+    if len(tags) > MAX_TAGS or not all(map(_is_tag, tags.items())):
+        shape = f"should have at most {MAX_TAGS} members: text of at most {MAX_WORD} letters, numbers, true or false"
+        problems.append(FieldProblem(("body", *at, "config", "tags"), shape, "tags_type"))
     if problems:
         named = ", ".join(".".join(map(str, problem.loc[1:])) + " " + problem.message for problem in problems)
         raise RequestError(f"The job cannot be taken: {named}.", fields=tuple(problems))
@@ -90,6 +95,11 @@ def read_submission(
     job = JobDocument(job_id, url, config, model, trainer_id, trainer)
     _check(job, engine)
     return job
+
+
+def _is_tag(item: tuple[str, Any]) -> bool:
+    name, value = item
+    return isinstance(value, str | int | float) and max(len(name), len(str(value))) <= MAX_WORD
 
 
 def _check(job: JobDocument, engine: Engine) -> None:

@@ -35,6 +35,7 @@ def job_view(job: JobRow, *, updates_weights: bool = False) -> dict[str, Any]:
         "job_type": "rl",
         "model": job.model or None,
         "trainer_id": job.trainer_id or None,
+        "tags": dict(job.tags),
         "engine": job.engine,
         "updates_weights": updates_weights,
         "created_at": moment(job.created_at),

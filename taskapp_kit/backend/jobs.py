@@ -132,6 +132,7 @@ class Jobs:
             cancelling=False,
             final_reward=None,
             error=None,
+            tags=document.tags,
         )
         facts = {"engine": self.engine.name, "updates_weights": self.engine.updates_weights}
         note = "" if self.engine.updates_weights else " It updates no weights."

@@ -20,6 +20,8 @@ SAME = 1e-9
 LARGEST = 1e100
 """Limit of a reward's absolute value: beyond it, means and deviations could overflow."""
 MAX_CAUSES = 20
+MAX_CRITERIA = 50
+"""Criteria of a rollout whose scores become points."""
 OTHERS = "others"
 
 
@@ -90,12 +92,30 @@ def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | N
     return total if math.isfinite(total) else None
 
 
+def scores_of(answer: Mapping[str, Any]) -> dict[str, float]:
+    """Return the defined scores of a rollout: `outcome_score`, `events_score`, and `score_NAME` of each criterion.
+
+    The criteria are those of its `scorecard`: rubrics and judges.
+    """
+    metrics, card = answer["metrics"], answer.get("scorecard")
+    given = {name: metrics.get(name) for name in ("outcome_score", "events_score")}
+    criteria = card.get("criteria") if isinstance(card, Mapping) else None
+    for each in criteria[:MAX_CRITERIA] if isinstance(criteria, list) else ():
+        if isinstance(each, Mapping) and isinstance(each.get("name"), str):
+            given[f"score_{each['name']}"] = each.get("score")
+    return {name: float(value) for name, value in given.items() if _is_number(value)}
+
+
 def _number(value: Any, name: str) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
+    if not _is_number(value):
         raise UnreadableRollout(f"`{name}` of the answer is no number from -1e100 to 1e100")
     return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
 
 
 def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> None:
@@ -114,6 +134,7 @@ class Summary:
     that have a reward. undefined: rollouts without a reward that did not fail. failures: number by boundary, or by code
     where there is no boundary (see `causes`).
     flat_groups: share of the groups with at least two rewards whose rewards are all equal, None without such a group.
+    scores: the mean of each score, over the rollouts for which it is defined.
     """
 
     rollouts: int
@@ -126,6 +147,7 @@ class Summary:
     stderr: float | None
     spread: float | None
     flat_groups: float | None
+    scores: Mapping[str, float]
 
     def words(self) -> str:
         """`reward 0.5 ± 0.1 over 8 rollouts of 4 seeds; 2 failed (policy 2)`."""
@@ -191,6 +213,10 @@ def summarise(rollouts: Sequence[RolloutOutcome]) -> Summary:
     grown = [group for group in groups.values() if len(group) > 1]
     flat = [group for group in grown if max(group) - min(group) < SAME]
     failed = [one for one in rollouts if one.failed]
+    scores: dict[str, list[float]] = {}
+    for one in rollouts:
+        for name, value in one.scores.items():
+            scores.setdefault(name, []).append(value)
     return Summary(
         rollouts=len(rollouts),
         scored=count,
@@ -202,4 +228,5 @@ def summarise(rollouts: Sequence[RolloutOutcome]) -> Summary:
         stderr=clustered_standard_error(rewards, seeds),
         spread=spread,
         flat_groups=len(flat) / len(grown) if grown else None,
+        scores={name: math.fsum(values) / len(values) for name, values in scores.items()},
     )

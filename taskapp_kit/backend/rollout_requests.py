@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.backend.engine import Phase, RolloutOutcome
-from taskapp_kit.backend.rewards import UnreadableRollout, check_echo, reward_of
+from taskapp_kit.backend.rewards import UnreadableRollout, check_echo, reward_of, scores_of
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit
 from taskapp_kit.backend.seeds import SeedRange, cycled, draw, ranges_of
 from taskapp_kit.contract.words import cut
@@ -104,6 +104,7 @@ class RolloutRequester:
                 status=status if status in STATUSES else "completed",
                 reward=reward,
                 rollout_id=rollout_id,
+                scores={self.task_app.cleaned(name)[:MAX_ID]: value for name, value in scores_of(answer).items()},
             )
         return replace(played, seconds=time.monotonic() - began)
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from taskapp_kit.backend.auth import ORG
 from taskapp_kit.backend.inference import InferenceRoutes
 from taskapp_kit.backend.job_event_stream import frames
-from taskapp_kit.backend.job_requests import fingerprint, read_submission
+from taskapp_kit.backend.job_requests import MAX_TAGS, fingerprint, read_submission
 from taskapp_kit.backend.job_views import PHASES, events_view, job_view, moment, point_view, timeline_view
 from taskapp_kit.backend.jobs import Jobs, new_job_id
 from taskapp_kit.backend.schema import ENDED, QUEUED, RUNNING, JobRow
@@ -186,7 +186,12 @@ class BackendContext:
         if status is not None and status not in (QUEUED, RUNNING, *ENDED):
             raise _wrong("status", f"should be one of {', '.join((QUEUED, RUNNING, *ENDED))}", where="query")
         jobs = await self.jobs.records.jobs(
-            _org(request), limit=limit + 1, status=status, model=query.get("model"), after=after
+            _org(request),
+            limit=limit + 1,
+            status=status,
+            model=query.get("model"),
+            tags=_tags(request),
+            after=after,
         )
         return json_answer(
             {"jobs": [{**self._shown(job), "results": {}} for job in jobs[:limit]], "has_more": len(jobs) > limit}
@@ -259,6 +264,14 @@ async def _body(request: Request) -> dict[str, Any]:
 def _org(request: Request) -> str:
     org: str = request.scope[ORG]
     return org
+
+
+def _tags(request: Request) -> list[tuple[str, str | None]]:
+    """Return the tags of the query, `NAME` or `NAME=VALUE`, each with its value or None. Raises RequestError."""
+    given = request.query_params.getlist("tag")
+    if len(given) > MAX_TAGS:
+        raise _wrong("tag", f"should be there at most {MAX_TAGS} times", where="query")
+    return [(name, value if equals else None) for name, equals, value in (tag.partition("=") for tag in given)]
 
 
 def _whole(request: Request, name: str, default: int, low: int, high: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import (
@@ -60,6 +60,7 @@ JOBS = Table(
     Column("cancelling", Boolean, nullable=False),
     Column("final_reward", Double),
     Column("error", Text),
+    Column("tags", Text, nullable=False, server_default="{}"),
     Index("backend_jobs_by_org", "org", "created_at"),
     Index("backend_jobs_by_key", "org", "idempotency_key", unique=True),
     Index("backend_jobs_by_status", "status"),
@@ -111,6 +112,7 @@ ROLLOUTS = Table(
     Column("created_at", Double, nullable=False),
     Column("after_seq", Integer, nullable=False),
     Column("superseded_by", Integer, primary_key=True, autoincrement=False),
+    Column("scores", Text, nullable=False, server_default="{}"),
     Index("backend_rollouts_by_id", "job_id", "rollout_id"),
 )
 
@@ -156,17 +158,32 @@ def superseded_rows(connection: Connection) -> None:
         for index in table.indexes:
             connection.exec_driver_sql(f"DROP INDEX IF EXISTS {index.name}")
         table.create(connection)
-        names = ", ".join(column.name for column in table.columns if column.name not in ("after_seq", "superseded_by"))
+        added = ("after_seq", "superseded_by", "scores")
+        names = ", ".join(column.name for column in table.columns if column.name not in added)
         connection.exec_driver_sql(
             f"INSERT INTO {table.name} ({names}, after_seq, superseded_by) SELECT {names}, 0, 0 FROM {old}"  # noqa: S608
         )
         connection.exec_driver_sql(f"DROP TABLE {old}")
 
 
+def tags_and_scores(connection: Connection) -> None:
+    """Add the tags of jobs, taken from their configs, and the scores of rollouts."""
+    for table, name in ((JOBS, "tags"), (ROLLOUTS, "scores")):
+        if name in {column["name"] for column in inspect(connection).get_columns(table.name)}:
+            continue
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {name} TEXT NOT NULL DEFAULT '{{}}'")
+        if table is JOBS:
+            connection.exec_driver_sql(
+                f"UPDATE {JOBS.name} SET tags = json_extract(document, '$.config.tags') "  # noqa: S608
+                "WHERE json_type(document, '$.config.tags') = 'object'"
+            )
+
+
 MIGRATIONS: Sequence[Migration] = (
     ("0001_first_tables", first_tables),
     ("0002_rollouts_by_id", rollouts_by_id),
     ("0003_superseded_rows", superseded_rows),
+    ("0004_tags_and_scores", tags_and_scores),
 )
 """All migrations to the current schema, oldest first."""
 
@@ -200,6 +217,7 @@ class JobRow:
     cancelling: bool
     final_reward: float | None
     error: str | None
+    tags: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -244,7 +262,7 @@ class IterationRow:
 def read_job(row: Row[Any]) -> JobRow:
     """Read a row with the columns of `JobRow`; `results` may be left out."""
     values = {"results": "{}", **row._mapping}
-    for name in ("metrics", "results"):
+    for name in ("metrics", "results", "tags"):
         values[name] = json.loads(values[name])
     return JobRow(**values)
 

@@ -6,6 +6,7 @@ Writes are durable when a call returns. Error messages never contain the data th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import time
@@ -71,7 +72,7 @@ class JobStore:
         """
         values: dict[str, Any] = {name: getattr(job, name) for name in JobRow.__slots__}
         values |= {"document": written(document), "state": "{}"}
-        values |= {"metrics": written(job.metrics), "results": written(job.results)}
+        values |= {name: written(getattr(job, name)) for name in ("metrics", "results", "tags")}
         rows = [_row(event) for event in events]
 
         def work(connection: Connection) -> JobRow | None:
@@ -124,9 +125,19 @@ class JobStore:
         await self._do(work)
 
     async def jobs(
-        self, org: str, *, limit: int, status: str | None = None, model: str | None = None, after: str | None = None
+        self,
+        org: str,
+        *,
+        limit: int,
+        status: str | None = None,
+        model: str | None = None,
+        tags: Sequence[tuple[str, str | None]] = (),
+        after: str | None = None,
     ) -> list[JobRow]:
-        """Return the jobs of this org, newest first, without results. after: only older ones than the job of this id."""
+        """Return the jobs of this org, newest first, without results.
+
+        tags: name and value as text that they have; a value of None is any. after: only older ones than the job of this id.
+        """
 
         def work(connection: Connection) -> list[JobRow]:
             asked = _jobs(results=False).where(JOBS.c.org == org)
@@ -134,6 +145,8 @@ class JobStore:
                 asked = asked.where(JOBS.c.status == status)
             if model is not None:
                 asked = asked.where(JOBS.c.model == model)
+            for name, value in tags:
+                asked = asked.where(_has_tag(name, value))
             if after is not None:
                 mark = select(JOBS.c.created_at).where(JOBS.c.job_id == after, JOBS.c.org == org).scalar_subquery()
                 asked = asked.where(
@@ -352,7 +365,7 @@ class JobStore:
                 first = next((tuple(row) for row in connection.execute(same) if tuple(row) != place), None)
                 if first is not None:
                     counts = repeated(rollout, *first)
-            values = {name: getattr(counts, name) for name in counts.__slots__}
+            values = {name: getattr(counts, name) for name in counts.__slots__} | {"scores": written(counts.scores)}
             key = [
                 ROLLOUTS.c[name] == value
                 for name, value in values.items()
@@ -384,7 +397,10 @@ class JobStore:
                 .order_by(ROLLOUTS.c.place, ROLLOUTS.c.sample)
             )
             return [
-                RolloutOutcome(**{name: getattr(row, name) for name in RolloutOutcome.__slots__})
+                RolloutOutcome(
+                    **{name: getattr(row, name) for name in RolloutOutcome.__slots__}
+                    | {"scores": json.loads(row.scores)}
+                )
                 for row in connection.execute(asked)
             ]
 
@@ -468,6 +484,20 @@ def _row(event: Event) -> dict[str, Any]:
 def _counts(table: Table) -> ColumnElement[bool]:
     """The condition for rows that are not superseded."""
     return table.c.superseded_by == 0
+
+
+def _has_tag(name: str, value: str | None) -> ColumnElement[bool]:
+    """The condition for jobs that have a tag, with a value where one is given: text, a number, `true` or `false`."""
+    each = func.json_each(JOBS.c.tags).table_valued("key", "value", "type")
+    asked = select(each.c.key).where(each.c.key == name)
+    if value is not None:
+        same = (each.c.type == "text") & (each.c.value == value)
+        if value in ("true", "false"):
+            same |= each.c.type == value
+        with contextlib.suppress(ValueError):
+            same |= each.c.type.in_(("integer", "real")) & (each.c.value == float(value))
+        asked = asked.where(same)
+    return asked.exists()
 
 
 def _position(connection: Connection, job_id: str) -> int:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from taskapp_kit.cli.terminal import clean, console, number, one_line, table
 from taskapp_kit.cli.text_chart import curve
-from taskapp_kit.client.job_status import best_checkpoint, weights_note
+from taskapp_kit.client.job_status import best_checkpoint, tag_texts, weights_note
 from taskapp_kit.errors import JobTimeout
 from taskapp_kit.net.envelope import ended
 from taskapp_kit.net.redact import without_keys
@@ -265,6 +265,7 @@ def report(last: Mapping[str, Any]) -> None:
     rows = table("", "")
     rows.add_row("job", one_line(str(last.get("job_id") or last.get("id") or "-"), 80))
     rows.add_row("status", one_line(str(last.get("status") or last.get("state")), 40))
+    rows.add_row("tags", one_line(" ".join(tag_texts(last)) or "-", 200))
     rows.add_row("final reward", number(last.get("final_reward")))
     if best := best_checkpoint(last):
         rows.add_row("best checkpoint", one_line(best, 200))

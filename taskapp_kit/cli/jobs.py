@@ -11,7 +11,7 @@ from taskapp_kit.client.job_status import CANCELLED, over, read_status, succeede
 from taskapp_kit.errors import JobError
 from taskapp_kit.net.redact import without_keys
 
-LIST_EXAMPLES = ("taskapp jobs list", "taskapp jobs list --status running --json")
+LIST_EXAMPLES = ("taskapp jobs list", "taskapp jobs list --status running --tag example=rl_from_ft --json")
 FOLLOW_EXAMPLES = ("taskapp jobs follow rl_0123456789abcdef", "taskapp jobs follow rl_0123456789abcdef --json")
 START_EXAMPLES = ("taskapp jobs start rl_0123456789abcdef",)
 CANCEL_EXAMPLES = ("taskapp jobs cancel rl_0123456789abcdef",)
@@ -32,14 +32,24 @@ def command() -> None:
 
 @command.command("list", epilog=example(*LIST_EXAMPLES))
 @click.option("--status", type=click.Choice(STATUSES), help="Only jobs with this status.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="T", help="Only jobs with this tag, NAME or NAME=VALUE; repeatable."
+)
 @click.option("--limit", type=click.IntRange(1, MAX_LISTED), default=50, metavar="N", help="At most this many.")
 @_at_a_backend
-def list_(status: str | None, limit: int, env_files: tuple[str, ...], backend_url: str | None, as_json: bool) -> None:
+def list_(
+    status: str | None,
+    tags: tuple[str, ...],
+    limit: int,
+    env_files: tuple[str, ...],
+    backend_url: str | None,
+    as_json: bool,
+) -> None:
     """List jobs, the newest first."""
     from taskapp_kit.cli import jobs_run
 
     settings = job_settings(env_files=env_files, backend_url=backend_url)
-    jobs = without_keys(jobs_run.listed(settings, limit, status), settings.keys)
+    jobs = without_keys(jobs_run.listed(settings, limit, status, tags), settings.keys)
     if as_json:
         print_json({"jobs": jobs})
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -12,7 +12,7 @@ from taskapp_kit.cli import job_progress
 from taskapp_kit.cli.job_options import JobSettings
 from taskapp_kit.cli.terminal import console, number, one_line, table
 from taskapp_kit.client.backend import BackendClient
-from taskapp_kit.client.job_status import read_status, weights_note
+from taskapp_kit.client.job_status import read_status, tag_texts, weights_note
 from taskapp_kit.client.rl_job import RLJob
 
 
@@ -21,12 +21,12 @@ def job_of(job_id: str, settings: JobSettings) -> RLJob:
     return RLJob.from_job_id(job_id, settings.needed_backend(), settings.needed_backend_key())
 
 
-def listed(settings: JobSettings, limit: int, status: str | None) -> list[dict[str, Any]]:
-    """The statuses of up to `limit` jobs, the newest first. Raises ConfigError, BackendError."""
+def listed(settings: JobSettings, limit: int, status: str | None, tags: Sequence[str]) -> list[dict[str, Any]]:
+    """The statuses of up to `limit` jobs with these tags, the newest first. Raises ConfigError, BackendError."""
 
     async def rows() -> list[dict[str, Any]]:
         async with BackendClient(settings.needed_backend(), settings.needed_backend_key()) as backend:
-            return [read_status(row, "-") for row in await backend.list_jobs(limit, status)]
+            return [read_status(row, "-") for row in await backend.list_jobs(limit, status, tags)]
 
     return asyncio.run(rows())
 
@@ -50,12 +50,14 @@ def show(jobs: list[dict[str, Any]]) -> None:
     if not jobs:
         click.echo("There are no such jobs; `taskapp train` submits one.", err=True)
         return
-    rows = table("job", "status", "created", "progress", "final reward", "model", right=("progress", "final reward"))
+    headers = ("job", "status", "created", "progress", "final reward", "model", "tags")
+    rows = table(*headers, right=("progress", "final reward"))
     for job in jobs:
         completed, total = job_progress.progress_of(job)
         cells = (str(job["job_id"]), job["status"], _moment(job), f"{completed:g}/{total:g}" if total else "-")
         model = one_line(str(job.get("model") or "-"), 60)
-        rows.add_row(*(one_line(cell, 80) for cell in cells), number(job.get("final_reward")), model)
+        tags = one_line(" ".join(tag_texts(job)), 120)
+        rows.add_row(*(one_line(cell, 80) for cell in cells), number(job.get("final_reward")), model, tags)
     out = console()
     out.print(rows)
     rewarded = (job for job in jobs if job.get("final_reward") is not None)

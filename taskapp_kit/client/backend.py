@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -83,9 +83,17 @@ class BackendClient:
         """Return the job. seconds: a shorter time limit; the request is sent once then."""
         return _object(await self._family("job", f"jobs/{_part(job_id)}", {}, seconds), self.url, "jobs")
 
-    async def list_jobs(self, limit: int = 50, status: str | None = None) -> list[dict[str, Any]]:
-        """Return the latest jobs, newest first. status: only those with this status."""
-        query = {"limit": limit, **({} if status is None else {"status": status})}
+    async def list_jobs(
+        self, limit: int = 50, status: str | None = None, tags: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Return the latest jobs, newest first.
+
+        Args:
+            limit: The number of jobs, at most.
+            status: Only jobs with this status.
+            tags: Only jobs with all of these tags, each `NAME` or `NAME=VALUE`.
+        """
+        query = {"limit": limit, **({} if status is None else {"status": status}), "tag": list(tags)}
         return _rows(await self._family("jobs", "jobs", query), "jobs", self.url)
 
     async def events(self, job_id: str, since_seq: int = 0, limit: int = 200) -> list[dict[str, Any]]:
@@ -173,7 +181,7 @@ class BackendClient:
         """GET a route that may be under rl/, learning/ or orchestration/; the one that worked last time comes first."""
         known = self._families.get(what)
         order = FAMILIES if known is None else (known, *(name for name in FAMILIES if name != known))
-        suffix = f"?{urlencode(query)}" if query else ""
+        suffix = f"?{urlencode(query, doseq=True)}" if query else ""
         missing: BackendError | None = None
         for family in order:
             try:

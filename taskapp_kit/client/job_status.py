@@ -71,6 +71,13 @@ def best_checkpoint(job: Mapping[str, Any]) -> str:
     return f"{best}, reward {score:.4g}" if isinstance(best, str) and has_score else ""
 
 
+def tag_texts(job: Mapping[str, Any]) -> list[str]:
+    """Return the job's tags as `NAME=VALUE`, which `jobs list --tag` takes."""
+    tags = job.get("tags")
+    named = tags.items() if isinstance(tags, Mapping) else ()
+    return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in named]
+
+
 def seen(job: Mapping[str, Any]) -> str:
     """Return the watched members as text, to compare two polls."""
     return json.dumps([job.get(name) for name in WATCHED], sort_keys=True, default=repr)

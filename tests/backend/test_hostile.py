@@ -176,13 +176,14 @@ def test_looking_at_a_job_does_not_count_its_rollouts_or_read_its_document(tmp_p
     async def use(records: JobStore) -> None:
         await records.add(a_row(), {"config": {"data": {"seeds": list(range(2_000))}}})
         rows = [
-            ("rl_1", "train", 1, n, 0, 0, "terminated", 1.0, "", None, "", "", 0.1, 1.0, 0, 0) for n in range(2_000)
+            ("rl_1", "train", 1, n, 0, 0, "terminated", 1.0, "", None, "", "", 0.1, 1.0, 0, 0, "{}")
+            for n in range(2_000)
         ]
         events = [("rl_1", n, 1.0, "rl.train.step", "info", "m" * 200, "{}", 0) for n in range(1, 2_001)]
 
         def fill(connection: Any) -> None:
             driver = connection.connection.dbapi_connection
-            driver.executemany(f"INSERT INTO backend_rollouts VALUES ({','.join('?' * 16)})", rows)
+            driver.executemany(f"INSERT INTO backend_rollouts VALUES ({','.join('?' * 17)})", rows)
             driver.executemany("INSERT INTO backend_events VALUES (?,?,?,?,?,?,?,?)", events)
 
         await records._place.transact(fill, writes=True)

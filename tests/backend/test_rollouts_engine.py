@@ -115,6 +115,30 @@ def test_the_reward_blend_of_the_config_counts() -> None:
     assert of(events, "rl.train.started")[0]["reward"] == "0.5·mean_return + 1·events_score + 2·outcome_score"
 
 
+def test_each_score_is_a_point_and_an_undefined_one_counts_in_no_mean() -> None:
+    def play(body: dict[str, Any]) -> Answer:
+        first = body["policy"]["config"]["sample"] == 0
+        criteria = [
+            {"name": "polite", "score": 0.5},
+            {"name": "brief", "score": 1.0 if first else None},
+            {"name": "reward", "score": 9.0},
+            {"name": "broken", "score": "1"},
+            {"score": 1.0},
+            "x",
+        ]
+        metrics = {"mean_return": 1.0, "outcome_score": 0.25 if first else 0.75, "events_score": 2.0}
+        return episode(1.0, metrics=metrics, scorecard={"criteria": criteria})
+
+    config = a_config(evaluation={"instances": 1, "every_n_iters": 1, "seeds": [3]})
+    with serving(ScriptedApp(play=play).app()) as url, backend() as back:
+        job_id = back.submit(url, config)
+        back.ended(job_id)
+        points = back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"]
+    values = {point["name"]: point["value"] for point in points if "score" in point["name"]}
+    trained = {"outcome_score": 0.5, "events_score": 2.0, "score_polite": 0.5, "score_brief": 1.0, "score_reward": 9.0}
+    assert values == trained | {f"eval_{name}": value for name, value in trained.items()} | {"eval_outcome_score": 0.25}
+
+
 def test_failures_are_counted_by_boundary_and_never_averaged() -> None:
     def play(body: dict[str, Any]) -> Answer:
         number = int(body["group_id"].rpartition(".")[2])

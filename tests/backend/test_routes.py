@@ -77,6 +77,32 @@ def test_a_job_from_its_making_to_its_end_under_every_prefix() -> None:
         assert back.http.post(f"/rl/jobs/{job_id}/start", json={}).json() == status
 
 
+def test_a_job_is_found_by_the_tags_of_its_config() -> None:
+    tags = {"run": "first", "try": 3, "rate": 0.5, "warm": True}
+    with serving(ScriptedApp().app()) as url, backend() as back:
+        job_id = back.submit(url, a_config(tags=tags))
+        back.ended(back.submit(url, a_config(tags={"run": "second", "warm": False})))
+        assert back.status(job_id)["tags"] == tags
+
+        def found(*asked: str) -> list[dict[str, Any]]:
+            return list(back.http.get("/rl/jobs", params={"tag": list(asked)}).json()["jobs"])
+
+        assert [len(found("run")), len(found("warm")), len(found("ru")), len(found("first"))] == [2, 2, 0, 0]
+        for asked in (["run=first"], ["try=3"], ["rate=0.5"], ["warm=true"], ["run=first", "try"]):
+            assert [(job["job_id"], job["tags"]) for job in found(*asked)] == [(job_id, tags)], asked
+        assert found("run=first", "warm=false") == found("run=3") == found("warm=1") == found("try=3=3") == []
+        assert back.http.get("/rl/jobs", params={"tag": ["run"] * 65}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "tags", [{"a": ["b"]}, {"a": {"b": 1}}, {"a": "b" * 513}, {"a" * 513: 1}, dict.fromkeys(map(str, range(65)), 1)]
+)
+def test_tags_are_short_texts_numbers_and_switches(tags: dict[str, Any], shared: Backend) -> None:
+    answer = shared.http.post("/rl/jobs", json=a_job("http://127.0.0.1:9", a_config(tags=tags)))
+    assert answer.status_code == 422
+    assert [field["loc"] for field in error(answer)["fields"]] == [["body", "data", "config", "tags"]]
+
+
 def test_the_stream_gives_what_was_then_what_happens_then_ends() -> None:
     gate = Gate()
 

@@ -218,12 +218,12 @@ def test_rows_of_before_0003_stay_and_count(tmp_path: Path) -> None:
         connection.exec_driver_sql("ALTER TABLE backend_events DROP COLUMN superseded_by")
         for table in ("backend_points", "backend_rollouts"):
             columns = [str(column["name"]) for column in inspect(connection).get_columns(table)]
-            old = ", ".join(name for name in columns if name not in ("after_seq", "superseded_by"))
+            old = ", ".join(name for name in columns if name not in ("after_seq", "superseded_by", "scores"))
             connection.exec_driver_sql(f"CREATE TABLE old AS SELECT {old} FROM {table}")
             connection.exec_driver_sql(f"DROP TABLE {table}")
             connection.exec_driver_sql(f"ALTER TABLE old RENAME TO {table}")
         connection.exec_driver_sql("CREATE INDEX backend_rollouts_by_id ON backend_rollouts (job_id, rollout_id)")
-        connection.exec_driver_sql("DELETE FROM backend_migrations WHERE name LIKE '0003%'")
+        connection.exec_driver_sql("DELETE FROM backend_migrations WHERE name >= '0003'")
         connection.exec_driver_sql(
             "INSERT INTO backend_events VALUES ('rl_1', 1, 1.0, 'rl.train.step', 'info', '', '{}')"
         )
@@ -249,6 +249,31 @@ def test_rows_of_before_0003_stay_and_count(tmp_path: Path) -> None:
 
     def tables(connection: Connection) -> set[str]:
         return set(inspect(connection).get_table_names())
+
+    with_records(use, path)
+
+
+def test_jobs_of_before_0004_get_the_tags_of_their_configs(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+
+    async def fill(records: JobStore) -> None:
+        for name, config in (("tagged", {"tags": {"try": 3}}), ("plain", {}), ("wrong", {"tags": "x"})):
+            await records.add(a_job(job_id=name), {"config": config})
+
+    with_records(fill, path)
+    place = JobDatabase(path)
+
+    def as_it_was(connection: Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE backend_jobs DROP COLUMN tags")
+        connection.exec_driver_sql("ALTER TABLE backend_rollouts DROP COLUMN scores")
+        connection.exec_driver_sql("DELETE FROM backend_migrations WHERE name >= '0004'")
+
+    place.transact_now(as_it_was, writes=True)
+    place.close()
+
+    async def use(records: JobStore) -> None:
+        tags = {job.job_id: job.tags for job in await records.jobs("org", limit=9)}
+        assert tags == {"tagged": {"try": 3}, "plain": {}, "wrong": {}}
 
     with_records(use, path)
 

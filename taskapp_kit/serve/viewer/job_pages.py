@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from taskapp_kit.client.job_curves import REWARD, CurveGroup, curve_groups
-from taskapp_kit.client.job_status import best_checkpoint
+from taskapp_kit.client.job_status import best_checkpoint, tag_texts
 from taskapp_kit.serve.viewer.page import Page, PageRequest, not_found
 from taskapp_kit.serve.viewer.pages import shown
 from taskapp_kit.serve.viewer.plots import line
@@ -58,6 +58,7 @@ async def job(request: PageRequest) -> Page:
     view: dict[str, Any] = {
         "best": best_checkpoint(found.view),
         "plots": [_drawn(group) for group in curves],
+        "tags": " ".join(tag_texts(found.view)),
         "more_plots": [_drawn(group) for group in others],
         "task_app": found.task_app_url if found.task_app_url.startswith(("https://", "http://")) else None,
     }
