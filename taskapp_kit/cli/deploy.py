@@ -14,8 +14,8 @@ from taskapp_kit.cli.terminal import example, print_json
 
 @click.command(
     epilog=example(
-        "taskapp deploy adder.py --name adder --store none --dry-run",
-        "taskapp deploy adder.py --name adder --store none --env-file .env --create-secret",
+        "taskapp deploy adder.py --name adder --dry-run",
+        "taskapp deploy adder.py --name adder --env-file .env --create-secret",
         "taskapp deploy crafter --name crafter --store postgres-secret --min-containers 1 --tag v3",
     )
 )
@@ -47,7 +47,7 @@ def command(
     from taskapp_kit.deploy.modal import run as modal_run
 
     said = said_by(given)
-    plan = deploy_plan.planned(app, said, env_files=given["env_files"], dry_run=dry_run)
+    plan = deploy_plan.planned(app, said, env_files=given["env_files"])
     if dry_run:
         if as_json:
             print_json(deploy_output.plan_json(plan))

@@ -49,7 +49,7 @@ deploy_options = options(
     click.option(
         "--store",
         type=click.Choice(["postgres-secret", "none"]),
-        help="Where rollouts are stored: TASKAPP_STORE of the Secret, or nowhere.",
+        help="Where rollouts are stored: TASKAPP_STORE of the Secret, or nowhere.  [default: none]",
     ),
     click.option("--secret", metavar="S", help="Name of the Secret.  [default: N-env]"),
     click.option("--extra-secret", multiple=True, metavar="S", help="A further Secret."),

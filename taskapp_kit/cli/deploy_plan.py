@@ -10,17 +10,17 @@ from taskapp_kit.config import load
 from taskapp_kit.contract.chat import role_variable
 from taskapp_kit.deploy.modal.declared_requirements import read_needs
 from taskapp_kit.deploy.modal.plan import DeployPlan, make_plan
-from taskapp_kit.deploy.modal.settings import STORE_CHOICES, ModalSettings
+from taskapp_kit.deploy.modal.settings import ModalSettings
 from taskapp_kit.deploy.packaging.source_files import Target, parse_target, resolve
 from taskapp_kit.deploy.tunnel.settings import on_loopback
 from taskapp_kit.errors import ConfigError
 
 
-def planned(app: str, said: ModalSettings, *, env_files: Sequence[str] = (), dry_run: bool = False) -> DeployPlan:
+def planned(app: str, said: ModalSettings, *, env_files: Sequence[str] = ()) -> DeployPlan:
     """The plan; the app's own name is the default for Modal's. Raises DiscoveryError, ConfigError.
 
     env_files: where the Secret's values would come from; an address of a model in them that only this machine reaches is
-    a warning. dry_run: a store that was not chosen is a warning, too, and shown as `none`.
+    a warning.
     """
     here = Path.cwd()
     parsed = parse_target(resolve(app, beside=here))
@@ -32,12 +32,8 @@ def planned(app: str, said: ModalSettings, *, env_files: Sequence[str] = (), dry
     declared = read_needs(parsed, beside=here).settings
     if said.app_name is None and declared.app_name is None:
         said = dataclasses.replace(said, app_name=_own_name(parsed, here))
-    warnings = []
-    if dry_run and said.store is None and declared.store is None:
-        said = dataclasses.replace(said, store="none")
-        warnings.append(f"The plan is shown for --store none; a deploy asks for --store: {STORE_CHOICES}")
     plan = make_plan(app, said, beside=here)
-    return dataclasses.replace(plan, warnings=(*warnings, *plan.warnings, *_unreachable(plan, env_files)))
+    return dataclasses.replace(plan, warnings=(*plan.warnings, *_unreachable(plan, env_files)))
 
 
 def _unreachable(plan: DeployPlan, env_files: Sequence[str]) -> Iterator[str]:

@@ -375,11 +375,15 @@ def test_the_plan_as_json(run: Run, own: Path) -> None:
     assert told["cost_usd"]["idle_month"] == 0 and told["cost_usd"]["prices"]
 
 
-def test_a_dry_run_needs_no_store_and_names_what_a_deploy_asks_for(run: Run, own: Path) -> None:
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_store_that_is_not_chosen_is_none_and_the_plan_warns(run: Run, own: Path, chosen: bool) -> None:
     (own / "pyproject.toml").unlink()
-    done = run("deploy", "capitals.py", "--dry-run", "--no-rehearsal", folder=own, width=200)
+    flags = ("--store", "none") if chosen else ()
+    done = run("deploy", "capitals.py", *flags, "--dry-run", "--no-rehearsal", "--json", folder=own, width=200)
     assert done.exit_code == 0, done.stderr
-    assert "--store" in done.stdout
+    plan = json.loads(done.stdout)
+    assert plan["settings"]["store"] == "none"
+    assert any("--store" in warning for warning in plan["warnings"]) is not chosen
 
 
 def test_a_models_address_that_a_container_cannot_reach_is_a_warning(run: Run, tmp_path: Path) -> None:
@@ -425,10 +429,3 @@ def test_the_address_of_a_simulated_users_model_is_looked_at_where_an_environmen
         assert any("TASKAPP_USER_URL" in warning for warning in json.loads(plan.stdout)["warnings"]) is warned
     shown = run("deploy", "mine.py", "--dry-run", "--no-rehearsal", width=200)
     assert "TASKAPP_{ROLE}_URL" in shown.stdout, "without a rehearsal it may ask one"
-
-
-def test_a_deploy_without_a_choice_of_store_says_what_each_means(run: Run, own: Path) -> None:
-    (own / "pyproject.toml").unlink()
-    done = run("deploy", "capitals.py", "--no-rehearsal", folder=own, width=200)
-    assert done.exit_code == 2
-    assert "postgres-secret keeps every rollout" in done.stderr and "none keeps nothing" in done.stderr

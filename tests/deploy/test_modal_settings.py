@@ -75,20 +75,13 @@ def test_a_key_given_where_its_name_belongs_is_refused_and_not_repeated(name: st
     [
         ({"min_containers": 9}, "min_containers .*9.*max_containers.*8"),
         ({"max_inputs": 8}, "target_inputs .*24.*max_inputs.*8"),
-        ({"store": None}, "postgres-secret"),
         ({"app_name": None}, "app_name"),
     ],
 )
-def test_settings_that_contradict_each_other_or_lack_a_choice_are_refused(said: dict[str, Any], words: str) -> None:
+def test_settings_that_contradict_each_other_or_lack_a_name_are_refused(said: dict[str, Any], words: str) -> None:
     whole: dict[str, Any] = {"app_name": "my-app", "store": "none", **said}
     with pytest.raises(ConfigError, match=words):
         ModalSettings(**whole).completed()
-
-
-def test_what_is_lost_without_a_store_is_said_when_nobody_chose() -> None:
-    with pytest.raises(ConfigError) as caught:
-        ModalSettings(app_name="my-app").completed()
-    assert "none keeps nothing" in str(caught.value) and "--store" in caught.value.hint
 
 
 def test_a_store_in_the_secret_makes_its_address_a_required_key() -> None:

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from taskapp_kit.deploy.modal.container import Together
 from taskapp_kit.deploy.modal.declared_requirements import DeclaredRequirements, python_version, read_needs
-from taskapp_kit.deploy.modal.settings import ModalSettings
+from taskapp_kit.deploy.modal.settings import STORE_CHOICES, ModalSettings
 from taskapp_kit.deploy.packaging import requirements as python_requirements
 from taskapp_kit.deploy.packaging import source_files
 from taskapp_kit.deploy.packaging.import_check import ImportCheck, ImportCheckFailed, MissingModule, rehearse
@@ -109,7 +109,8 @@ def make_plan(
     parsed = source_files.parse_target(target)
     tree = next(iter(source_files.trees(parsed, beside=folder)), None)
     needs = read_needs(parsed, beside=folder)
-    settings = said.over(needs.settings).completed()
+    chosen = said.over(needs.settings)
+    settings = chosen.completed()
     settings = dataclasses.replace(
         settings,
         python_version=settings.python_version or python_version(needs.requires_python, sys.version_info[:2]),
@@ -121,7 +122,7 @@ def make_plan(
         extras.add(parsed.name)
     lines = python_requirements.requirements(extras, (*needs.dependencies, *(settings.extra_packages or ())))
     known = python_requirements.modules_of(lines)
-    warnings: list[str] = []
+    warnings = [f"No store is chosen with --store or `store`: {STORE_CHOICES}"] if chosen.store is None else []
     import_check = rehearsal
     data = list(settings.data_files or ())
     if settings.rehearse and import_check is None:

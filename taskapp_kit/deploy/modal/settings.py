@@ -21,8 +21,8 @@ WEB_FUNCTION = "web"
 DOOR_KEY, STORE_KEY = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
 
 STORE_CHOICES = (
-    "postgres-secret keeps every rollout in the Postgres database whose address is TASKAPP_STORE in the Secret; "
-    "none keeps nothing: an answer is all there is of a rollout, and it can be neither replayed nor asked for later."
+    "none, the default, stores nothing: a rollout can be neither replayed nor requested later. postgres-secret stores every "
+    "rollout in the Postgres database whose address is TASKAPP_STORE in the Secret."
 )
 
 
@@ -104,7 +104,7 @@ class ModalSettings:
         secret_name: the named Secret with the keys; `APP_NAME-env` when not set.
         extra_secrets: further named Secrets (of a vendor, say); a later one wins over an earlier.
         required_keys: variables that the Secret must hold, checked by Modal at deploy. Names, never values.
-        store: `postgres-secret` or `none`; there is no default, for `none` loses every rollout (`STORE_CHOICES`).
+        store: `postgres-secret`, or `none`, which stores no rollout (`STORE_CHOICES`); the plan warns if it is not chosen.
         timeout_seconds: the longest a single request may run (Modal's own default is 300).
         startup_timeout_seconds: the longest an import and its data may take to load.
         min_containers, max_containers: 0 kept warm costs nothing while idle.
@@ -172,18 +172,12 @@ class ModalSettings:
     def completed(self) -> ModalSettings:
         """Every setting with a value (but cpu, memory_mib, python_version), checked against each other.
 
-        Raises ConfigError: two settings contradict each other, or the store was not chosen.
+        Raises ConfigError: two settings contradict each other.
         """
         whole = self.over(DEFAULTS)
         if whole.app_name is None:
             raise ConfigError("The Modal app has no name.", hint="Give --name, or ModalSettings(app_name=...).")
         whole = dataclasses.replace(whole, secret_name=whole.secret_name or f"{whole.app_name}-env")
-        if whole.store is None:
-            raise ConfigError(
-                f"It was not said where {whole.app_name!r} keeps its rollouts on Modal: {STORE_CHOICES}",
-                hint='Choose with --store, or with store = "..." under [tool.taskapp.modal], '
-                'or ModalSettings(store="...").',
-            )
         for low, high in (("min_containers", "max_containers"), ("target_inputs", "max_inputs")):
             below, above = getattr(whole, low), getattr(whole, high)
             if below > above:
@@ -222,6 +216,7 @@ def _shown(name: str, value: Any) -> str:
 
 DEFAULTS = ModalSettings(
     required_keys=(DOOR_KEY,),
+    store="none",
     extra_secrets=(),
     timeout_seconds=3600,
     startup_timeout_seconds=120,
