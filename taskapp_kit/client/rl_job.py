@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ class RLJob:
         """Return a job to be submitted. Sends no request.
 
         Defaults: backend_url BACKEND_BASE_URL, api_key SYNTH_API_KEY, task_app_url TASK_APP_URL, else the file's
-        `services.task_url`; task_app_api_key ENVIRONMENT_API_KEY. overrides: nested tables that replace values of the file;
+        `services.task_url`; task_app_api_key ENVIRONMENT_API_KEY, else the backend's own key is used. overrides: nested tables that replace values of the file;
         they are checked as the file is.
 
         Raises FileNotFoundError; JobConfigError (a ConfigError and ValueError) for everything that cannot be used.
@@ -200,9 +200,9 @@ class RLJob:
             raise JobError(f"The job was submitted already, as {self._job_id}.", hint="Make another with from_config.")
         if self._payload is None:
             raise JobError("There is nothing to submit.", hint="Create the job with RLJob.from_config.")
-        if self.task_app_url is not None:
-            await _check_health(self.task_app_url, self._task_app_api_key)
         async with self._client() as client:
+            if self.task_app_url is not None:
+                await _check_health(self.task_app_url, self._task_app_api_key, client)
             try:
                 answer = await client.create_job(self._payload, idempotency_key=self._idempotency_key)
             except BackendError as error:
@@ -299,11 +299,15 @@ class RLJob:
         return f"RLJob(job_id={self._job_id!r}, backend_url={self.backend_url!r})"
 
 
-async def _check_health(url: str, key: str | None) -> None:
-    """Check a task app's health. Raises TaskAppError."""
+async def _check_health(url: str, key: str | None, backend: BackendClient) -> None:
+    """Check a task app's health. Without a key here, the backend checks with its own. Raises TaskAppError."""
     wrong = next((found for found in await check_task_app(url, key) if not found.ok), None)
     if wrong is None:
         return
+    if wrong.part == "key" and key is None:
+        with suppress(BackendError):
+            if (await backend.verify_task_app(url)).get("any_ok") is True:
+                return
     message = f"The job was not submitted, because its task app at {url} cannot be used: {ended(wrong.found)}"
     if wrong.part == "task app":
         raise TaskAppUnreachable(message, code="unreachable", hint=wrong.do)

@@ -40,6 +40,7 @@ class ScriptedBackend:
     troubles: dict[str, list[Trouble]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     posts: list[tuple[str, Any, dict[str, str]]] = field(default_factory=list)
+    any_ok: bool = True
     looks: int = 0
     shown: int = 0
 
@@ -83,7 +84,7 @@ class ScriptedBackend:
             self.statuses, self.looks = [{"status": "cancelled"}], 0
             return web.json_response({"job_id": "job_1", "status": "cancelled"})
         if path in ("rl/verify_task_app", "v1/env-keys", "rl/jobs/job_1/start"):
-            return web.json_response({"any_ok": True, "stored": True})
+            return web.json_response({"any_ok": self.any_ok, "stored": True})
         return _missing()
 
     def _read(self, rest: str, query: Any) -> web.Response:

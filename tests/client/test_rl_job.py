@@ -188,13 +188,21 @@ def test_what_cannot_be_used_is_told_before_anything_is_asked(config: Path, tmp_
 def test_a_task_app_that_refuses_the_key_is_told_and_nothing_is_submitted(
     config: Path, task_app: Counted, key: str | None
 ) -> None:
-    with backend_with() as (backend, url):
+    with backend_with(any_ok=False) as (backend, url):
         job = RLJob.from_config(config, backend_url=url, api_key=KEY, task_app_url=task_app.url, task_app_api_key=key)
         with pytest.raises(TaskAppError) as told:
             job.submit()
         assert told.value.code == "unauthorised"
-        assert backend.asked == []
+        assert backend.asked == ([] if key else ["POST rl/verify_task_app"])
     assert "not-the-key" not in str(told.value)
+
+
+def test_without_the_task_apps_key_the_backend_checks_with_its_own(config: Path, task_app: Counted) -> None:
+    with backend_with() as (backend, url):
+        job = RLJob.from_config(config, backend_url=url, api_key=KEY, task_app_url=task_app.url)
+        assert job.submit() == "job_1"
+    assert backend.posts[0][1] == {"endpoint_base_url": task_app.url}
+    assert [path for path, _, _ in backend.posts] == ["rl/verify_task_app", "rl/jobs"]
 
 
 def test_a_task_app_that_is_not_there_is_told_and_the_job_may_be_submitted_later(config: Path) -> None:
