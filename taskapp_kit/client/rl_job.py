@@ -87,8 +87,8 @@ class RLJob:
         """Return a job to be submitted. Sends no request.
 
         Defaults: backend_url BACKEND_BASE_URL, api_key SYNTH_API_KEY, task_app_url TASK_APP_URL, else the file's
-        `services.task_url`; task_app_api_key ENVIRONMENT_API_KEY, else the backend's own key is used. overrides: nested tables that replace values of the file;
-        they are checked as the file is.
+        `services.task_url`; task_app_api_key ENVIRONMENT_API_KEY, else the backend checks the task app with its own key.
+        overrides: nested tables that replace values of the file; they are checked as the file is.
 
         Raises FileNotFoundError; JobConfigError (a ConfigError and ValueError) for everything that cannot be used.
         """

@@ -1,0 +1,51 @@
+"""Runs a job of each config with the real `RLJob` of the Synth AI SDK, release 0.3.9. Runs inside that peer's own environment.
+
+    SYNTH_DISABLE_LOGGING=1 HOME=<scratch> SYNTH_API_KEY=<key> ENVIRONMENT_API_KEY=<key> \\
+        python synth_configs.py BACKEND_URL TASK_APP_URL CONFIG...
+
+Prints one JSON object: of each config the last status of its job, or the error with which the SDK rejects the file
+(`rejected`) or the backend's answer (`failed`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+with contextlib.redirect_stdout(sys.stderr):  # importing the SDK prints; stdout is for our document alone
+    from synth_ai.sdk.api.train.builders import build_rl_payload
+    from synth_ai.sdk.api.train.rl import RLJob
+
+
+def outcome(config: str, backend: str, task_app: str) -> dict[str, str]:
+    """The job's status; or the SDK's error, by class (its messages are empty)."""
+    try:
+        build_rl_payload(config_path=Path(config), task_url=task_app, overrides={"backend": backend}, idempotency=None)
+    except Exception as error:
+        return {"rejected": type(error).__name__}
+    job = RLJob.from_config(
+        config_path=config,
+        backend_url=backend,
+        api_key=os.environ["SYNTH_API_KEY"],
+        task_app_url=task_app,
+        task_app_api_key=os.environ["ENVIRONMENT_API_KEY"],
+    )
+    try:
+        job.submit()
+    except Exception as error:
+        return {"failed": str(error)}
+    return {"status": str(job.poll_until_complete(timeout=120.0, interval=1.0)["status"])}
+
+
+def main() -> None:
+    backend, task_app, *configs = sys.argv[1:]
+    with contextlib.redirect_stdout(sys.stderr):
+        found = {config: outcome(config, backend, task_app) for config in configs}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
