@@ -1,13 +1,13 @@
-"""Every Python block and shell line of the guides on RL jobs, run against a backend and a task app on this machine, once
-with the engine `rollouts` and once with `local`, where the model `tiny` stands for the models that the guides name.
+"""Every block and command of the guides on RL jobs, run against a backend and a task app on this machine, once with the
+engine `rollouts` and once with `local`, where the model `tiny` stands for the models that the guides name.
 
-blocks/*.md hold the blocks of the guides as people have them. What a run may change, and prints (`pytest -s`): import
-lines and our command's name; names and files that a block takes for granted; addresses and ids of hosted things; and a
-block with `async with` at its top stands in a function. Nothing else of a block is touched.
+The guides are read from where people have them (`guide.py`). What a run changes is in `substitutions.py` and nowhere else,
+but for this: a block with `async with` at its top is indented into a function. `pytest -s` prints each difference.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 import re
@@ -27,29 +27,33 @@ from typing import Any
 import httpx
 import pytest
 
+from taskapp_kit.client.config.schema import SECTIONS
 from taskapp_kit.train.checkpoints.archive import export_checkpoint
 from taskapp_kit.train.checkpoints.facts import ModelOrigin
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
+from tests.guides.guide import (
+    AGNOSTIC,
+    FFT,
+    IN_PROCESS,
+    OVERVIEW,
+    RL_GUIDES,
+    ROOT,
+    THERE,
+    blocks,
+    prose,
+    text_of,
+)
+from tests.guides.substitutions import MOST, SUBSTITUTIONS, SYNTH_KEY, TASK_APP_KEY, of_block
 from tests.train.checkpoints.facts import facts, parts
 
-pytestmark = [pytest.mark.process, pytest.mark.server]
+pytestmark = [pytest.mark.process, pytest.mark.server, THERE]
 
-ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = Path(__file__).with_name("blocks")
-SYNTH_KEY, TASK_APP_KEY = "sk_guides_0123456789abcdef", "ek_guides_0123456789abcdef"
 SECONDS = 300.0
 WORKS, JOB_RUNS, HOSTED = "works", "runs a job", "needs hosted"
 ROLLOUTS, LOCAL = "rollouts", "local"
 ARCHIVE = "models/Qwen-Qwen3-0.6B/rl-job_1993769d63c7506d485/checkpoint-epoch-1.tar.gz"
-STANDS_FOR = "Qwen/Qwen3-0.6B=tiny,Qwen/Qwen3-4B=tiny,ft:adder-sft=tiny"
+STANDS_FOR = "Qwen/Qwen3-0.6B=tiny,Qwen/Qwen3-4B=tiny,ft:Qwen/Qwen3-4B:adder-sft=tiny"
 """The models of the guides' configs are not on this machine."""
-
-IMPORTS = {
-    "from synth_ai.rl import": "from taskapp_kit.client import",
-    "from synth_ai.sdk.api.train.rl import": "from taskapp_kit.client import",
-    "from synth_ai.sdk.task.in_process import": "from taskapp_kit.deploy.local.in_process import",
-    "uvx synth-ai ": "taskapp ",
-}
 
 
 @dataclass
@@ -93,18 +97,16 @@ class Place:
 class Line:
     """One block, what it shows when it worked, and what that is worth.
 
-    before, after: lines that the run supplies; replaced: hosted addresses and ids to ours ({backend}, {task_app},
-    {job}, {trained}); shows: a pattern in what it prints; hosted_with: engines with which a HOSTED one needs a substitute.
+    shows: a pattern in what it prints; hosted_with: engines with which a HOSTED one needs a substitute. bare: it runs
+    without keys and addresses in the environment, but those that it sets itself.
     """
 
     guide: str
     number: int
     verdict: str
     shows: str
-    before: str = ""
-    after: str = ""
-    replaced: tuple[tuple[str, str], ...] = ()
     serves: bool = False
+    bare: bool = False
     hosted_with: tuple[str, ...] = (ROLLOUTS, LOCAL)
 
     def verdict_with(self, engine: str) -> str:
@@ -118,64 +120,37 @@ class Line:
 
     def text(self) -> tuple[str, str]:
         """(python or bash, the block as the guide has it)."""
-        found = re.findall(r"```(\w+)\n(.*?)```", (BLOCKS / f"{self.guide}.md").read_text(encoding="utf-8"), re.DOTALL)
-        kind, text = found[self.number - 1]
-        return kind, text
+        return blocks(self.guide)[self.number - 1]
 
 
-API = (("https://api.usesynth.ai", "{backend}"),)
-JOB = 'job = RLJob.from_config("rl_config.toml")'
-CLIENT = "from taskapp_kit.client import RLJob"
-FINISHED = 'job = RLJob.from_job_id("{job}")'
-SHOW = 'print("RESULT", result["status"], result["final_reward"])'
 ENDED = r"RESULT succeeded [01]\.\d+"
-IN_PROCESS, AGNOSTIC = "rl-in-process-task-apps", "rl-example-provider-agnostic"
-OVERVIEW, FFT = "rl-overview-and-key-commands", "rl-workflow-fft-first"
 
 LINES = [
-    Line(IN_PROCESS, 1, JOB_RUNS, r"Final reward: [01]\.\d+", replaced=API),
-    Line(
-        IN_PROCESS, 2, WORKS, r"RESULT 5$", before=CLIENT, after='print("RESULT", job.payload["data"]["config"]["training"]["num_epochs"])',
-        replaced=(*API, ("https://my-task-app.usesynth.ai", "{task_app}")),
-    ),
-    Line(
-        IN_PROCESS, 3, WORKS, "RESULT succeeded", before=CLIENT, after='print("RESULT", job.get_status()["status"])',
-        replaced=(*API, ("rl_abc123", "{job}")),
-    ),
-    Line(IN_PROCESS, 4, JOB_RUNS, r"RESULT rl_\w+", before=f"{CLIENT}\n{JOB}", after='print("RESULT", job_id)'),
-    Line(IN_PROCESS, 5, JOB_RUNS, rf"Status: succeeded\n{ENDED}", before=f"{CLIENT}\n{JOB}\njob.submit()", after=SHOW),
-    Line(IN_PROCESS, 6, WORKS, r"Status: succeeded\nProgress: \{.*'total'", before=f"{CLIENT}\n{FINISHED}"),
-    Line(IN_PROCESS, 7, JOB_RUNS, r"Final metrics: \{.*'reward'", before=f"{CLIENT}\n{FINISHED}"),
-    Line(IN_PROCESS, 8, JOB_RUNS, ENDED, after=SHOW),
-    Line(IN_PROCESS, 9, JOB_RUNS, ENDED, after=SHOW),
-    Line(IN_PROCESS, 10, JOB_RUNS, rf"(?s)Progress: (\d+)/\1\n.*Reward: [01]\.\d+.*{ENDED}", before=CLIENT, after=SHOW),
-    Line(IN_PROCESS, 11, JOB_RUNS, ENDED, before="from pathlib import Path", after=SHOW),
+    Line(IN_PROCESS, 1, JOB_RUNS, r"Final reward: [01]\.\d+"),
+    Line(IN_PROCESS, 2, WORKS, r"RESULT 5$"),
+    Line(IN_PROCESS, 3, WORKS, "RESULT succeeded"),
+    Line(IN_PROCESS, 4, JOB_RUNS, r"RESULT rl_\w+"),
+    Line(IN_PROCESS, 5, JOB_RUNS, rf"Status: succeeded\n{ENDED}"),
+    Line(IN_PROCESS, 6, WORKS, r"Status: succeeded\nProgress: \{.*'total'"),
+    Line(IN_PROCESS, 7, JOB_RUNS, r"Final metrics: \{.*'reward'"),
+    Line(IN_PROCESS, 8, JOB_RUNS, ENDED),
+    Line(IN_PROCESS, 9, JOB_RUNS, ENDED),
+    Line(IN_PROCESS, 10, JOB_RUNS, rf"(?s)Progress: (\d+)/\1\n.*Reward: [01]\.\d+.*{ENDED}"),
+    Line(IN_PROCESS, 11, JOB_RUNS, ENDED),
     Line(AGNOSTIC, 1, JOB_RUNS, r"final reward [01]\.\d+"),
-    Line(
-        AGNOSTIC, 2, WORKS, r"ENVIRONMENT_API_KEY: " + TASK_APP_KEY,
-        replaced=(("https://your-backend", "{backend}"), ("sk_your_org_key", SYNTH_KEY)),
-    ),
+    Line(AGNOSTIC, 2, WORKS, r"ENVIRONMENT_API_KEY: " + TASK_APP_KEY),
     Line(AGNOSTIC, 3, WORKS, r"(?s)ok +backend.*ok +key.*ok +contract"),
     Line(AGNOSTIC, 4, WORKS, r"(?s)seed 0: reward .*seed 1: reward "),
     Line(AGNOSTIC, 5, JOB_RUNS, r'"final_reward": [01]\.\d+'),
-    Line(
-        AGNOSTIC, 6, HOSTED, r"\S", hosted_with=(ROLLOUTS,),
-        replaced=(("rl:Qwen-Qwen3-0 6B:job_1993769d63c7506d485:checkpoint-epoch-1", "{trained}"),),
-    ),
-    Line(OVERVIEW, 1, WORKS, r'"healthy": ?true', serves=True, replaced=(("--port 8001", "--port {port}"),)),
+    Line(AGNOSTIC, 6, HOSTED, r"\S", hosted_with=(ROLLOUTS,)),
+    Line(OVERVIEW, 1, WORKS, r'"healthy": ?true', serves=True),
     Line(OVERVIEW, 2, HOSTED, r"my-task-app"),
     Line(OVERVIEW, 3, JOB_RUNS, r"(?s)succeeded.*final reward"),
     Line(OVERVIEW, 4, HOSTED, r"(?s)mean"),
-    Line(
-        OVERVIEW, 5, WORKS, r'"status": ?"succeeded"',
-        replaced=(("https://agent-learning.onrender.com", "{backend}"), ("<job_id>", "{job}")),
-    ),
-    Line(
-        FFT, 1, JOB_RUNS, r"(?s)status succeeded.*saved rl_job.json",
-        replaced=(("https://<backend>/api", "{backend}/api"), ("<key>", SYNTH_KEY), ("https://<task-app>.modal.run", "{task_app}")),
-    ),
+    Line(OVERVIEW, 5, WORKS, r'"status": ?"succeeded"'),
+    Line(FFT, 1, JOB_RUNS, r"(?s)status succeeded.*saved rl_job.json", bare=True),
     Line(FFT, 2, JOB_RUNS, r"(?s)succeeded.*final reward"),
-]  # fmt: skip
+]
 
 
 QUICK = {(IN_PROCESS, 1), (AGNOSTIC, 3), (AGNOSTIC, 6), (FFT, 1)}
@@ -230,6 +205,8 @@ def furnished(folder: Path) -> None:
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(task_app, path)
+    own = folder / "your-task-id" / "app.py"  # it declares no store, so a deploy has none
+    own.write_text(own.read_text(encoding="utf-8").replace('# store = "none"\n', ""), encoding="utf-8")
     for path in (folder / "rl_config.toml", folder / "configs" / "rl.toml"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(config, encoding="utf-8")
@@ -334,16 +311,16 @@ class Ran:
 def script_of(line: Line, place: Place) -> tuple[str, str]:
     """(python or bash, the block as it is run)."""
     kind, text = line.text()
-    for old, new in (*IMPORTS.items(), *line.replaced):
-        text = text.replace(old, new.format(**facts_of(place)) if "{" in new else new)
-    if kind != "python":
-        return kind, text
+    changes = of_block(line.guide, line.number)
+    for each in changes:
+        if each.old:
+            text = text.replace(each.old, each.new.format(**facts_of(place)))
     if re.search(r"^async with", text, re.MULTILINE):
         inner = textwrap.indent(text, "    ")
-        text = f"async def block():\n{inner}\n    return result\n\nresult = asyncio.run(block())\n"
-    supplied = "import asyncio, os\n"
-    before = line.before.format(job=place.finished_job)
-    return kind, f"{supplied}{before}\n{text}\n{line.after}\n"
+        text = f"import asyncio\nasync def block():\n{inner}\n    return result\n\nresult = asyncio.run(block())\n"
+    before = [each.new.replace("{job}", place.finished_job) for each in changes if not each.old and not each.after]
+    after = [each.new for each in changes if each.after]
+    return kind, "\n".join([*before, text, *after])
 
 
 def facts_of(place: Place) -> dict[str, str]:
@@ -371,7 +348,11 @@ def run(line: Line, place: Place) -> Ran:
         command,
         check=False,
         cwd=place.folder,
-        env=place.environ(),
+        env={
+            name: value
+            for name, value in place.environ().items()
+            if not (line.bare and name.endswith(("_KEY", "_URL")))
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -457,9 +438,52 @@ def test_no_key_is_shown(ran: dict[str, Ran]) -> None:
 
 
 def test_every_block_stands_in_the_table() -> None:
-    counted: dict[str, Any] = {
-        path.stem: len(re.findall(r"```\w+\n", path.read_text(encoding="utf-8"))) for path in BLOCKS.glob("*.md")
-    }
-    assert {(line.guide, line.number) for line in LINES} == {
-        (guide, number + 1) for guide, count in counted.items() for number in range(count)
-    }
+    counted = {(guide, number) for guide in RL_GUIDES for number in range(1, len(blocks(guide)) + 1)}
+    assert {(line.guide, line.number) for line in LINES} == counted
+    assert len(LINES) == len(counted) == 24
+
+
+def test_every_substitution_is_used_and_their_list_only_shrinks() -> None:
+    assert len(SUBSTITUTIONS) == len(set(SUBSTITUTIONS)) == MOST, "lower MOST when it shrinks; never raise it"
+    for each in SUBSTITUTIONS:
+        assert each.reason
+        places = [line for line in LINES if each.guide in ("", line.guide) and each.block in (0, line.number)]
+        texts = [line.text()[1] for line in places]
+        if each.old:
+            assert any(each.old in text for text in texts), each
+        elif not each.after:
+            (text,) = texts
+            used = set(re.findall(r"\w+", text))
+            for statement in ast.parse(each.new).body:
+                names = getattr(statement, "names", getattr(statement, "targets", ()))
+                for name in (getattr(name, "name", getattr(name, "id", "")) for name in names):
+                    assert name in used or name in each.new.partition(";")[2], each
+                    assert not re.search(rf"(import .*\b{name}\b|^{name} = )", text, re.MULTILINE), each
+
+
+COMMAND = re.compile(r"uvx synth-ai ([a-z][a-z-]*)((?: --[a-z-]+(?: rl)?)*)")
+
+
+def test_every_command_that_a_guide_mentions_exists() -> None:
+    """With its flags; those in blocks are run."""
+    mentioned = {found for guide in RL_GUIDES for found in COMMAND.findall(prose(guide))}
+    assert {name for name, _ in mentioned} == {"train", "eval", "setup"}
+    listed = re.search(r"refer to ([a-z, -]+)\.", prose(OVERVIEW))
+    assert listed is not None
+    mentioned |= {(name, "") for name in re.split(r", (?:and )?", listed[1])}
+    flags = {flag for guide in (OVERVIEW, FFT) for flag in re.findall(r"--[a-z-]+", prose(guide))}
+    for name, given in sorted(mentioned | {("train", " ".join(("", *flags - {"--type"})))}):
+        values = [part for flag in given.split() for part in ((flag, "x") if flag in flags - {"--type"} else (flag,))]
+        command = [sys.executable, "-m", "taskapp_kit", name, *values, "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (name, given, done.stderr)
+
+
+def test_every_section_and_file_that_a_guide_names_exists() -> None:
+    for guide in RL_GUIDES:
+        for name in re.findall(r"`\[([\w.]+)\]", text_of(guide)):
+            assert name in SECTIONS, (guide, name)
+        for path in re.findall(r"\bexamples/[\w/]+\.(?:py|toml)", text_of(guide)):
+            here = path.replace("examples/warming_up_to_rl/", "examples/rl/")
+            elsewhere = path == "examples/crafter/crafter_task_app.py"  # of another repository
+            assert elsewhere or (ROOT / here).is_file(), (guide, path)
