@@ -45,7 +45,7 @@ def played(body: dict[str, Any]) -> Any:
 
 
 def test_a_job_is_shown_with_its_rewards_and_rollouts_by_iteration_to_its_key_only() -> None:
-    config = a_config(training={"iterations_per_epoch": 3, "batch_size": 4})
+    config = a_config(training={"iterations_per_epoch": 3, "batch_size": 4}, tags={"try": 3, "warm": True})
     with serving(ScriptedApp(play=played).app()) as app_url, viewed() as url, client(url) as api:
         job_id = api.post("/rl/jobs", json=a_job(app_url, config)).json()["job_id"]
         status = ended(api, job_id)
@@ -68,6 +68,7 @@ def test_a_job_is_shown_with_its_rewards_and_rollouts_by_iteration_to_its_key_on
                 assert one["reward"] == pytest.approx(sum(scored) / len(scored)) if scored else one["reward"] is None
             assert {one["iteration"] for one in data["iterations"] if one["phase"] == "train"} == {1, 2, 3}
             page = browser.get(f"/jobs/{job_id}", params=data["iterations"][0]).text
+            assert "try=3 warm=true" in page
             assert "window.hostile" in page and "<script>window" not in page and "\u202e" not in page
             assert f'href="{app_url}/ui/rollouts/' in page and KEY not in page and APP_KEY not in page
             for path in ("/jobs", f"/jobs/{job_id}"):

@@ -43,7 +43,7 @@ def submitted(both: Both, iterations: int = 2) -> str:
         api_key=BACKEND_KEY,
         task_app_url=both.task_app,
         task_app_api_key=TASK_APP_KEY,
-        overrides={"training": {"iterations_per_epoch": iterations}},
+        overrides={"training": {"iterations_per_epoch": iterations}, "tags": {"iterations": iterations}},
     )
     return job.submit()
 
@@ -53,7 +53,7 @@ def test_a_job_is_followed_listed_and_can_no_longer_be_cancelled(run: Run, both:
     done = run("jobs", "follow", job_id, *FAST, width=200, **both.variables())
     assert done.exit_code == 0, done.stderr
     assert "Iteration 2 of 2" in done.stderr
-    assert re.search(rf"job +{job_id}", done.stdout)
+    assert re.search(rf"job +{job_id}", done.stdout) and re.search(r"tags +iterations=2", done.stdout)
     assert re.search(r"final reward +(1|0\.\d+)\s+" + re.escape(WEIGHTS_NOTE), done.stdout)
     safe(done.output)
 
@@ -66,6 +66,10 @@ def test_a_job_is_followed_listed_and_can_no_longer_be_cancelled(run: Run, both:
         listed.stdout
     )
     assert WEIGHTS_NOTE in listed.stdout
+
+    for tag, count in (("iterations=2", 1), ("iterations", 1), ("iterations=3", 0)):
+        tagged = json.loads(run("jobs", "list", "--tag", tag, "--json", **both.variables()).stdout)["jobs"]
+        assert len(tagged) == count, tag
 
     late = run("jobs", "cancel", job_id, **both.variables())
     assert (late.exit_code, late.stdout) == (1, "")
