@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 
 from tests.guides.page import PAGE, written
+from tests.guides.substitutions import MOST, SUBSTITUTIONS
+
+
+def test_the_list_only_shrinks() -> None:
+    assert len(SUBSTITUTIONS) == len(set(SUBSTITUTIONS)) == MOST, "lower MOST when it shrinks; never raise it"
 
 
 def test_the_page_lists_every_substitution() -> None:
