@@ -20,8 +20,8 @@ SAME = 1e-9
 LARGEST = 1e100
 """Limit of a reward's absolute value: beyond it, means and deviations could overflow."""
 MAX_CAUSES = 20
-MAX_CRITERIA = 50
-"""Criteria of a rollout whose scores become points."""
+MAX_SCORES = 50
+"""Criteria of a rollout, and scores of an iteration, that are stored: task apps choose their names."""
 OTHERS = "others"
 
 
@@ -100,7 +100,7 @@ def scores_of(answer: Mapping[str, Any]) -> dict[str, float]:
     metrics, card = answer["metrics"], answer.get("scorecard")
     given = {name: metrics.get(name) for name in ("outcome_score", "events_score")}
     criteria = card.get("criteria") if isinstance(card, Mapping) else None
-    for each in criteria[:MAX_CRITERIA] if isinstance(criteria, list) else ():
+    for each in criteria[:MAX_SCORES] if isinstance(criteria, list) else ():
         if isinstance(each, Mapping) and isinstance(each.get("name"), str):
             given[f"score_{each['name']}"] = each.get("score")
     return {name: float(value) for name, value in given.items() if _is_number(value)}
@@ -216,7 +216,8 @@ def summarise(rollouts: Sequence[RolloutOutcome]) -> Summary:
     scores: dict[str, list[float]] = {}
     for one in rollouts:
         for name, value in one.scores.items():
-            scores.setdefault(name, []).append(value)
+            if name in scores or len(scores) < MAX_SCORES:
+                scores.setdefault(name, []).append(value)
     return Summary(
         rollouts=len(rollouts),
         scored=count,

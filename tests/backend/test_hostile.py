@@ -14,7 +14,7 @@ from exchange import ScriptedApp, a_config, a_job, backend, episode, failure, se
 from starlette.responses import Response
 
 from taskapp_kit.backend.engine import Event, JobDocument, RolloutOutcome
-from taskapp_kit.backend.rewards import MAX_CAUSES, causes, summarise
+from taskapp_kit.backend.rewards import MAX_CAUSES, MAX_SCORES, causes, scores_of, summarise
 from taskapp_kit.backend.rollout_plan import MAX_AT_A_TIME, read_plan
 from taskapp_kit.backend.store import JobStore
 from tests.backend.test_store import a_job as a_row
@@ -107,6 +107,16 @@ def test_a_strangers_words_are_bounded_wherever_they_are_kept() -> None:
     assert sum(status["results"]["rollouts"]["failures"].values()) == 50
     assert max(len(json.dumps(event)) for event in events) < 10_000
     assert len(json.dumps(status)) < 10_000
+
+
+def test_scores_are_bounded_however_a_stranger_names_them() -> None:
+    criteria = [{"name": str(number), "score": 1} for number in range(1000)]
+    assert len(scores_of({"metrics": {}, "scorecard": {"criteria": criteria}})) == MAX_SCORES
+    rollouts = [
+        RolloutOutcome("train", 1, place, 0, 0, "terminated", 1.0, scores={f"score_{place}": 1.0})
+        for place in range(99)
+    ]
+    assert len(summarise(rollouts).scores) == MAX_SCORES
 
 
 def test_causes_are_merged_without_losing_any() -> None:

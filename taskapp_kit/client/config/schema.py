@@ -218,7 +218,7 @@ class Policy(ConfigSection):
 
 
 class Topology(ConfigSection):
-    """Who uses which GPUs; [compute.topology] and [topology] are the same."""
+    """Who uses which GPUs; [compute.topology] and [topology] are one section, and each key may be in either."""
 
     type: Text = required("how the GPUs are divided", '"single_node_split"')
     gpus_for_vllm: Count = required("GPUs that run the policy", "2")
