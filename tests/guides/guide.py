@@ -1,4 +1,4 @@
-"""The guides, read when a test runs from the folder next to the checkout where people have them; they are not shipped."""
+"""The guides, read at test time from a directory next to the checkout. They are not shipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THERE = pytest.mark.skipif(
 
 FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TABLE_HEAD, TABLE_ROW = "ActionCommand\n", re.compile(r"(?<=\w)((?:uvx|curl) .*)$", re.MULTILINE)
-"""A table of commands that lost its columns: what it is for and its command stand next to each other."""
+"""A table of commands that lost its columns: the purpose and the command are joined without a space."""
 
 
 @cache

@@ -28,7 +28,7 @@ class Substitution:
 OURS, HOSTED = "the same names are in this package", "a hosted service; here a server on this machine"
 PARTIAL = "the block is a part of a program, which has this line"
 SHOWN = "prints the result, for the test"
-EXAMPLE = "stands for a value of the reader's own"
+EXAMPLE = "a placeholder for the reader's value"
 RESULT = 'print("RESULT", result["status"], result["final_reward"])'
 JOB = 'job = RLJob.from_config("rl_config.toml")'
 CLIENT = "from taskapp_kit.client import RLJob"

@@ -1,5 +1,5 @@
 """Every block and command of the guides on RL jobs, run against a backend and a task app on this machine, once with the
-engine `rollouts` and once with `local`, where the model `tiny` stands for the models that the guides name.
+engine `rollouts` and once with `local`, where the model `tiny` replaces the models that the guides name.
 
 The guides are read from where people have them (`guide.py`). What a run changes is in `substitutions.py` and nowhere else,
 but for this: a block with `async with` at its top is indented into a function. `pytest -s` prints each difference.
@@ -437,7 +437,7 @@ def test_no_key_is_shown(ran: dict[str, Ran]) -> None:
         assert TASK_APP_KEY not in block.shown or name == f"{AGNOSTIC}-2", name
 
 
-def test_every_block_stands_in_the_table() -> None:
+def test_every_block_is_in_the_table() -> None:
     counted = {(guide, number) for guide in RL_GUIDES for number in range(1, len(blocks(guide)) + 1)}
     assert {(line.guide, line.number) for line in LINES} == counted
     assert len(LINES) == len(counted) == 24
