@@ -165,6 +165,8 @@ def test_topology_stands_at_either_place_or_in_part_at_both(tmp_path: Path) -> N
     (problem,) = problems(tmp_path, CONTRACT + "\n[topology]\ngpus_for_vllm = 2\n")
     lines = [CONTRACT.split("\n").index("gpus_for_vllm = 1") + 1, CONTRACT.count("\n") + 3]
     assert [int(line) for line in re.findall(r"line (\d+)", problem)] == lines[::-1]
+    text = CONTRACT.replace("tensor_parallel = 1", "tensor_paralel = 1") + '\n[topology]\ntensor_parallel = "x"\n'
+    assert [found.partition(":")[0] for found in problems(tmp_path, text)] == [f"line {text.count(chr(10))}"]
 
 
 # what is wrong

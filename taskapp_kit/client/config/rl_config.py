@@ -138,6 +138,11 @@ def _reviewed(document: Document, lines: Mapping[Place, int]) -> Review:
     check_names(review)
     check_consistency(review, short=short)
     check_values(review)
+    written, whole = Review(document), Review(review.document)
+    for remarks in (review.problems, review.warnings):
+        for place in [*remarks]:
+            if written.at(*map(str, place)) is None and whole.at(*map(str, place)) is not None:
+                del remarks[place]  # a key of the other topology section, which has the same remark
     return review
 
 
