@@ -54,7 +54,7 @@ class RolloutAsked:
             await asyncio.sleep(0.01)
 
     def scored(self, reward: float | None, status: str = "terminated") -> Answer:
-        metrics = {"episode_returns": [reward], "mean_return": reward, "num_steps": 1}
+        metrics = {"episode_returns": [reward], "mean_return": reward, "outcome_score": reward, "num_steps": 1}
         return 200, {
             "run_id": self.body["run_id"],
             "trajectories": [],

@@ -544,6 +544,7 @@ def test_points_of_an_iteration_come_with_those_of_its_evaluation() -> None:
         "reward", "groups_without_spread", "failed_share", "truncated_share", "turns", "sampled_tokens",
         "tokens_per_second", "calls_exact", "calls_forked", "calls_refused", "stragglers", "late", "loss", "entropy",
         "clip_fraction", "gradient_norm", "version", "eval_reward", "eval_failed_share", "eval_calls_exact",
+        "outcome_score", "eval_outcome_score",
     }  # fmt: skip
     assert not any(point.name == "kl" for point in job.ledger.points)
 
