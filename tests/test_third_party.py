@@ -96,3 +96,18 @@ def test_every_file_that_has_blocks_of_a_guide_is_listed() -> None:
     following = followers(block for page in sorted(GUIDES.glob("*.md")) for block in blocks(page.read_text()))
     assert "examples/forge/synchronous_rl.py" in following
     assert following <= {name for name, heading in listed().items() if heading == "TorchForge"}
+
+
+@pytest.mark.skipif(not GUIDES.is_dir(), reason="the guides are not next to this checkout")
+def test_no_page_has_a_block_of_a_guide() -> None:
+    pages = {
+        file: file.read_text() for folder in ("docs", "tests", "examples") for file in (ROOT / folder).rglob("*.md")
+    }
+    copied = [
+        block
+        for guide in GUIDES.glob("*.md")
+        for block in blocks(guide.read_text())
+        if len(fingerprints(block)) > MOST_SHARED
+    ]
+    assert copied
+    assert [file.name for file, text in pages.items() if any(block in text for block in copied)] == []
