@@ -7,28 +7,45 @@ Apache-2.0), without its package. Needs Linux with bubblewrap (docs/sandbox.md, 
 - COPY, ENV, WORKDIR and RUN of the Dockerfile are done in the box when an episode begins. A task that needs more (another
   image, packages to install, services, a GPU) is refused by name when the app is declared.
 - The tests enter the box when the policy is done. Everything that it left outside the task's own folders is removed before.
-- Tests that write no reward, or take too long, are a failure of the rollout, never a reward of 0.
+- Tests that give no verdict are run once more, on the untouched task in a new box. A verdict there means that the policy's
+  changes broke them: a reward of 0, with `verifier_broken_by_policy`. None there is a failure of the rollout.
+- The tests and what they start of the policy have one user id, so its program could write the reward: `isolation` is "shared".
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from taskapp_kit.adapters.class_parts import ClassParts
-from taskapp_kit.adapters.harbor_task import LOGS, MB, TESTS, HarborTask, TaskRefused, read_task, task_folders
+from taskapp_kit.adapters.harbor_task import (
+    LOGS,
+    MAX_BYTES,
+    MAX_TEXT_BYTES,
+    MB,
+    TESTS,
+    HarborTask,
+    TaskRefused,
+    read_task,
+    task_folders,
+)
 from taskapp_kit.contract.trajectory import Step, Trajectory
 from taskapp_kit.contract.words import cut
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.private_fields import Private
-from taskapp_kit.errors import DeclarationError, TaskappError, Unavailable
+from taskapp_kit.errors import DeclarationError, SandboxError, TaskappError, Unavailable
 from taskapp_kit.sandbox import RunResult, Sandbox, SandboxLimits
+from taskapp_kit.system.foreign_files import read_inside
+
+log = logging.getLogger("taskapp_kit.environment")
 
 LEVEL = 3
 COMMAND_SECONDS = 60.0
@@ -39,7 +56,24 @@ MAX_OUTPUT_CHARACTERS = 10_000
 MAX_REWARD_BYTES = 64 * 1024
 HARMLESS = ("true", "ls -l", "pwd", "cat /etc/hostname", "echo hello")
 REWARD = f"{LOGS}/verifier/reward"
+SOLUTION = "solution/solve.sh"
+LOCKED = 200
+"""The exit status of a run of tests that left a reward file to which they could not have written."""
+BROKEN = "verifier_broken_by_policy"
 FOLDERS = f"mkdir -p {LOGS}/agent {LOGS}/verifier"
+RUN_TESTS = f"""\
+import contextlib, os, signal, subprocess, sys
+status = subprocess.call(sys.argv[1:])
+with contextlib.suppress(ProcessLookupError):
+    os.kill(-1, signal.SIGKILL)
+if any(os.path.exists(name) and not os.access(name, os.W_OK) for name in ("{REWARD}.txt", "{REWARD}.json")):
+    sys.exit({LOCKED})
+if status < 0:
+    os.kill(os.getpid(), -status)
+sys.exit(min(status, 127))
+"""
+"""Runs the tests in the box; first ends what they left running. It ends by a signal only if the tests' shell did: a shell
+also reports the signal of its last command as an exit status."""
 
 
 class VerifierFailed(TaskappError):
@@ -131,6 +165,12 @@ class HarborEnvironment:
     def reset(self, task: HarborRow) -> str:
         """Build the task in a new box; return its instruction. Raises BuildFailed, SandboxError."""
         self.task: HarborTask = read_task(Path(task.folder))
+        self.closed = False
+        self._build()
+        return self.task.instruction
+
+    def _build(self) -> None:
+        """Open a box with the untouched task."""
         self.box = Sandbox(level=LEVEL, limits=self._limits(self._command_seconds), places=self.task.places)
         self.box.__enter__()
         self._run(FOLDERS, self.task.workdir)
@@ -142,7 +182,6 @@ class HarborEnvironment:
                     f"The task {self.task.name!r} could not be built: line {step.line} of its Dockerfile ended with "
                     f"{_how(done)}: {cut(last, 200)}"
                 )
-        return self.task.instruction
 
     @action(noop={"command": "true"}, sample=lambda rng: {"command": rng.choice(HARMLESS)})
     def run(self, command: Annotated[str, Field(max_length=MAX_COMMAND_CHARACTERS)]) -> Step:
@@ -155,7 +194,24 @@ class HarborEnvironment:
         return Step(terminated=True)
 
     def final_state(self) -> dict[str, Any]:
-        """Run the task's tests: `reward`, and `rewards` by name. Raises VerifierFailed, SandboxError."""
+        """Run the task's tests: `reward`, `rewards` by name, `isolation`, `problem`. Raises VerifierFailed, SandboxError."""
+        problem = None
+        try:
+            rewards = self._verdict()
+        except (VerifierFailed, SandboxError) as error:
+            if self.closed:
+                raise
+            log.warning("the tests of %r gave no verdict, and are run on the untouched task: %s", self.task.name, error)
+            self.box.close()
+            self._build()
+            if self.closed:  # while the box was opened
+                self.box.close()
+            rewards = dict.fromkeys(self._verdict(), 0.0)
+            problem = BROKEN
+        return {"reward": _total(rewards), "rewards": rewards, "isolation": "shared", "problem": problem}
+
+    def _verdict(self) -> dict[str, float]:
+        """Run the task's tests on what is in the box: the rewards that they wrote. Raises VerifierFailed, SandboxError."""
         for place in ("", TESTS, LOGS):  # what the policy left there could speak for the tests
             self.box.clear_sync(place)
         self._put(self.task.tests)
@@ -164,11 +220,9 @@ class HarborEnvironment:
             self.task.workdir,
             self._limits(self.task.verifier_seconds),
             dict(self.task.verifier_variables),
+            ["python", "-I", "-S", "-c", RUN_TESTS],
         )
-        rewards = self._rewards(done)
-        if "reward" not in rewards and len(rewards) != 1:
-            raise VerifierFailed(f"The tests of {self.task.name!r} wrote rewards of which none is called reward.")
-        return {"reward": rewards.get("reward", next(iter(rewards.values()))), "rewards": rewards}
+        return self._rewards(done)
 
     @staticmethod
     def reward(trajectory: Trajectory) -> float:
@@ -179,15 +233,16 @@ class HarborEnvironment:
     def gold(observation: str, task: HarborRow) -> Any:
         """Run the task's solution, then finish."""
         folder = Path(task.folder)
-        if observation != read_task(folder).instruction:
+        read = read_task(folder)
+        if observation != read.instruction:
             return "done"
-        files = sorted(path.name for path in (folder / "solution").glob("*"))
-        if files != ["solve.sh"]:
-            raise Unavailable(f"the task {task.name!r} has no solution/solve.sh alone that `gold` could run.")
-        return {"run": {"command": (folder / "solution" / "solve.sh").read_text(encoding="utf-8")}}
+        if [name for name in read.files if name.startswith("solution/")] != [SOLUTION]:
+            raise Unavailable(f"the task {task.name!r} has no {SOLUTION} alone that `gold` could run.")
+        return {"run": {"command": read_inside(folder, SOLUTION, MAX_TEXT_BYTES).decode("utf-8")}}
 
     def close(self) -> None:
         """Kill whatever runs and remove the box."""
+        self.closed = True
         box = getattr(self, "box", None)
         if box is not None:
             box.close()
@@ -203,41 +258,67 @@ class HarborEnvironment:
         workdir: str,
         limits: SandboxLimits | None = None,
         variables: dict[str, str] | None = None,
+        runner: Sequence[str] = (),
     ) -> RunResult:
         given = [f"{name}={value}" for name, value in {**self.task.variables, **(variables or {})}.items()]
         enter = 'mkdir -p "$1" && cd "$1" && exec bash -c "$2"'
-        return self.box.run_sync(["env", *given, "sh", "-c", enter, "sh", workdir, command], limits=limits)
+        return self.box.run_sync([*runner, "env", *given, "sh", "-c", enter, "sh", workdir, command], limits=limits)
 
-    def _put(self, files: Any) -> None:
+    def _put(self, files: Mapping[str, Path]) -> None:
         """Write files into the box, those that can be executed as such."""
         programs = []
         for name, path in files.items():
-            self.box.write_sync(name, path.read_bytes())
+            self.box.write_sync(name, self._content(path))
             if os.access(path, os.X_OK):
                 programs.append(name)
         if programs:
             self.box.run_sync(["chmod", "755", *programs])
 
+    def _content(self, path: Path) -> bytes:
+        return read_inside(self.task.folder, path.relative_to(self.task.folder).as_posix(), MAX_BYTES)
+
     def _rewards(self, done: RunResult) -> dict[str, float]:
+        """What the tests wrote. Raises VerifierFailed, SandboxError: nothing, or nothing that must be theirs."""
         failed = f"The tests of {self.task.name!r} ended with {_how(done)}"
-        if done.killed_for is not None:
+        if done.exit_code is None or done.killed_for is not None:
             raise VerifierFailed(f"{failed}.")
-        for name in (f"{REWARD}.txt", f"{REWARD}.json"):
-            try:
-                text = self.box.read_sync(name, max_bytes=MAX_REWARD_BYTES).decode("utf-8", "replace")
-            except FileNotFoundError:
-                continue
-            try:
-                read = json.loads(text)
-                named = read if isinstance(read, dict) else {"reward": read}
-                rewards = {str(key): float(value) for key, value in named.items()}
-            except (ValueError, TypeError) as error:
-                raise VerifierFailed(f"{failed}, and {name} is no number: {cut(text.strip(), 100)!r}.") from error
-            if not rewards or not all(map(math.isfinite, rewards.values())):
-                raise VerifierFailed(f"{failed}, and {name} has no finite number: {cut(text.strip(), 100)!r}.")
-            return rewards
-        last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
-        raise VerifierFailed(f"{failed} and wrote neither {REWARD}.txt nor .json: {cut(last, 200)}")
+        if done.exit_code == LOCKED:
+            raise VerifierFailed(
+                f"The tests of {self.task.name!r} left a reward file that they could not have written."
+            )
+        for name, path in self.task.tests.items():
+            if self.box.read_sync(name, max_bytes=MAX_BYTES) != self._content(path):
+                raise VerifierFailed(f"{name} changed while the tests of {self.task.name!r} ran.")
+        written = [found for kind in ("json", "txt") if (found := self._read(f"{REWARD}.{kind}", failed)) is not None]
+        if not written:
+            last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
+            raise VerifierFailed(f"{failed} and wrote neither {REWARD}.txt nor .json: {cut(last, 200)}")
+        if len({_total(rewards) for rewards in written}) > 1:
+            raise VerifierFailed(f"{failed}, and {REWARD}.txt and .json differ.")
+        return written[0]
+
+    def _read(self, name: str, failed: str) -> dict[str, float] | None:
+        """The rewards of a file, by name; None if it is not there."""
+        try:
+            text = self.box.read_sync(name, max_bytes=MAX_REWARD_BYTES).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return None
+        try:
+            read = json.loads(text)
+            named = read if isinstance(read, dict) else {"reward": read}
+            rewards = {str(key): float(value) for key, value in named.items()}
+        except (ValueError, TypeError, RecursionError) as error:
+            raise VerifierFailed(f"{failed}, and {name} is no number: {cut(text.strip(), 100)!r}.") from error
+        if not rewards or not all(map(math.isfinite, rewards.values())):
+            raise VerifierFailed(f"{failed}, and {name} has no finite number: {cut(text.strip(), 100)!r}.")
+        if "reward" not in rewards and len(rewards) != 1:
+            raise VerifierFailed(f"{failed}, and {name} has rewards of which none is called reward.")
+        return rewards
+
+
+def _total(rewards: dict[str, float]) -> float:
+    """The reward of the episode."""
+    return rewards.get("reward", next(iter(rewards.values())))
 
 
 def _how(done: RunResult) -> str:

@@ -2,6 +2,8 @@
 
 Facts: harborframework.com/docs/tasks, schema 1.0 and 1.1, read on 2026-11-23. The image that a Dockerfile builds on is not
 used: a task finds the programs of the machine. What the task needs besides is done in its box, or refused by name.
+
+A task is data from elsewhere: each of its files has to be a regular file whose real path is in its folder, of a limited size.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from taskapp_kit.errors import TaskappError
 from taskapp_kit.sandbox.layers import TAKEN
+from taskapp_kit.system.foreign_files import ForeignFileRefused, files_inside, inside, read_inside
 
 MB = 2**20
 WORKDIR = "/app"
@@ -25,13 +30,27 @@ TESTS, LOGS = "/tests", "/logs"
 VERIFIER_SECONDS = 600.0
 """Harbor's own default."""
 MEMORY_MB = 2048
+MAX_FILES = 10_000
+MAX_BYTES = 256 * MB
+"""Of all files of a task together."""
+MAX_TEXT_BYTES = 256 * 1024
+"""Of its instruction, of its test script and of its Dockerfile."""
+MAX_SETTINGS_BYTES = 16 * 1024
+"""Of task.toml: the time that a TOML parser takes for a dotted key is quadratic in its parts."""
+MAX_INSTRUCTIONS = 500
+MAX_SHOWN = 200
+"""Letters of an instruction in a message."""
+MAX_VALUE = 32 * 1024
+"""Letters of a variable: ENV can double one line after line."""
+MAX_MEMORY_MB = 64 * 1024
+MAX_VERIFIER_SECONDS = 6 * 3600.0
 
 BARE_IMAGES = re.compile(r"(docker\.io/|library/)*(ubuntu|debian|alpine|busybox|python|buildpack-deps)(:[\w.-]+)?$")
 """Images with nothing in them but a system and perhaps Python."""
 NO_EFFECT = frozenset({"CMD", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL"})
 """Instructions that change nothing for commands that are run in the image."""
 INSTALLS = re.compile(
-    r"(?:^|[;&|({]|\b(?:sudo|then|do|exec)\b)\s*"
+    r"(?:^|[;&|({]|\b(?:sudo|then|do|exec)\b)[ \t]*"
     r"(?:(?:python3?|python3?\.\d+) -m )?"
     r"(apt-get|apt|apk|yum|dnf|pip3?|pipx|uv|uvx|conda|mamba|npm|npx|yarn|pnpm|gem|cargo|curl|wget|git clone)\b",
     re.MULTILINE,
@@ -39,7 +58,7 @@ INSTALLS = re.compile(
 """Commands that fetch something: a box has no network."""
 
 
-class TaskRefused(ValueError):
+class TaskRefused(TaskappError):
     """A task cannot be played here. The message says what in which of its files."""
 
 
@@ -57,11 +76,13 @@ class BuildStep:
 class HarborTask:
     """A task that can be played. places: folders at the top of the box that it has for itself.
 
-    variables: of all its commands; verifier_variables: of its tests besides. digest: SHA-256 (hex) of all its files.
+    files: paths of all its files, in the folder. variables: of all its commands; verifier_variables: of its tests besides.
+    digest: SHA-256 (hex) of all its files.
     """
 
     name: str
     folder: Path
+    files: tuple[str, ...]
     instruction: str
     workdir: str
     places: tuple[str, ...]
@@ -77,7 +98,7 @@ class HarborTask:
     @property
     def tests(self) -> dict[str, Path]:
         """Path in the box to its source, of each file of the tests."""
-        return {f"{TESTS}/{name}": path for name, path in _files(self.folder / "tests")}
+        return {f"/{name}": self.folder / name for name in self.files if name.startswith("tests/")}
 
 
 def task_folders(path: Path) -> list[Path]:
@@ -87,40 +108,53 @@ def task_folders(path: Path) -> list[Path]:
     found = sorted(file.parent for file in path.glob("*/task.toml"))
     if not found:
         raise TaskRefused(f"{path} has no task.toml, and no folder in it has one")
+    for folder in found:
+        try:
+            inside(path, f"{folder.name}/task.toml")
+        except OSError as error:
+            raise _unreadable(f"{folder.name}/task.toml", error) from error
     return found
 
 
 def read_task(folder: Path) -> HarborTask:
     """The task of a folder. Raises TaskRefused."""
-    settings = _settings(folder)
+    try:
+        files = files_inside(folder, MAX_FILES)
+        digest = _digest(folder, files)
+    except OSError as error:
+        raise _unreadable(folder.name, error) from error
+    settings = _settings(folder, files)
     environment, verifier, metadata = (_table(settings, name) for name in ("environment", "verifier", "metadata"))
     instruction = _text(folder, "instruction.md").strip()
     script = _text(folder, "tests/test.sh")
     if found := INSTALLS.search(script):
         raise TaskRefused(f"tests/test.sh runs {found[1]}, and a box has no network")
-    steps, variables, workdir = _dockerfile(folder)
+    if not isinstance(tags := metadata.get("tags", []), list):
+        raise TaskRefused(f"task.toml has metadata.tags = {tags!r}; expected a list")
+    steps, variables, workdir = _dockerfile(folder, files)
     tops = {f"/{PurePosixPath(path).parts[1]}" for step in steps for path in step.files} | {_top(workdir)}
     return HarborTask(
         name=folder.name,
         folder=folder,
+        files=tuple(files),
         instruction=instruction,
         workdir=workdir,
         places=tuple(sorted({*tops, TESTS, LOGS})),
         steps=steps,
         variables={**variables, **_variables(environment, "environment")},
         verifier_variables=_variables(verifier, "verifier"),
-        verifier_seconds=float(verifier.get("timeout_sec", VERIFIER_SECONDS)),
-        memory_bytes=int(environment.get("memory_mb") or MEMORY_MB) * MB,
+        verifier_seconds=_number(verifier, "verifier", "timeout_sec", VERIFIER_SECONDS, MAX_VERIFIER_SECONDS),
+        memory_bytes=int(_number(environment, "environment", "memory_mb", MEMORY_MB, MAX_MEMORY_MB) * MB),
         difficulty=str(metadata.get("difficulty", "")),
-        tags=tuple(map(str, metadata.get("tags", ()))),
-        digest=_digest(folder),
+        tags=tuple(map(str, tags)),
+        digest=digest,
     )
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _settings(folder: Path, files: list[str]) -> dict[str, Any]:
     try:
-        settings = tomllib.loads(_text(folder, "task.toml"))
-    except tomllib.TOMLDecodeError as error:
+        settings = tomllib.loads(_text(folder, "task.toml", MAX_SETTINGS_BYTES))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise TaskRefused(f"task.toml is not TOML: {error}") from error
     environment, verifier = _table(settings, "environment"), _table(settings, "verifier")
     for refused, what in (
@@ -136,33 +170,34 @@ def _settings(folder: Path) -> dict[str, Any]:
         if refused:
             raise TaskRefused(f"task.toml has {what}, which needs a container engine")
     for name in ("docker-compose.yaml", "docker-compose.yml"):
-        if (folder / "environment" / name).exists():
+        if f"environment/{name}" in files:
             raise TaskRefused(f"environment/{name} needs a container engine")
     return settings
 
 
-def _dockerfile(folder: Path) -> tuple[tuple[BuildStep, ...], dict[str, str], str]:
+def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], dict[str, str], str]:
     """The steps, the variables and the working folder at the end."""
-    path = folder / "environment" / "Dockerfile"
-    if not path.is_file():
+    if "environment/Dockerfile" not in files:
         return (), {}, WORKDIR
     steps: list[BuildStep] = []
     variables: dict[str, str] = {}
     workdir, stages = WORKDIR, 0
-    for line, word, rest in _instructions(path.read_text(encoding="utf-8")):
-        where = f"environment/Dockerfile, line {line}: {word} {rest.splitlines()[0] if rest else ''}".rstrip()
+    for number, (line, word, rest) in enumerate(_instructions(_text(folder, "environment/Dockerfile"))):
+        where = f"environment/Dockerfile, line {line}: {word} {rest[:MAX_SHOWN]}".rstrip()
+        if number == MAX_INSTRUCTIONS:
+            raise TaskRefused(f"{where}: a Dockerfile has at most {MAX_INSTRUCTIONS} instructions")
         if word == "FROM":
             stages += 1
-            if stages > 1 or not BARE_IMAGES.match(rest.split()[0]):
+            if stages > 1 or not BARE_IMAGES.match(rest.partition(" ")[0]):
                 raise TaskRefused(f"{where}: its programs and files are not here")
         elif word == "WORKDIR":
             workdir = _inside(workdir, _plain(rest, variables, where), where)
         elif word == "ENV":
             variables |= _environment(rest, variables, where)
         elif word in ("COPY", "ADD"):
-            steps.append(BuildStep(line, workdir, files=_copied(folder, rest, workdir, where)))
+            steps.append(BuildStep(line, workdir, files=_copied(folder, files, rest, workdir, where)))
         elif word == "RUN":
-            command = shlex.join(json.loads(rest)) if rest.startswith("[") else rest
+            command = shlex.join(_words(rest, where)) if rest.startswith("[") else rest
             if found := INSTALLS.search(command):
                 raise TaskRefused(f"{where}: {found[1]} needs a network and rights that a box does not have")
             steps.append(BuildStep(line, workdir, command=command))
@@ -170,6 +205,8 @@ def _dockerfile(folder: Path) -> tuple[tuple[BuildStep, ...], dict[str, str], st
             continue
         elif word not in NO_EFFECT:
             raise TaskRefused(f"{where}: needs a container engine")
+    if sum(len(step.files) for step in steps) > MAX_FILES:
+        raise TaskRefused(f"environment/Dockerfile copies more than {MAX_FILES} files")
     return tuple(steps), variables, workdir
 
 
@@ -196,39 +233,60 @@ def _plain(value: str, variables: Mapping[str, str], where: str) -> str:
             raise TaskRefused(f"{where}: ${name} is set by no ENV before")
         return variables[name]
 
-    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", replaced, value.strip().strip('"'))
+    plain = re.sub(r"\$(?:\{(\w+)\}|(\w+))", replaced, value.strip().strip('"'))
+    if len(plain) > MAX_VALUE:
+        raise TaskRefused(f"{where}: a value of more than {MAX_VALUE} letters")
+    return plain
 
 
 def _environment(rest: str, variables: Mapping[str, str], where: str) -> dict[str, str]:
-    pairs = shlex.split(rest)
+    pairs = _words(rest, where)
     if "=" not in pairs[0]:
         name, _, value = rest.partition(" ")
         return {name: _plain(value, variables, where)}
     return {name: _plain(value, variables, where) for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def _copied(folder: Path, rest: str, workdir: str, where: str) -> dict[str, Path]:
+def _copied(folder: Path, files: list[str], rest: str, workdir: str, where: str) -> dict[str, Path]:
     """Path in the box to its source, of each file of a COPY."""
-    words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
+    words = _words(rest, where)
     if any(word.startswith("--") for word in words):
         raise TaskRefused(f"{where}: options of COPY need a container engine")
     *sources, target = words
-    context = (folder / "environment").resolve()
+    context = folder / "environment"
+    names = [PurePosixPath(name).relative_to("environment") for name in files if name.startswith("environment/")]
     found: dict[str, Path] = {}
     for source in sources:
         if "://" in source:
             raise TaskRefused(f"{where}: a box has no network")
-        matching = sorted(context.glob(source.lstrip("/"))) if source.strip("./") else [context]
-        if not matching or not all(path.resolve().is_relative_to(context) for path in matching):
+        parts = PurePosixPath(source.lstrip("/")).parts
+        matching = [
+            name
+            for name in names
+            if len(name.parts) >= len(parts) and all(map(fnmatchcase, name.parts[: len(parts)], parts))
+        ]
+        if not matching:
             raise TaskRefused(f"{where}: environment/ has no {source}")
-        for path in matching:
-            files = list(_files(path)) if path.is_dir() else [(path.name, path)]
-            to_folder = path.is_dir() or target.endswith(("/", ".")) or len(sources) + len(matching) > 2
-            for name, file in files:
-                if file.parent == context and name in ("Dockerfile", ".dockerignore"):
-                    continue
-                found[_inside(workdir, f"{target}/{name}" if to_folder else target, where)] = file
+        tops = {name.parts[: len(parts)] for name in matching}
+        for name in matching:
+            of_folder = len(name.parts) > len(parts)
+            to_folder = of_folder or target.endswith(("/", ".")) or len(sources) + len(tops) > 2
+            if str(name) in ("Dockerfile", ".dockerignore"):
+                continue
+            below = PurePosixPath(*name.parts[len(parts) :]) if of_folder else name.name
+            found[_inside(workdir, f"{target}/{below}" if to_folder else target, where)] = context / name
     return found
+
+
+def _words(rest: str, where: str) -> list[str]:
+    """The arguments of an instruction, at least one: a JSON array, or as a shell reads them."""
+    try:
+        words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
+    except (ValueError, RecursionError):
+        words = None
+    if not words or not all(isinstance(word, str) for word in words):
+        raise TaskRefused(f"{where}: its arguments cannot be read")
+    return list(words)
 
 
 def _inside(workdir: str, path: str, where: str) -> str:
@@ -249,7 +307,7 @@ def _top(path: str) -> str:
 
 
 def _variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
-    found = {str(name): str(value) for name, value in dict(table.get("env") or {}).items()}
+    found = {str(name): str(value) for name, value in _table(table, "env").items()}
     for name, value in found.items():
         if "${" in value:
             raise TaskRefused(
@@ -265,23 +323,31 @@ def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
-def _text(folder: Path, name: str) -> str:
+def _number(table: Mapping[str, Any], where: str, name: str, default: float, most: float) -> float:
+    found = table.get(name) or default
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found <= most:
+        raise TaskRefused(f"task.toml has {where}.{name} = {found!r}; expected a number above 0, at most {most:g}")
+    return found
+
+
+def _text(folder: Path, name: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
     try:
-        return (folder / name).read_text(encoding="utf-8")
+        return read_inside(folder, name, most_bytes).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TaskRefused(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise _unreadable(name, error) from error
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(path relative to the folder, path) of each file below it, sorted."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            yield path.relative_to(folder).as_posix(), path
-
-
-def _digest(folder: Path) -> str:
+def _digest(folder: Path, files: list[str]) -> str:
     found = hashlib.sha256()
-    for name, path in _files(folder):
-        data = path.read_bytes()
+    left = MAX_BYTES
+    for name in files:
+        data = read_inside(folder, name, left)
+        left -= len(data)
         found.update(f"{name}\0{len(data)}\0".encode() + data)
     return found.hexdigest()
+
+
+def _unreadable(name: str, error: OSError | UnicodeDecodeError) -> TaskRefused:
+    if isinstance(error, ForeignFileRefused):
+        return TaskRefused(f"{error.filename} {error.strerror}")
+    return TaskRefused(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}")

@@ -1,6 +1,8 @@
 """Tasks in Harbor's format through the adapter: real boxes, real shells."""
 
 import asyncio
+import os
+import shutil
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from taskapp_kit import DeclarationError, RolloutFailed, TaskApp
 from taskapp_kit.adapters.harbor import HarborRow, from_harbor
-from taskapp_kit.adapters.harbor_task import TaskRefused, read_task
+from taskapp_kit.adapters.harbor_task import INSTALLS, TaskRefused, read_task, task_folders
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.testing import Rollout, play
 from taskapp_kit.testing.doctor.examine import examine
@@ -100,7 +102,12 @@ class TestInABox:
         app = app_of(write_tasks(tmp_path))
         half = after(app, "echo 5 > count.txt", seed=NAMES.index("word-count"))
         assert half.reward == 0.5
-        assert half.trajectory.final_state == {"reward": 0.5, "rewards": {"reward": 0.5, "words": 1, "lines": 0}}
+        assert half.trajectory.final_state == {
+            "reward": 0.5,
+            "rewards": {"reward": 0.5, "words": 1, "lines": 0},
+            "isolation": "shared",
+            "problem": None,
+        }
 
     def test_the_tests_and_the_solution_are_out_of_the_policys_reach(self, tmp_path: Path) -> None:
         rollout = after(
@@ -138,6 +145,8 @@ class TestInABox:
             ("echo yes > /logs/verifier/reward.txt", "is no number"),
             ("""echo '{"a": 1, "b": 0}' > /logs/verifier/reward.json""", "none is called reward"),
             ("ln -s /etc/passwd /logs/verifier/reward.txt", "regular file"),
+            ("echo 1 > /logs/verifier/reward.txt; kill -9 $$", "signal 9"),
+            ("cd /logs/verifier; echo 1 > reward.txt; echo 0 > reward.json", "differ"),
         ],
     )
     def test_tests_without_a_reward_are_a_failure(self, script: str, message: str, tmp_path: Path) -> None:
@@ -145,6 +154,32 @@ class TestInABox:
         with pytest.raises(RolloutFailed, match=message) as failed:
             after(app)
         assert failed.value.boundary == "environment"
+
+    @pytest.mark.parametrize(
+        ("left", "program"),
+        [
+            ("chmod 000 /app", ""),
+            ("", "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"),
+            ("", "while True: pass"),
+            ("", "import os; os.mkdir(f); os.chmod('/logs/verifier', 0o500)"),
+            ("", "import os; open(f, 'w').write('1'); os.chmod(f, 0o444)"),
+            ("", "open(f[:-3] + 'json', 'w').write('1')"),
+            ("", "import os, signal; open(f, 'w').write('1'); os.kill(os.getppid(), signal.SIGKILL)"),
+            ("", "import os; os.rename('/logs/verifier', '/logs/v'); os.symlink('/logs/v', '/logs/verifier')"),
+            ("", "open('/tests/test.sh', 'a').write('echo 1 > /logs/verifier/reward.txt\\n')"),
+        ],
+    )  # fmt: skip
+    def test_a_policy_that_breaks_the_tests_gets_nothing(self, left: str, program: str, tmp_path: Path) -> None:
+        script = 'out=$(python3 /app/solve.py)\n[ "$out" = 173 ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n'
+        files = {"instruction.md": "x", "tests/test.sh": script, "task.toml": "[verifier]\ntimeout_sec = 5\n"}
+        app = one(tmp_path, files)
+        write = f"cat > solve.py <<'END'\nf = '/logs/verifier/reward.txt'\n{program}\nprint('nonsense')\nEND\n{left}"
+        rollout = after(app, write)
+        assert rollout.reward == 0.0
+        state = rollout.trajectory.final_state
+        assert (state["problem"], state["isolation"]) == ("verifier_broken_by_policy", "shared")
+        honest = after(one(tmp_path / "again", files), "echo 'print(173)' > solve.py")
+        assert (honest.reward, honest.trajectory.final_state["problem"]) == (1.0, None)
 
     def test_a_step_that_fails_names_its_line(self, tmp_path: Path) -> None:
         dockerfile = "FROM ubuntu\nWORKDIR /app\nRUN echo building && no-such-program --now\n"
@@ -193,6 +228,12 @@ def test_rows_are_the_tasks_by_name_and_their_hash_covers_every_file(tmp_path: P
         ({"task.toml": "[[steps]]\nname = 'one'\n"}, "several steps"),
         ({"task.toml": '[verifier]\nenv = { KEY = "${OPENAI_API_KEY}" }\n'}, "a variable of the machine"),
         ({"task.toml": "[environment\n"}, "is not TOML"),
+        ({"task.toml": "[environment]\nmemory_mb = 1e12\n"}, "memory_mb"),
+        ({"task.toml": "[verifier]\ntimeout_sec = inf\n"}, "timeout_sec"),
+        ({"task.toml": f"a{'.a' * 10_000} = 1\n"}, "task.toml has more than"),
+        ({"instruction.md": "x" * 2**19}, "instruction.md has more than"),
+        ({"environment/Dockerfile": "FROM ubuntu\nENV A=xx\n" + "ENV A=$A$A\n" * 40}, "a value of more than"),
+        ({"environment/Dockerfile": "FROM ubuntu\nCOPY [1] /app\n"}, "its arguments cannot be read"),
     ],
 )
 def test_what_a_box_does_not_have_is_refused_by_name(files: dict[str, str], message: str, tmp_path: Path) -> None:
@@ -212,3 +253,64 @@ def test_a_folder_without_tasks_is_reported(tmp_path: Path) -> None:
     app.environment("terminal", tasks={"train": made.rows}, row=HarborRow)(made)
     with pytest.raises(DeclarationError, match="finds no task"):
         app.freeze()
+
+
+@pytest.mark.parametrize(
+    ("place", "target"),
+    [
+        ("environment/data/a", "/etc/hostname"),
+        ("environment/data/a", "../../../outside/a"),
+        ("environment/data/deep", "../../../outside"),
+        ("environment", "../outside"),
+        ("tests/more", "/proc/self/environ"),
+        ("tests", "../outside"),
+        ("instruction.md", "../outside/a"),
+        ("task.toml", "../outside/a"),
+        ("solution/solve.sh", "../../outside/a"),
+        ("solution", "../outside"),
+        ("unused", "missing"),
+        ("unused", "."),
+        ("unused", None),
+        ("tests/pipe", None),
+    ],
+)
+def test_a_task_whose_files_leave_its_folder_is_refused(place: str, target: str | None, tmp_path: Path) -> None:
+    """None: a FIFO, at which a reader would wait."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a").write_text("secret")
+    task = write_task(tmp_path / "task", {"instruction.md": "x", "tests/test.sh": "true\n", "solution/note": "x",
+                                          "environment/data/b": "b"})  # fmt: skip
+    assert "tests/test.sh" in read_task(task).files
+    path = task / place
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    if target is None:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    with pytest.raises(TaskRefused):
+        read_task(task)
+
+
+def test_links_within_a_task_are_followed(tmp_path: Path) -> None:
+    dockerfile = "FROM ubuntu\nWORKDIR /app\nCOPY data a*.txt ./\n"
+    task = write_task(tmp_path / "task", {"instruction.md": "x", "tests/test.sh": "true\n", "shared/x/b.txt": "b",
+                                          "environment/Dockerfile": dockerfile})  # fmt: skip
+    (task / "environment" / "a1.txt").symlink_to("../shared/x/b.txt")
+    (task / "environment" / "data").symlink_to("../shared")
+    assert read_task(task).steps[0].files.keys() == {"/app/x/b.txt", "/app/a1.txt"}
+
+
+def test_a_task_folder_that_is_a_link_out_of_its_set_is_refused(tmp_path: Path) -> None:
+    write_task(tmp_path / "outside", {"instruction.md": "x", "tests/test.sh": "true\n"})
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "one").symlink_to("../outside")
+    with pytest.raises(TaskRefused):
+        task_folders(tmp_path / "tasks")
+
+
+def test_a_script_is_read_in_linear_time(tmp_path: Path) -> None:
+    """Quadratic, this would take hours."""
+    for text in ("\n" * 200_000, " " * 200_000, "; " * 100_000, "then " * 40_000):
+        assert INSTALLS.search(text) is None

@@ -1,0 +1,65 @@
+"""Reads folders that others wrote (a task, an app, an evaluation): only regular files whose real path is inside the folder.
+
+A link in such a folder may lead to any file that this process may read, a FIFO blocks its reader, and a file may be of any
+size.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+class ForeignFileRefused(OSError):
+    """A file of a folder leads out of it, is not a regular file, or is too large. `filename` is its path in the folder."""
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Return the real path of a regular file of a folder. Raises ForeignFileRefused, OSError."""
+    real = _inside(folder, name)
+    if not stat.S_ISREG(real.stat().st_mode):
+        raise ForeignFileRefused(errno.EINVAL, "is not a regular file", name)
+    return real
+
+
+def read_inside(folder: Path, name: str, most_bytes: int) -> bytes:
+    """Return the content of a file of a folder. Raises ForeignFileRefused, OSError."""
+    real = inside(folder, name)
+    with open(os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ForeignFileRefused(errno.EFBIG, f"has more than {most_bytes} bytes", name)
+    return content
+
+
+def files_inside(folder: Path, most: int) -> list[str]:
+    """Return the paths of all files in a folder and below, relative to it, sorted. Links within it are followed.
+
+    Raises ForeignFileRefused for more than `most` files and folders, and for a file that `inside` refuses; OSError.
+    """
+
+    def failed(error: OSError) -> None:
+        raise error
+
+    names: list[Path] = []
+    seen = 0
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=failed):
+        below = Path(place).relative_to(folder)
+        seen += len(folders) + len(files)
+        if seen > most:
+            raise ForeignFileRefused(errno.EFBIG, f"has more than {most} files and folders", str(folder))
+        for name in folders:
+            _inside(folder, (below / name).as_posix())
+        for name in files:
+            inside(folder, (below / name).as_posix())
+            names.append(below / name)
+    return [name.as_posix() for name in sorted(names)]
+
+
+def _inside(folder: Path, name: str) -> Path:
+    real = Path(os.path.realpath(folder / name, strict=True))
+    if not real.is_relative_to(os.path.realpath(folder)):
+        raise ForeignFileRefused(errno.EACCES, "leads out of the folder", name)
+    return real
