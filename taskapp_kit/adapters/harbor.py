@@ -173,6 +173,8 @@ class HarborEnvironment:
         """Open a box with the untouched task."""
         self.box = Sandbox(level=LEVEL, limits=self._limits(self._command_seconds), places=self.task.places)
         self.box.__enter__()
+        if self.closed:  # while the box was opened
+            self.box.close()
         self._run(FOLDERS, self.task.workdir)
         for step in self.task.steps:
             self._put(step.files)
@@ -204,8 +206,6 @@ class HarborEnvironment:
             log.warning("the tests of %r gave no verdict, and are run on the untouched task: %s", self.task.name, error)
             self.box.close()
             self._build()
-            if self.closed:  # while the box was opened
-                self.box.close()
             rewards = dict.fromkeys(self._verdict(), 0.0)
             problem = BROKEN
         return {"reward": _total(rewards), "rewards": rewards, "isolation": "shared", "problem": problem}
