@@ -11,13 +11,14 @@ import orjson
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.evaluate.directory import CONFIG, SUMMARY, Directory, read_config
+from taskapp_kit.evaluate.directory import CONFIG, MAX_CONFIG_BYTES, SUMMARY, Directory, read_config
 from taskapp_kit.evaluate.plan import EvalPlan, stored_policies
 from taskapp_kit.evaluate.report import write_report
 from taskapp_kit.evaluate.rows import SEED, TAG
 from taskapp_kit.evaluate.run import summarise
 from taskapp_kit.evaluate.runners import EvaluatedApp
 from taskapp_kit.evaluate.summary import SummaryOptions
+from taskapp_kit.system.foreign_files import read_inside
 
 NOT_STORED = "not_stored"
 NAMES_IN_FILE = "models"
@@ -112,7 +113,7 @@ def _have_rows(directory: Directory, options: SummaryOptions) -> bool:
 def read_summary(path: Path) -> dict[str, Any] | None:
     """Reads `summary.json`; None when it is missing or damaged."""
     try:
-        summary = orjson.loads((path / SUMMARY).read_bytes())
+        summary = orjson.loads(read_inside(path, SUMMARY, MAX_CONFIG_BYTES))
     except (OSError, orjson.JSONDecodeError):
         return None
     return summary if isinstance(summary, dict) else None

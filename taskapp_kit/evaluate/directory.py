@@ -30,11 +30,13 @@ from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.limits import Spending
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.results import Result
+from taskapp_kit.system.foreign_files import ForeignFileRefused, inside, read_inside
 from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
 
 CONFIG, RESULTS, SUMMARY, REPORT = "config.json", "results.jsonl", "summary.json", "report.html"
 DATABASE = "rollouts.db"
 """The store in an evaluation's directory."""
+MAX_CONFIG_BYTES = 64 * 2**20
 FORMAT, SCHEMA_VERSION = "taskapp-eval", 1
 NOTHING = -1
 LONGEST_VALUE = 70
@@ -281,11 +283,22 @@ def _json(body: Mapping[str, Json]) -> bytes:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Reads the `config.json` of an evaluation's directory. Raises ConfigError if it is missing or not an evaluation's."""
+    """Reads the `config.json` of an evaluation's directory.
+
+    Raises ConfigError if it is missing or not an evaluation's, or if a file of the directory leads out of it.
+    """
     try:
-        text = (path / CONFIG).read_bytes()
+        text = read_inside(path, CONFIG, MAX_CONFIG_BYTES)
+        for name in (RESULTS, *(f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal"))):
+            if os.path.lexists(path / name):
+                inside(path, name)
     except FileNotFoundError:
         raise ConfigError(f"{path} has no {CONFIG}, so it is not an evaluation.", hint="Name its directory.") from None
+    except ForeignFileRefused as error:
+        raise ConfigError(
+            f"{path / error.filename} {error.strerror}; an evaluation's directory has regular files of its own.",
+            hint="Copy what a link leads to into the directory.",
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path / CONFIG} cannot be read: {error.strerror}.") from None
     try:

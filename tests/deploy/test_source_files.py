@@ -115,6 +115,19 @@ def test_a_folder_of_modules_without_an_init_file_travels_when_it_is_imported(au
     assert own.files == ("app.py", "levels/deep/first.py")
 
 
+@pytest.mark.parametrize("target", ["{elsewhere}/mod.py", "{elsewhere}/package", ".env"])
+def test_a_module_that_leads_out_of_the_folder_or_to_a_private_file_stays(author: Path, target: str) -> None:
+    elsewhere = author.with_name(f"{author.name}-elsewhere")
+    (elsewhere / "mod.py").write_text("")
+    (elsewhere / "package").mkdir()
+    (elsewhere / "package" / "__init__.py").write_text("")
+    (author / "app.py").write_text("import helper\n")
+    name = "helper" if target.endswith("package") else "helper.py"
+    (author / name).symlink_to(target.format(elsewhere=elsewhere))
+    with pytest.raises(ConfigError):
+        source_files.trees(parse_target("app.py"), beside=author)
+
+
 def test_a_file_that_is_a_link_is_the_one_that_it_leads_to(
     author: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

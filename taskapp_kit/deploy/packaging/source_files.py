@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.machinery import ModuleSpec, PathFinder
@@ -19,6 +19,7 @@ from typing import Literal
 
 from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_root
 from taskapp_kit.errors import ConfigError, DiscoveryError
+from taskapp_kit.system.foreign_files import ForeignFileRefused, inside
 
 KIT_DIR = Path(__file__).resolve().parents[2]
 """The folder `taskapp_kit`: in a checkout or in site-packages, and again in the container."""
@@ -173,7 +174,7 @@ def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tu
 
     Raises:
         DiscoveryError: there is no such app.
-        ConfigError: a data file is missing, is a folder, lies outside the app's folder, or looks private.
+        ConfigError: a data file is missing, is a folder or looks private, or a file lies outside the app's folder.
     """
     if target.kind == "file":
         path = (beside / target.name).absolute()
@@ -183,11 +184,29 @@ def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tu
                 hint=f"Check the path; a relative one starts from {beside.absolute()}.",
             )
         files = set(_own_modules(path)) | {_data_file(path.parent, name) for name in data_files}
-        return (FileSet(path.parent, APP_DIR, tuple(sorted(files))),)
+        return (_file_set(path.parent, APP_DIR, files),)
     if target.kind == "module":
         return (_module_tree(target.name, data_files),)
     _check_bundled(target.name, data_files)
     return ()
+
+
+def _file_set(folder: Path, remote_dir: str, files: Iterable[str]) -> FileSet:
+    """These files of a folder. Raises ConfigError for one that leads out of it, as links do, or to a private one."""
+    for name in files:
+        try:
+            behind = inside(folder, name).relative_to(folder.resolve())
+        except ForeignFileRefused as error:
+            raise ConfigError(
+                f"The file {name!r} is a link that leads out of {folder}, to a file that was not named.",
+                hint="Copy what it leads to into the folder.",
+            ) from error
+        if is_private(name) or is_private(behind):
+            raise ConfigError(
+                f"The file {name!r} looks private by its name, or leads to a file that does, so it stays here.",
+                hint="Keys belong in the named Modal Secret; rename the file (or copy what its link leads to) if it holds none.",
+            )
+    return FileSet(folder, remote_dir, tuple(sorted(files)))
 
 
 def _walk(top: Path, suffixes: frozenset[str]) -> Iterator[str]:
@@ -277,17 +296,6 @@ def _data_file(folder: Path, name: str) -> str:
         raise ConfigError(f"{name!r} is a folder; whole folders are never uploaded.", hint=hint)
     if not path.is_file():
         raise ConfigError(f"There is no data file {path}.", hint=hint)
-    behind = os.path.relpath(path.resolve(), folder.resolve())  # of a link, what it leads to
-    if behind.startswith(".."):
-        raise ConfigError(
-            f"The data file {name!r} is a link that leads out of {folder}, to a file that was not named.",
-            hint="Copy what it leads to into the folder.",
-        )
-    if is_private(name) or is_private(behind):
-        raise ConfigError(
-            f"The data file {name!r} looks private by its name, so it stays here.",
-            hint="Keys belong in the named Modal Secret; rename the file (or copy what its link leads to) if it holds none.",
-        )
     return Path(name).as_posix()
 
 
@@ -307,10 +315,10 @@ def _module_tree(module: str, data_files: Sequence[str]) -> FileSet:
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:
         data = {_data_file(origin.parent, name) for name in data_files}
-        return FileSet(origin.parent, "", tuple(sorted({origin.name} | data)))
+        return _file_set(origin.parent, "", {origin.name} | data)
     folder = origin.parent
     data = {_data_file(folder, name) for name in data_files}
-    return FileSet(folder, top, tuple(sorted(set(_walk(folder, _SOURCE_SUFFIXES)) | data)))
+    return _file_set(folder, top, set(_walk(folder, _SOURCE_SUFFIXES)) | data)
 
 
 def _check_bundled(name: str, data_files: Sequence[str]) -> None:
