@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.adapters import program_in_box
-from taskapp_kit.adapters.program_bridge import ProgramBridge, ProgramEnvironment, ProgramModel
+from taskapp_kit.adapters.program_bridge import PLACES, ProgramBridge, ProgramEnvironment, ProgramModel
 from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.protocols import PolicyStops
 from taskapp_kit.contract.words import cut
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import SandboxError, TaskappError
 from taskapp_kit.sandbox import RunResult, Sandbox, SandboxLimits
 
 log = logging.getLogger("taskapp_kit.policy")
@@ -39,6 +39,8 @@ STOPPED = "program_stopped"
 PROGRAM_LIMITS = SandboxLimits(
     wall_seconds=300, cpu_seconds=120, memory_bytes=2 * 2**30, processes=128, output_bytes=256 * 1024, open_files=512
 )
+LOST = 99
+"""The exit status of a box whose connection with the policy broke."""
 MAX_FILE_BYTES = 2**20
 LAST_WORDS = 200
 """Letters of a failed program's last line of stderr in the failure."""
@@ -130,6 +132,11 @@ class AgentProgram:
                 found[name] = content.decode("utf-8", "replace")
         if result.killed_for is not None:
             raise PolicyStops(STOPPED)
+        if self.boxed and result.exit_code == LOST:
+            raise SandboxError(
+                f"The box of the program {self.command[0]} lost its connection with the policy.",
+                hint=f"Have the program end with another exit status than {LOST} if it was the program's.",
+            )
         if not result.ok:
             raise self._failed(result)
         if self.answer is not None:
@@ -164,7 +171,7 @@ class AgentProgram:
             ]
             return ["env", *variables, *command]
         source = Path(program_in_box.__file__).read_text(encoding="utf-8")
-        order = json.dumps({"socket": path, "port": BOX_PORT, "variables": variables})
+        order = json.dumps({"socket": path, "port": BOX_PORT, "places": PLACES, "lost": LOST, "variables": variables})
         return ["python", "-I", "-S", "-c", source, order, *self.command]
 
     def _words(self, address: str, task: Any) -> list[str]:

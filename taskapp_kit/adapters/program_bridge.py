@@ -4,28 +4,20 @@
     POST /TOKEN/step                                         {"tool": …, "args": …}: one action of the environment
 
 So a program holds no address and no key of the model, and its calls have the retries, limits and records of any rollout. They
-run one after another: an episode has one thread.
+run one after another: an episode has one thread, and the bridge is served by its event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import secrets
-import select
 import socket
-import threading
 import time
 from collections.abc import Coroutine, Mapping
-from concurrent.futures import CancelledError, Future
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from types import TracebackType
-from typing import Any, Protocol, Self
-
-import orjson
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.chat_stream import chat_frames
@@ -33,7 +25,15 @@ from taskapp_kit.contract.dialect_body import wrong
 from taskapp_kit.contract.dialects import DIALECTS
 from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.errors import RequestError
-from taskapp_kit.net.json_body import read_object
+from taskapp_kit.net.body import parse_json, read_body
+from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
+from taskapp_kit.net.peer import peer_of
+from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.serve.connection_limits import ConnectionLimits
+from taskapp_kit.serve.uvicorn_server import LoopServer
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 log = logging.getLogger("taskapp_kit.policy")
 
@@ -41,7 +41,13 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 CHAT = "chat/completions"
 OURS = ("model", "messages", "tools", "stream", "stream_options", "n", "logprobs", "top_logprobs", "return_token_ids")
 """Members of a request that the kit sets, or reads for itself; the others are the program's sampling."""
-ACCEPT_SECONDS = 0.5
+PLACES = 32
+"""Connections at once; further ones wait."""
+BODY_SECONDS = 30.0
+"""How long a body may take to arrive."""
+MAX_UNDELIVERED = 8
+"""Answers that are kept for a client that gave up before it read them, the last ones."""
+ERRORS = ErrorWriter("The bridge of a program", log, stored="a rollout", routes="docs/agents.md", shape=openai_error)
 
 Body = dict[str, Any]
 
@@ -66,105 +72,81 @@ class ProgramEnvironment(Protocol):
 
 
 class ProgramBridge:
-    """Serves one rollout between `__enter__` and `__exit__`, on threads; the calls run on the event loop that enters it.
+    """Serves one rollout between `__enter__` and `__exit__`, on the event loop that enters it.
 
     listener: where it accepts connections; closed at the end. ended: done when a call ended the rollout, with the exception
     for which it did.
+
+    One request is read and answered at a time, and each connection is closed after its answer. So a program holds at most
+    PLACES connections and one body, whatever it sends.
     """
 
     def __init__(self, listener: socket.socket, model: ProgramModel, env: ProgramEnvironment) -> None:
         self.prefix = f"/{secrets.token_urlsafe(16)}"
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loop = asyncio.get_running_loop()
-        self._listener, self._model, self._env = listener, model, env
+        self._model, self._env = model, env
+        self._server = LoopServer(self._app, listener, ConnectionLimits(PLACES, max_buffered_bytes=4 * MAX_BODY_BYTES))
         self._one_at_a_time = asyncio.Lock()
-        self._lock = threading.Lock()
-        self._answers: dict[bytes, Future[Any]] = {}
-        self._connections: set[socket.socket] = set()
-        self._closed = False
+        self._undelivered: dict[bytes, Body] = {}
 
     def __enter__(self) -> Self:
-        self._listener.settimeout(ACCEPT_SECONDS)
-        threading.Thread(target=self._accept, name="taskapp-program", daemon=True).start()
+        self._server.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._lock:
-            self._closed = True
-            answers, connections = list(self._answers.values()), list(self._connections)
-        for answer in answers:
-            answer.cancel()
-        for connection in connections:  # a program that goes on after its rollout would hold them
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)
+        self._server.stop()
         if self.ended.done() and not self.ended.cancelled():
             self.ended.exception()  # retrieved: the program may have ended at the same time
-        self._listener.close()
 
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            except OSError:
-                return
-            connection.settimeout(None)
-            threading.Thread(target=self._serve, args=(connection,), name="taskapp-program", daemon=True).start()
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        digest = b""
+        try:
+            async with self._one_at_a_time:
+                digest, response = await self._answer(scope, receive)
+        except ClientGone:
+            return
+        except asyncio.CancelledError:
+            response = ERRORS.response(RequestRefused("attempt_ended", "The rollout is over."))
+        except Exception as error:
+            response = ERRORS.for_model_route(scope["path"]).response(error, "/{token}")
+        gone = peer_of(scope).gone
+        response.headers = [*response.headers, (b"connection", b"close")]
+        await response(scope, receive, send)
+        if not (gone or peer_of(scope).left):
+            self._undelivered.pop(digest, None)
 
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            with self._lock:
-                if self._closed:
-                    return
-                self._connections.add(connection)
-            try:
-                BridgeHandler(connection, self)
-            finally:
-                with self._lock:
-                    self._connections.discard(connection)
-
-    def answer(self, path: str, content: bytes, connection: socket.socket) -> tuple[Body | list[bytes], Any]:
-        """Return the answer to a request, frames for a stream, and what to pass to `delivered`. In a connection's thread.
-
-        A request that is sent again joins the one that runs, or gets the answer that was not delivered. Raises RequestError,
-        CancelledError when the rollout is over, and whatever ended it.
-        """
-        route = path.partition("?")[0].removeprefix(self.prefix).removeprefix("/v1/").strip("/")
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[bytes, EncodedResponse]:
+        """The digest of a request, and the answer. One that is sent again gets the answer that was not delivered."""
+        path = scope["path"]
+        route = path.removeprefix(self.prefix).removeprefix("/v1/").strip("/")
         if not path.startswith(f"{self.prefix}/") or route not in (CHAT, *DIALECTS, "step"):
-            raise LookupError(route)
-        body = read_object(content)
+            hint = f"There are {CHAT}, {', '.join(DIALECTS)} and step."
+            raise RequestRefused("not_found", "There is no such route.", hint=hint)
+        if scope["method"] != "POST":
+            return b"", ERRORS.method_not_allowed(["POST"])
+        content = await read_body(scope, receive, MAX_BODY_BYTES, BODY_SECONDS)
         digest = hashlib.sha256(path.encode() + content).digest()
-        with self._lock:
-            if self._closed:
-                raise CancelledError
-            future = self._answers.get(digest)
-            if future is None:
-                work = self._step(body) if route == "step" else self._completion(route, body)
-                future = self._answers[digest] = asyncio.run_coroutine_threadsafe(self._ending(work), self._loop)
-        found = future.result()
-        if _hung_up(connection):
-            raise ConnectionAbortedError
-        return _written(route, found, body), digest
-
-    def delivered(self, digest: bytes) -> None:
-        """Note that an answer was written; the same request is a new one from now on."""
-        with self._lock:
-            self._answers.pop(digest, None)
+        body = await parse_json(content)
+        found = self._undelivered.get(digest)
+        if found is None:
+            found = await self._ending(self._step(body) if route == "step" else self._completion(route, body))
+            self._undelivered[digest] = found
+            if len(self._undelivered) > MAX_UNDELIVERED:
+                del self._undelivered[next(iter(self._undelivered))]
+        return digest, _written(route, found, body)
 
     async def _ending(self, work: Coroutine[Any, Any, Body]) -> Body:
         """The answer. What the model's call raises ends the rollout; what is wrong with the request does not."""
         try:
-            async with self._one_at_a_time:
-                return await work
+            return await work
         except (RequestError, asyncio.CancelledError):
             raise
-        except BaseException as error:
+        except BaseException as error:  # the program gets no part of its text
             if not self.ended.done():
                 self.ended.set_exception(error)
-            raise
+        raise RequestRefused("model_failed", "The model gave no answer, and the rollout ends.")
 
     async def _completion(self, route: str, body: Body) -> Body:
         """A chat completion, whatever the request's API."""
@@ -207,79 +189,15 @@ class ProgramBridge:
         return {"observation": step.observation, "reward": step.reward, "refused": step.refused}
 
 
-def _written(route: str, found: Body, body: Body) -> Body | list[bytes]:
+def _written(route: str, found: Body, body: Body) -> EncodedResponse:
     """What the model answered, in the API of the request."""
     if route == "step":
-        return found
-    dialect, stream = DIALECTS.get(route), bool(body.get("stream"))
-    if dialect is None:
-        options = body.get("stream_options")
-        usage = isinstance(options, dict) and bool(options.get("include_usage"))
-        return chat_frames(found, usage_event=usage) if stream else found
-    whole = dialect.answer(found, body)
-    return dialect.stream(whole) if stream else whole
-
-
-def _hung_up(connection: socket.socket) -> bool:
-    """Whether the client closed the connection while it waited."""
-    readable, _, _ = select.select([connection], [], [], 0)
-    try:
-        return bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""
-    except OSError:
-        return True
-
-
-class BridgeHandler(BaseHTTPRequestHandler):
-    """One connection of a program."""
-
-    protocol_version = "HTTP/1.1"
-
-    def __init__(self, connection: socket.socket, bridge: ProgramBridge) -> None:
-        self._bridge = bridge
-        super().__init__(connection, ("program", 0), bridge)  # type: ignore[arg-type]
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the path has the token, and the rollout records its calls."""
-
-    def do_POST(self) -> None:
-        """Answer a call."""
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
-            self.close_connection = True
-            self._error(HTTPStatus.LENGTH_REQUIRED, f"Send Content-Length, at most {MAX_BODY_BYTES} bytes.")
-            return
-        content = self.rfile.read(int(length))
-        try:
-            answer, digest = self._bridge.answer(self.path, content, self.connection)
-        except RequestError as refused:
-            self._error(HTTPStatus.UNPROCESSABLE_ENTITY, f"{refused.message} {refused.hint}".strip(), refused.code)
-        except LookupError:
-            self._error(HTTPStatus.NOT_FOUND, f"There are {CHAT}, {', '.join(DIALECTS)} and step.")
-        except CancelledError:
-            self._error(HTTPStatus.GONE, "The rollout is over.")
-        except ConnectionAbortedError:
-            self.close_connection = True
-        except BaseException:  # the rollout ends with it; the program gets no part of its text
-            self._error(HTTPStatus.BAD_GATEWAY, "The model gave no answer, and the rollout ends.")
-        else:
-            frames = isinstance(answer, list)
-            data = b"".join(answer) if isinstance(answer, list) else orjson.dumps(answer)
-            self._send(HTTPStatus.OK, data, "text/event-stream" if frames else "application/json")
-            self._bridge.delivered(digest)
-
-    def _error(self, status: HTTPStatus, message: str, code: str = "") -> None:
-        error = {
-            "type": "invalid_request_error",
-            "param": None,
-            "code": code or status.name.lower(),
-            "message": message,
-        }
-        self._send(status, orjson.dumps({"type": "error", "error": error}), "application/json")
-
-    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-        self.wfile.flush()
+        return json_answer(found)
+    dialect = DIALECTS.get(route)
+    answer = found if dialect is None else dialect.answer(found, body)
+    if not body.get("stream"):
+        return json_answer(answer)
+    options = body.get("stream_options")
+    usage = isinstance(options, dict) and bool(options.get("include_usage"))
+    frames = chat_frames(answer, usage_event=usage) if dialect is None else dialect.stream(answer)
+    return EncodedResponse(200, b"".join(frames), [(b"content-type", b"text/event-stream")])

@@ -1,54 +1,98 @@
 """Runs inside a box: starts a program whose address of the policy is a port of the box, and forwards it to one socket.
 
 Run as `python -c SOURCE ORDER COMMAND…`. ORDER is JSON: `socket`, the path of the unix socket that leads out; `port`, of the
-box's own loopback address; `variables`, NAME=VALUE for the program. Ends as the program ends. It does not import the kit.
+box's own loopback address; `places`, the connections to the socket at once; `lost`, the exit status if forwarding breaks;
+`variables`, NAME=VALUE for the program. Ends as the program ends. It does not import the kit, and has one thread: a box
+limits its processes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import resource
+import signal
 import socket
 import subprocess
 import sys
-import threading
+from typing import Any
 
 CHUNK = 65536
+SPARE = 16
+"""Descriptors for anything but connections."""
+BACKLOG = 4096
+LINGER_SECONDS = 1.0
+"""How long a client may go on to send a request that is answered already: closed at once, it could lose the answer."""
 
 
-def forward(source: socket.socket, target: socket.socket) -> None:
-    """Send what arrives at one socket to the other, until it ends."""
+async def forward(source: socket.socket, target: socket.socket | None) -> None:
+    """Send what arrives at one socket to the other, or nowhere, until it ends."""
+    loop = asyncio.get_running_loop()
     with contextlib.suppress(OSError):
-        while data := source.recv(CHUNK):
-            target.sendall(data)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
+        while data := await loop.sock_recv(source, CHUNK):
+            if target is not None:
+                await loop.sock_sendall(target, data)
+    if target is not None:
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
 
 
-def serve(listener: socket.socket, path: str) -> None:
-    """Connect each client with the socket."""
+async def connect(client: socket.socket, path: str, places: asyncio.Semaphore) -> None:
+    """Connect a client with the socket, from its first byte to the end of the answer."""
+    loop = asyncio.get_running_loop()
+    with client, contextlib.suppress(OSError, TimeoutError):
+        first = await loop.sock_recv(client, CHUNK)  # one that sends nothing takes no place
+        async with places:
+            with socket.socket(socket.AF_UNIX) as outside:
+                outside.setblocking(False)
+                await loop.sock_connect(outside, path)
+                await loop.sock_sendall(outside, first)
+                asking = asyncio.create_task(forward(client, outside))
+                await forward(outside, client)
+                asking.cancel()
+                await asyncio.wait((asking,))
+        async with asyncio.timeout(LINGER_SECONDS):
+            await forward(client, None)
+
+
+async def serve(listener: socket.socket, order: dict[str, Any]) -> None:
+    """Accept as many clients as there are descriptors for; the others wait."""
+    loop = asyncio.get_running_loop()
+    places = asyncio.Semaphore(order["places"])
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    clients = asyncio.Semaphore(max(1, files - order["places"] - SPARE))
+    connected: set[asyncio.Task[None]] = set()
+    listener.setblocking(False)
     while True:
-        client, _ = listener.accept()
-        outside = socket.socket(socket.AF_UNIX)
-        try:
-            outside.connect(path)
-        except OSError:
-            client.close()
-            continue
-        for pair in ((client, outside), (outside, client)):
-            threading.Thread(target=forward, args=pair, daemon=True).start()
+        await clients.acquire()
+        client, _ = await loop.sock_accept(listener)
+        client.setblocking(False)
+        task = asyncio.create_task(connect(client, order["socket"], places))
+        connected.add(task)
+        task.add_done_callback(connected.discard)
+        task.add_done_callback(lambda _: clients.release())
 
 
-def main() -> int:
+async def main() -> int:
     """Run the command and return its exit status, 128 and the number for a signal."""
     order, command = json.loads(sys.argv[1]), sys.argv[2:]
-    listener = socket.create_server(("127.0.0.1", order["port"]))
-    threading.Thread(target=serve, args=(listener, order["socket"]), daemon=True).start()
+    listener = socket.create_server(("127.0.0.1", order["port"]), backlog=BACKLOG)
+    serving = asyncio.create_task(serve(listener, order))
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, ended.set)
     if command[0] in ("python", "python3"):
         command[0] = sys.executable
-    code = subprocess.call(["env", *order["variables"], *command])  # noqa: S603, S607 (what it is for)
+    with subprocess.Popen(["env", *order["variables"], *command]) as program:  # noqa: ASYNC220, S603, S607
+        while (code := program.poll()) is None:
+            waiting = asyncio.create_task(ended.wait())
+            await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                program.kill()
+                return int(order["lost"])
+            ended.clear()  # before the next look: none is missed
     return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(asyncio.run(main()))

@@ -36,10 +36,15 @@ async def read_json(
     A Content-Length beyond `max_bytes` is refused before anything is read; a chunked body when the count passes it.
     max_values: the most values in the JSON. required: whether an empty body is refused; else it is an empty object.
     """
-    _check_headers(scope, max_bytes)
-    raw = await _read(receive, max_bytes, arrival_seconds)
+    _check_type(scope, b"application/json")
+    raw = await read_body(scope, receive, max_bytes, arrival_seconds)
     if not required and not raw.strip():
         return {}
+    return await parse_json(raw, max_values)
+
+
+async def parse_json(raw: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
+    """Return a body's JSON object. Raises RequestError."""
     if len(raw) > THREAD_BYTES:
         return await asyncio.to_thread(read_object, raw, max_values)
     return read_object(raw, max_values)
@@ -50,8 +55,8 @@ async def read_form(scope: Scope, receive: Receive, max_bytes: int) -> dict[str,
 
     Raises RequestRefused (408, 413, 415, 422 for what is not UTF-8), ClientGone.
     """
-    _check_headers(scope, max_bytes, FORM)
-    raw = await _read(receive, max_bytes, ARRIVAL_SECONDS)
+    _check_type(scope, FORM)
+    raw = await read_body(scope, receive, max_bytes)
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS, errors="strict")
     except ValueError:
@@ -59,26 +64,28 @@ async def read_form(scope: Scope, receive: Receive, max_bytes: int) -> dict[str,
     return dict(reversed(pairs))
 
 
-def _check_headers(scope: Scope, max_bytes: int, expected: bytes = b"application/json") -> None:
+async def read_body(scope: Scope, receive: Receive, max_bytes: int, arrival_seconds: float = ARRIVAL_SECONDS) -> bytes:
+    """Return the body, of any type. Raises RequestRefused (408, 413, 415 for an encoded one), ClientGone."""
     for name, value in scope["headers"]:
-        if name == b"content-type":
-            media = value.split(b";", 1)[0].strip().lower()
-            if media not in (expected, b""):
-                raise RequestRefused(
-                    "unsupported_content_type",
-                    f"The request's Content-Type is not {'JSON' if expected != FORM else 'that of a form'}.",
-                    hint=f"Send Content-Type: {expected.decode()}, or none.",
-                )
-        elif name == b"content-encoding":
+        if name == b"content-encoding":
             raise RequestRefused(
                 "unsupported_content_encoding",
                 "The request body is encoded; compressed bodies are not read.",
                 hint="Send the JSON as it is, without Content-Encoding.",
             )
-        elif name == b"content-length" and (
-            len(value) > LENGTH_DIGITS or not value.isdigit() or int(value) > max_bytes
-        ):
+        if name == b"content-length" and (len(value) > LENGTH_DIGITS or not value.isdigit() or int(value) > max_bytes):
             raise _too_large(max_bytes)
+    return await _read(receive, max_bytes, arrival_seconds)
+
+
+def _check_type(scope: Scope, expected: bytes) -> None:
+    for name, value in scope["headers"]:
+        if name == b"content-type" and value.split(b";", 1)[0].strip().lower() not in (expected, b""):
+            raise RequestRefused(
+                "unsupported_content_type",
+                f"The request's Content-Type is not {'JSON' if expected != FORM else 'that of a form'}.",
+                hint=f"Send Content-Type: {expected.decode()}, or none.",
+            )
 
 
 def _too_large(max_bytes: int) -> RequestRefused:

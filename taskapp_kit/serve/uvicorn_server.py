@@ -18,6 +18,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.server import ServerState
 from uvicorn.supervisors import ChangeReload
 
 from taskapp_kit.config import set_child_logging
@@ -34,6 +35,8 @@ CANCEL_SECONDS = 5.0
 """How long a server that did not stop within its grace period has to handle its cancellation."""
 PONG_SECONDS = 600.0
 """How long a WebSocket's client may leave pings unanswered: a program whose event loop waits for its model answers none."""
+FULL_SECONDS = 0.02
+"""How long a LoopServer that cannot accept a connection waits before it tries again."""
 BACKLOG = 2048
 """Connections that the system queues until the server accepts them."""
 
@@ -255,6 +258,56 @@ class BackgroundServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class LoopServer:
+    """Serves an application on the running event loop, between `start` and `stop`, without a thread.
+
+    bound: a listening socket, which `stop` closes. limits: of connections; further ones, and those that come while as many
+    requests run, wait in the socket's queue.
+    """
+
+    def __init__(self, app: ASGIApp, bound: socket.socket, limits: ConnectionLimits) -> None:
+        self._bound = bound
+        self._connections = Connections(limits)
+        self._config = uvicorn.Config(
+            app, interface="asgi3", ws="none", lifespan="off", log_config=None, proxy_headers=False
+        )
+        self._state = ServerState()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to accept connections."""
+        self._bound.setblocking(False)
+        self._tasks = [asyncio.create_task(self._accept()), asyncio.create_task(self._look())]
+
+    def stop(self) -> None:
+        """End all connections and cancel their requests."""
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        for request in list(self._state.tasks):
+            request.cancel()
+        self._bound.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            with suppress(OSError):  # no descriptor is left, or the client has gone
+                if max(len(self._connections), len(self._state.tasks)) < self._connections.cap:
+                    connection, _ = await loop.sock_accept(self._bound)
+                    await loop.connect_accepted_socket(self._protocol, connection)
+                    continue
+            await asyncio.sleep(FULL_SECONDS)
+
+    def _protocol(self) -> BoundedHttp:
+        return BoundedHttp(self._connections, self._config, self._state, {})
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            await self._connections.look()
 
 
 class Draining(uvicorn.Server):

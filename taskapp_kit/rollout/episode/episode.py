@@ -30,7 +30,7 @@ from taskapp_kit.contract.protocols import Clock, PolicyStops, Tool, View
 from taskapp_kit.contract.trajectory import RESERVED_METRICS, Decision, PlayedStep, Status, ToolCall
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import ActionSpec
-from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, TaskappError
+from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, SandboxError, TaskappError
 from taskapp_kit.rollout.episode.auxiliary_models import auxiliary_failure
 from taskapp_kit.rollout.episode.environment import ConfigRefused, EnvironmentHost, EnvironmentLeft, EnvironmentProblem
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan, Scripted
@@ -388,6 +388,8 @@ def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "pol
     """Return the exception that a driver throws into an episode when the policy raised."""
     if isinstance(error, ModelFailed):
         failure = error.failure
+    elif isinstance(error, SandboxError):  # of the machine: a program's own failure is none
+        failure = Failure("environment", "environment_raised", error.message, error.hint)
     elif isinstance(error, TaskappError):
         failure = Failure(boundary, "policy_raised", error.message, error.hint)
     else:
