@@ -9,6 +9,7 @@ import socket
 import tempfile
 import textwrap
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import psutil
 import pytest
 
 from taskapp_kit import RolloutFailed, TaskApp
-from taskapp_kit.adapters.program import PROGRAM_LIMITS, from_program
+from taskapp_kit.adapters.program import LOST, PROGRAM_LIMITS, from_program
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.sandbox import capabilities
 from tests.interop.peers import peer
@@ -32,7 +33,7 @@ APP = '''
 app = TaskApp("errands", version="1")
 
 
-@app.environment("errands", splits={"train": range(20)}, max_steps=4)
+@app.environment("errands", splits={"train": range(20)}, max_steps=200)
 class Errands:
     """Says a word, has a ledger, and takes an answer."""
 
@@ -373,3 +374,75 @@ def test_a_box_shows_a_folder_that_is_named(tmp_path: Path) -> None:
     """
     rollout, _ = play(tmp_path, program, boxed=True, readable=[str(tmp_path / "shown")])
     assert rollout.trajectory.steps[-1].args["text"] == "seen False Read-only file system"
+
+
+MANY = """
+import resource, socket
+from urllib.parse import urlparse
+url = urlparse(os.environ["TASKAPP_STEP_URL"])
+def opened():
+    connection = socket.create_connection((url.hostname, url.port))
+    connection.settimeout(60)
+    return connection
+def ask(connection, text):
+    body = json.dumps({"tool": "book", "args": {"amount": 7}}).encode()
+    head = f"POST {url.path} HTTP/1.1\\r\\nHost: a\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
+    connection.sendall(head.encode() + body)
+"""
+
+
+def test_a_program_may_hold_more_connections_than_are_served_at_once(tmp_path: Path, boxed: bool) -> None:
+    """Silent ones among them; in a box with few processes and little memory."""
+    program = (
+        MANY
+        + """
+silent = [opened() for _ in range(40)] if os.path.exists("/code/policy.sock") else []
+held = [opened() for _ in range(100)]
+for number, connection in enumerate(held):
+    ask(connection, str(number))
+answered = sum(b" 200 " in connection.recv(20) for connection in held)
+print(answered, json.loads(post(os.environ["TASKAPP_STEP_URL"], {"tool": "book", "args": {"amount": 1}}))["observation"])
+"""
+    )
+    limits = replace(PROGRAM_LIMITS, processes=8, memory_bytes=2**28)
+    rollout, _ = play(tmp_path, program, boxed=boxed, limits=limits)
+    assert rollout.trajectory.steps[-1].args["text"] == "100 101 booked"
+
+
+def test_refused_requests_leave_nothing_and_bodies_are_read_one_at_a_time(tmp_path: Path) -> None:
+    program = """
+        import http.client, threading
+        from urllib.parse import urlparse
+        url, codes = urlparse(os.environ["TASKAPP_STEP_URL"]), []
+        def refused(number):
+            connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+            connection.request("POST", url.path, json.dumps({"tool": number, "pad": "x" * 4_000_000}))
+            codes.append(connection.getresponse().status)
+        threads = [threading.Thread(target=refused, args=(number,)) for number in range(30)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+        connection.putrequest("POST", url.path)
+        connection.putheader("Content-Length", str(2**30))
+        connection.endheaders()
+        codes.append(connection.getresponse().status)
+        print(sorted(codes))
+    """
+    tracemalloc.start()
+    try:
+        rollout, _ = play(tmp_path, program)
+        now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert json.loads(rollout.trajectory.steps[-1].args["text"]) == [413] + [422] * 30
+    assert now < 2**24, "less than four of the thirty bodies"
+    assert peak < 2**26
+
+
+def test_a_box_that_loses_its_connection_fails_and_is_not_scored(tmp_path: Path) -> None:
+    """The program ends as the forwarder does where it breaks."""
+    if capabilities().level != 3:
+        pytest.skip("needs a box of level 3: bubblewrap (Debian: apt-get install bubblewrap)")
+    with pytest.raises(RolloutFailed) as failed:
+        play(tmp_path, f"sys.exit({LOST})", boxed=True)
+    assert failed.value.failure.boundary == "environment"
