@@ -37,7 +37,9 @@ MAX_TEXT_BYTES = 256 * 1024
 """Of its instruction, of its test script and of its Dockerfile."""
 MAX_SETTINGS_BYTES = 16 * 1024
 """Of task.toml: the time that a TOML parser takes for a dotted key is quadratic in its parts."""
-MAX_INSTRUCTIONS = 500
+MAX_INSTRUCTIONS = 200
+MAX_COPIED = 400
+"""Arguments of all COPY together: each is compared with all files."""
 MAX_SHOWN = 200
 """Letters of an instruction in a message."""
 MAX_VALUE = 32 * 1024
@@ -181,7 +183,8 @@ def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], 
         return (), {}, WORKDIR
     steps: list[BuildStep] = []
     variables: dict[str, str] = {}
-    workdir, stages = WORKDIR, 0
+    names = [PurePosixPath(name).relative_to("environment") for name in files if name.startswith("environment/")]
+    workdir, stages, arguments = WORKDIR, 0, 0
     for number, (line, word, rest) in enumerate(_instructions(_text(folder, "environment/Dockerfile"))):
         where = f"environment/Dockerfile, line {line}: {word} {rest[:MAX_SHOWN]}".rstrip()
         if number == MAX_INSTRUCTIONS:
@@ -195,7 +198,10 @@ def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], 
         elif word == "ENV":
             variables |= _environment(rest, variables, where)
         elif word in ("COPY", "ADD"):
-            steps.append(BuildStep(line, workdir, files=_copied(folder, files, rest, workdir, where)))
+            arguments += len(words := _words(rest, where))
+            if arguments > MAX_COPIED:
+                raise TaskRefused(f"{where}: COPY has more than {MAX_COPIED} arguments in all")
+            steps.append(BuildStep(line, workdir, files=_copied(folder / "environment", names, words, workdir, where)))
         elif word == "RUN":
             command = shlex.join(_words(rest, where)) if rest.startswith("[") else rest
             if found := INSTALLS.search(command):
@@ -247,14 +253,11 @@ def _environment(rest: str, variables: Mapping[str, str], where: str) -> dict[st
     return {name: _plain(value, variables, where) for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def _copied(folder: Path, files: list[str], rest: str, workdir: str, where: str) -> dict[str, Path]:
-    """Path in the box to its source, of each file of a COPY."""
-    words = _words(rest, where)
+def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir: str, where: str) -> dict[str, Path]:
+    """Path in the box to its source, of each file of a COPY. names: of all files in the context."""
     if any(word.startswith("--") for word in words):
         raise TaskRefused(f"{where}: options of COPY need a container engine")
     *sources, target = words
-    context = folder / "environment"
-    names = [PurePosixPath(name).relative_to("environment") for name in files if name.startswith("environment/")]
     found: dict[str, Path] = {}
     for source in sources:
         if "://" in source:
