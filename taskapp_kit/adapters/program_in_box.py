@@ -59,9 +59,9 @@ async def connect(client: socket.socket, path: str, places: asyncio.Semaphore) -
 async def serve(listener: socket.socket, order: dict[str, Any]) -> None:
     """Accept as many clients as there are descriptors for; the others wait."""
     loop = asyncio.get_running_loop()
-    places = asyncio.Semaphore(order["places"])
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    clients = asyncio.Semaphore(max(1, files - order["places"] - SPARE))
+    at_once = min(order["places"], max(1, files // 4))
+    places, clients = asyncio.Semaphore(at_once), asyncio.Semaphore(max(1, files - at_once - SPARE))
     connected: set[asyncio.Task[None]] = set()
     listener.setblocking(False)
     while True:

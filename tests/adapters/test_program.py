@@ -404,7 +404,7 @@ answered = sum(b" 200 " in connection.recv(20) for connection in held)
 print(answered, json.loads(post(os.environ["TASKAPP_STEP_URL"], {"tool": "book", "args": {"amount": 1}}))["observation"])
 """
     )
-    limits = replace(PROGRAM_LIMITS, processes=8, memory_bytes=2**28)
+    limits = replace(PROGRAM_LIMITS, processes=8, memory_bytes=2**28, open_files=200)
     rollout, _ = play(tmp_path, program, boxed=boxed, limits=limits)
     assert rollout.trajectory.steps[-1].args["text"] == "100 101 booked"
 

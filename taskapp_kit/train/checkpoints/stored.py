@@ -16,7 +16,6 @@ import hashlib
 import logging
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.errors import CheckpointError
+from taskapp_kit.system.foreign_files import read_inside
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, decoded
 
 log = logging.getLogger("taskapp_kit.train")
@@ -95,7 +95,7 @@ def encoded_manifest(files: dict[str, StoredFile]) -> bytes:
 def read_facts(path: Path) -> CheckpointFacts:
     """Return what a checkpoint says of itself, without checking its files. Raises CheckpointError."""
     try:
-        return decoded(_description(path / FACTS))
+        return decoded(read_inside(path, FACTS, LARGEST_DESCRIPTION))
     except OSError as error:
         raise CheckpointError(f"{FACTS} cannot be read: {error.strerror or error}.") from error
 
@@ -103,7 +103,7 @@ def read_facts(path: Path) -> CheckpointFacts:
 def read_checkpoint(path: Path) -> StoredCheckpoint:
     """Return a checkpoint. Raises CheckpointError, which names it, if anything in it is torn, damaged, missing or foreign."""
     try:
-        files = _manifest(_description(path / MANIFEST))
+        files = _manifest(read_inside(path, MANIFEST, LARGEST_DESCRIPTION))
         present = {entry.name: entry for entry in os.scandir(path)}
         if wrong := sorted(present.keys() ^ {*files, MANIFEST}):
             raise CheckpointError(f"Its manifest and its files differ: {wrong[0][:80]!r} is in one of them only.")
@@ -158,17 +158,6 @@ def _whole(paths: Iterable[Path]) -> Iterator[StoredCheckpoint]:
             yield read_checkpoint(path)
         except CheckpointError as error:
             log.warning("checkpoint skipped path=%s: %s", path, error)
-
-
-def _description(path: Path) -> bytes:
-    """Return the content of a small regular file. Raises OSError, CheckpointError."""
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise CheckpointError(f"{path.name} is no regular file.")
-        raw = file.read(LARGEST_DESCRIPTION + 1)
-    if len(raw) > LARGEST_DESCRIPTION:
-        raise CheckpointError(f"{path.name} has more than {LARGEST_DESCRIPTION} bytes.")
-    return raw
 
 
 def _manifest(raw: bytes) -> dict[str, StoredFile]:
