@@ -200,7 +200,7 @@ class HarborEnvironment:
         problem = None
         try:
             rewards = self._verdict()
-        except (VerifierFailed, SandboxError) as error:
+        except VerifierFailed as error:
             if self.closed:
                 raise
             log.warning("the tests of %r gave no verdict, and are run on the untouched task: %s", self.task.name, error)
@@ -222,7 +222,10 @@ class HarborEnvironment:
             dict(self.task.verifier_variables),
             ["python", "-I", "-S", "-c", RUN_TESTS],
         )
-        return self._rewards(done)
+        try:
+            return self._rewards(done)
+        except SandboxError as error:  # a link or a folder in place of a file
+            raise VerifierFailed(error.message, hint=error.hint) from error
 
     @staticmethod
     def reward(trajectory: Trajectory) -> float:

@@ -296,7 +296,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} has no {CONFIG}, so it is not an evaluation.", hint="Name its directory.") from None
     except ForeignFileRefused as error:
         raise ConfigError(
-            f"{path / error.filename} {error.strerror}; an evaluation's directory has regular files of its own.",
+            f"{path / error.filename} {error.strerror}. Expected a regular file in the directory.",
             hint="Copy what a link leads to into the directory.",
         ) from None
     except OSError as error:

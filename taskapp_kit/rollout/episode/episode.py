@@ -388,7 +388,7 @@ def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "pol
     """Return the exception that a driver throws into an episode when the policy raised."""
     if isinstance(error, ModelFailed):
         failure = error.failure
-    elif isinstance(error, SandboxError):  # of the machine: a program's own failure is none
+    elif isinstance(error, SandboxError):  # the machine failed, not the policy
         failure = Failure("environment", "environment_raised", error.message, error.hint)
     elif isinstance(error, TaskappError):
         failure = Failure(boundary, "policy_raised", error.message, error.hint)
