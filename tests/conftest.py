@@ -6,11 +6,15 @@ would run it; `--sentinels DIR` stores all that the run writes and answers in DI
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
+import shutil
 import signal
 import socket
 import ssl
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Generator
 from functools import cache
@@ -40,6 +44,10 @@ def _context(*args: Any, **named: Any) -> ssl.SSLContext:
 
 ssl.create_default_context = _context
 
+
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="taskapp-state-")
+"""Which evaluations are the user's own is recorded there: tests and their commands record in a directory of the run."""
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 NEEDS = {
     "socket.bind": "server",

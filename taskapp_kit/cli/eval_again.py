@@ -14,6 +14,7 @@ from taskapp_kit.cli.selection import Selection, selection
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.continued import NAMES_IN_FILE, policies_again
+from taskapp_kit.evaluate.own_directories import check_own, policy_flags
 from taskapp_kit.evaluate.source import DirectorySource
 
 ITS_OWN = ("environment", "split", "seeds", "repeats", "difficulty", "tags")
@@ -62,6 +63,10 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
     config, asked = source.config, source.config["asked"]
     stored = config.get("options", {})
     policies = None
+    if not (given.intersection(POLICY) and given.intersection(("app", "app_id"))):
+        named = str(stored.get("url") or config.get("app_reference") or "APP")
+        listed = ["--failed"] if failed else ["--worst", str(worst)]
+        check_own(path, config, ["taskapp", "eval", named, *policy_flags(config), "--seeds-from", str(path), *listed])
     if not given.intersection(POLICY):
         policies = policies_again(dict(config), lambda name: chosen_model(settings, name, None))
         if len(policies) > 1:

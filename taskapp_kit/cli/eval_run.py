@@ -20,6 +20,7 @@ from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError, EvaluationStopped, TaskAppError, TaskappError
 from taskapp_kit.evaluate.continued import NAMES_IN_FILE, is_evaluation, policies_again, summarise_again
 from taskapp_kit.evaluate.directory import read_config
+from taskapp_kit.evaluate.own_directories import check_own, command_to_go_on
 from taskapp_kit.evaluate.plan import EvalPlan
 
 OF_THE_PLAN = (
@@ -42,6 +43,7 @@ def run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
             if not asked.as_json:
                 click.echo(f"Nothing is left to play in {clean(app)}.", err=True)
             return _print(finished, Session(asked, Settings(), ""), as_json=asked.as_json)
+        check_own(path, config, command_to_go_on(path, config))
         settings = _settings_again(path, config, given, options, env_files)
         asked, note = _to_play(asked, config, options, settings), ""
     else:

@@ -23,6 +23,7 @@ from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE, AutoConcurrency, Fixe
 from taskapp_kit.evaluate.continued import NOT_STORED, policies_to_store
 from taskapp_kit.evaluate.directory import DATABASE, Directory, new_path
 from taskapp_kit.evaluate.limits import EvalLimits
+from taskapp_kit.evaluate.own_directories import remember
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.report import write_report
 from taskapp_kit.evaluate.run import configuration, evaluate, summarise
@@ -195,6 +196,7 @@ class Session:
         try:
             whole = configuration(plan, about, app_reference=self._app_reference, options=self._stored_options())
             config = directory.begin(whole, resume=asked.resume)
+            self._remember(whole)
             self._begin(plan, about, directory, config)
             if next(directory.missing(retry_failed=asked.retry_failed), None) is not None:
                 await player.open()
@@ -211,6 +213,16 @@ class Session:
             return summary
         finally:
             directory.close()
+
+    def _remember(self, config: dict[str, Any]) -> None:
+        """Record that the directory is this user's own. Without the record it is as one from elsewhere, which is said."""
+        assert self.path is not None
+        try:
+            remember(self.path, config)
+        except OSError as error:
+            self.warnings.append(
+                f"The state directory cannot be written ({error.strerror}), so later commands need --app for {self.path}."
+            )
 
     async def _play(
         self, plan: EvalPlan, player: LocalRunner | RemoteRunner, directory: Directory, eval_id: str

@@ -11,6 +11,7 @@ from taskapp_kit.cli.options import is_url
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import RolloutQuery
+from taskapp_kit.evaluate.own_directories import check_own
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.evaluate.source import RolloutSource, open_source
 from taskapp_kit.export.report import ExportReport, ExportScope
@@ -50,7 +51,7 @@ async def _exported(
     source = open_source(reference, key=key)
 
     async def find_tools() -> ToolSchemas | None:
-        return await _tools(source, reference, key, settings, app)
+        return await _tools(source, reference, key, settings, app, kind, out)
 
     try:
         scope = ExportScope(query, split)
@@ -60,10 +61,13 @@ async def _exported(
 
 
 async def _tools(
-    source: RolloutSource, reference: str, key: str | None, settings: Settings, app: str | None
+    source: RolloutSource, reference: str, key: str | None, settings: Settings, app: str | None, kind: str, out: Path
 ) -> ToolSchemas | None:
     """The tools of the app: of --app, of the one that an evaluation names, or of the server at the URL."""
     named = app or source.config.get("app_reference")
+    if app is None and isinstance(named, str):
+        again = ["taskapp", "export", reference, "--format", kind, "--out", str(out), "--app", named]
+        check_own(Path(reference), source.config, again)
     if isinstance(named, str):
         return ToolSchemas.of_app(open_app(named, settings).freeze())
     if not is_url(reference):

@@ -76,8 +76,7 @@ def command(
         raise click.UsageError("The app is given twice, as APP and by --app.")
     if rollout_id is None and any(value is not None for value in given.values()):
         raise click.UsageError("--env, --seed, --split, --config and --sample go with the ID of one rollout.")
-    address, reference = replay_run.source_of(source)
-    named = app_option or app or reference
+    address, named = replay_run.source_of(source, app_option or app)
     if named is None:
         raise click.UsageError("Which app? Give APP; only an evaluation's directory can name it.")
     show = None if as_json else _print

@@ -18,6 +18,7 @@ from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.errors import ConfigError, RolloutFailed
 from taskapp_kit.evaluate.directory import CONFIG, read_config
+from taskapp_kit.evaluate.own_directories import check_own
 from taskapp_kit.evaluate.replay import Compared, replay_all
 from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.store import open_store
@@ -28,11 +29,11 @@ def is_evaluation(reference: str) -> bool:
     return (Path(reference) / CONFIG).is_file()
 
 
-def source_of(source: str) -> tuple[str, str | None]:
-    """The address of the store, and the app that an evaluation's directory names. Raises ConfigError."""
+def source_of(source: str, app: str | None) -> tuple[str, str | None]:
+    """The address of the store, and the app: the given one, else that of the user's own evaluation. Raises ConfigError."""
     path = Path(source)
     if not path.is_dir():
-        return source, None
+        return source, app
     config = read_config(path)
     database = path / "rollouts.db"
     if not database.is_file():
@@ -41,7 +42,10 @@ def source_of(source: str) -> tuple[str, str | None]:
             hint="Give their store: --from sqlite:///PATH or postgresql://…",
         )
     reference = config.get("app_reference")
-    return str(database), reference if isinstance(reference, str) else None
+    if app is None and isinstance(reference, str):
+        check_own(path, config, ["taskapp", "replay", reference, "--from", source])
+        app = reference
+    return str(database), app
 
 
 def replay(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,6 +18,7 @@ from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.contract.words import counted, dollars
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings
+from taskapp_kit.evaluate.own_directories import check_own
 from taskapp_kit.evaluate.rescore import Rescored, Rescorer, RescoreReport, compared_scores, scorer_version
 from taskapp_kit.evaluate.runners import judge_models
 from taskapp_kit.evaluate.source import RolloutSource, open_source
@@ -44,7 +47,7 @@ def rescore(
     settings, skip = load({}, env_files=env_files), judges == "skip"
 
     async def rescored(source: RolloutSource) -> tuple[RescoreReport, Comparison | None]:
-        app = _app(app_option, source.config.get("app_reference"), settings)
+        app = _app(app_option, reference, source.config, settings)
         spec = app.freeze()
         version = scorer or scorer_version(spec, app.file, judge_models(spec, settings), skip_judges=skip)
         wanted = RolloutQuery(app=spec.name, environment=environment, policy=policy)
@@ -71,12 +74,15 @@ def rescore(
     return asyncio.run(run())
 
 
-def _app(given: str | None, stored: object, settings: Settings) -> TaskApp:
-    """The app that --app or the evaluation names. Raises UsageError, DiscoveryError."""
-    reference = given or (stored if isinstance(stored, str) else None)
-    if reference is None:
+def _app(given: str | None, source: str, config: Mapping[str, Any], settings: Settings) -> TaskApp:
+    """The app that --app or the user's own evaluation names. Raises UsageError, DiscoveryError, ConfigError."""
+    stored = config.get("app_reference")
+    if given is None and isinstance(stored, str):
+        check_own(Path(source), config, ["taskapp", "rescore", source, "--app", stored])
+        given = stored
+    if given is None:
         raise click.UsageError("Which app? Give --app APP; only an evaluation's directory can name it.")
-    return open_app(reference, settings)
+    return open_app(given, settings)
 
 
 def print_report(report: RescoreReport, compared: Comparison | None, changes: int) -> None:

@@ -22,6 +22,7 @@ from taskapp_kit.contract.protocols import SourceRow, StoredRollout
 from taskapp_kit.declare.episode_selection import find_instance
 from taskapp_kit.declare.tasks import row_hash, row_json
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.own_directories import is_own
 from taskapp_kit.evaluate.scored_source import with_scores
 from taskapp_kit.evaluate.source import DirectorySource, RolloutSource, open_source
 from taskapp_kit.rollout.details import RolloutDetails, details_of
@@ -109,6 +110,8 @@ async def _one(source: RolloutSource, rollout_id: str, pictures: bool) -> _One:
 
 def _again(details: RolloutDetails, source: RolloutSource) -> str | None:
     """The command that plays a rollout again, if known. A model is not asked again where its answers are at hand."""
+    if isinstance(source, DirectorySource) and not is_own(Path(source.place), source.config):
+        return None  # a line to paste would import what somebody else named
     line = rollout_line(details, source.config)
     if line is None or details.policy != MODEL or not isinstance(source, DirectorySource):
         return line
