@@ -430,8 +430,10 @@ class Claim:
 class IdempotencyStore(Protocol):
     """Idempotency records, shared by all servers of one store. Call it from one event loop. Its methods raise StoreError."""
 
-    async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
+    async def claim(self, ticket: IdempotencyRecord, *, keep_lost: bool = False) -> Claim | None:
         """Stores the record as owned by this process and returns None; if its key is taken, returns who has it.
+
+        keep_lost: a lost record, too, has its key: its rollout may be in a store although its result was never written here.
 
         A key is free again when its record is older than 24 hours, when it is lost, and when it was settled with
         `free_key`. A record without a key is always stored. Of claims at the same time, in any process, one succeeds.

@@ -207,7 +207,15 @@ class SharedRollouts:
         self, shared: SharedRollout, request: RolloutRequest, caller: Caller, record: IdempotencyRecord, followed: bool
     ) -> StoredResult:
         self._service.store_state.check()
-        while (found := await self._write(partial(self._coordinator.claim, record))) is not None:
+        keep_lost = self._service.store is not None
+        while (found := await self._write(partial(self._coordinator.claim, record, keep_lost=keep_lost))) is not None:
+            if found.state == "lost":
+                settled = await self._settled_in_store(found.ticket.rollout_id)
+                if settled is None:
+                    keep_lost = False
+                    continue
+                found = Claim(found.ticket, "settled", settled)
+                self._over.pop(found.ticket.rollout_id, None)  # who looked before it was stored read that it is lost
             own = self._by_id.get(found.ticket.rollout_id)
             if own is not None and own.cancelled:
                 await own.ended()
@@ -244,6 +252,15 @@ class SharedRollouts:
         settle = partial(self._coordinator.settle, settled, free_key=_of_cancelled(settled))
         await asyncio.shield(self._write(settle))
         return settled
+
+    async def _settled_in_store(self, rollout_id: str) -> StoredResult | None:
+        """The result of a rollout whose process died after it was stored and before its record had the result."""
+        store = self._service.store
+        stored = None if store is None else await store.load(rollout_id)
+        if store is None or stored is None:
+            return None
+        settled = await settled_from(store, stored)
+        return None if _of_cancelled(settled) else settled
 
     async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
         """Writes records. A failure of records in the service's store is a failure of the store, with `_probe` as its probe."""

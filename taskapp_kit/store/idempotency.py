@@ -87,7 +87,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
 
     # -- the protocol ----------------------------------------------------------------------------------------------
 
-    async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
+    async def claim(self, ticket: IdempotencyRecord, *, keep_lost: bool = False) -> Claim | None:
         """See `IdempotencyStore`. A caller that is cancelled meanwhile owns nothing."""
         self._check_open()
         if ticket.rollout_id in self._owned:
@@ -101,7 +101,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         self._owned[ticket.rollout_id] = ticket
         claimed = False
         try:
-            found = await self._claim(ticket)
+            found = await self._claim(ticket, keep_lost)
             claimed = found is None
             return found
         finally:
@@ -169,7 +169,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
 
     # -- the algorithm ---------------------------------------------------------------------------------------------
 
-    async def _claim(self, ticket: IdempotencyRecord) -> Claim | None:
+    async def _claim(self, ticket: IdempotencyRecord, keep_lost: bool) -> Claim | None:
         over: Entry | None = None
         for _ in range(CLAIM_TRIES):
             there = await self._put_if_absent(ticket, over)
@@ -178,7 +178,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
             standing = await self._standing(there)
             if standing is None:
                 over = there
-            elif standing[0].freed or standing[1] == "lost":
+            elif standing[0].freed or (standing[1] == "lost" and not keep_lost):
                 over = standing[0]
             else:
                 return await self._found(*standing)

@@ -479,20 +479,43 @@ def test_what_another_process_lost_is_played_here(tmp_path: Path) -> None:
     async def work(one: Party, other: Party) -> None:
         body = a_body(gate=tmp_path / "gate")
         shared = one.start(body)
+        subscriber = shared.subscribe()
         await shared.admitted()
         joined, watched = other.start(body), await other.shared.find(shared.rollout_id, ANYONE)
         assert watched is not None
         await joined.admitted()
         assert one.coordinator is not None
         await one.coordinator.close()  # as its process dies: from now on nobody holds the ticket
+        subscriber.leave()
+        await shared.ended()
         (tmp_path / "gate").touch()
         assert json.loads(await answer_of(joined))["rollout_id"] != shared.rollout_id
         lost = await failure_of(watched)
         assert (lost["boundary"], lost["code"]) == ("cancelled", "server_died")
         again = await other.shared.find(shared.rollout_id, ANYONE)
         assert again is not None and (await failure_of(again))["code"] == "server_died"
+
+    two(tmp_path, work)
+
+
+def test_what_another_process_stored_before_it_died_is_the_answer_of_its_key(tmp_path: Path) -> None:
+    """Killed between the rollout's commit and that of its record: it is not played again."""
+
+    async def work(one: Party, other: Party) -> None:
+        body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
+        shared = one.start(body)
+        await shared.admitted()
+        assert one.coordinator is not None
+        await one.coordinator.close()
+        (tmp_path / "gate").touch()
         with pytest.raises(StoreError):
             await shared.result()
+        await stored(other, shared.rollout_id)
+        again = json.loads(await answer_of(other.start(body)))
+        assert (again["rollout_id"], again["status"]) == (shared.rollout_id, "terminated")
+        assert marks(tmp_path / "mark", "reset") == 1
+        with pytest.raises(IdempotencyKeyReused):
+            await other.start({**body, "run_id": "another"}).result()
 
     two(tmp_path, work)
 
@@ -511,9 +534,9 @@ class Failing(MemoryIdempotencyStore):
         if what in self.refused:
             raise StoreError("the disk is full.")
 
-    async def claim(self, ticket: IdempotencyRecord) -> Claim | None:
+    async def claim(self, ticket: IdempotencyRecord, *, keep_lost: bool = False) -> Claim | None:
         self._refuse("claim")
-        return await super().claim(ticket)
+        return await super().claim(ticket, keep_lost=keep_lost)
 
     async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
         try:
