@@ -35,12 +35,15 @@ from typing import Any, Literal
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.errors import DeclarationError, Problem, Unavailable
 
+KNOWN_AT_TOP = {"version", "goal_text", "aggregation", "criteria", "judge"}
 KNOWN = {"id", "description", "weight", "required", "accumulate", "judge", "choices", "scale", "call"}
 KNOWN_OF_JUDGE = {"model", "samples", "combine", "form", "temperature"}
 Aggregation = Literal["weighted_sum", "sum", "custom"]
 AGGREGATIONS: tuple[Aggregation, ...] = ("weighted_sum", "sum", "custom")
 Combination = Literal["mean", "median", "majority"]
 COMBINATIONS: tuple[Combination, ...] = ("mean", "median", "majority")
+MOST_BYTES = 1 << 20
+"""A rubric file is written by a person; a larger one is something else."""
 ROLE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
@@ -116,6 +119,11 @@ def read_rubric_file(path: Path, app: str) -> RubricFile:
         )
     problems: list[Problem] = []
     criteria: list[Criterion] = []
+    unknown = sorted(map(str, set(data) - KNOWN_AT_TOP))
+    if unknown:
+        problems.append(
+            Problem(place, f"has {unknown[0]!r}, which nothing reads", ", ".join(sorted(KNOWN_AT_TOP)), "drop it")
+        )
     aggregation = data.get("aggregation", "weighted_sum")
     if aggregation not in AGGREGATIONS:
         problems.append(
@@ -130,7 +138,7 @@ def read_rubric_file(path: Path, app: str) -> RubricFile:
         criteria.append(
             Criterion(
                 entry["id"],
-                str(entry.get("description", "")),
+                entry.get("description", ""),
                 float(entry.get("weight", 1.0)),
                 bool(entry.get("required", False)),
                 bool(entry.get("accumulate", True)),
@@ -194,6 +202,8 @@ def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
         return Problem(where, f"has {unknown[0]!r}, which nothing reads", ", ".join(sorted(KNOWN)), "rename or drop it")
     if entry["id"] in seen:
         return Problem(where, f"repeats the id {entry['id']!r}", "one entry for each id", "rename or remove one")
+    if not isinstance(entry.get("description", ""), str):
+        return Problem(where, f"has a description that is a {type(entry['description']).__name__}", "a text", "fix it")
     weight = entry.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
         return Problem(where, f"has weight {weight!r}", "a finite number ≥ 0", "fix the weight")
@@ -220,6 +230,9 @@ def _wrong_for_a_judge(entry: dict[str, Any], where: str) -> Problem | None:
 
 def _parse(path: Path, place: str, app: str) -> Any:
     try:
+        if path.exists() and (not path.is_file() or path.stat().st_size > MOST_BYTES):
+            found = f"is not a regular file of at most {MOST_BYTES} bytes"
+            raise DeclarationError(app, [Problem(place, found, "a rubric file", "check the path")])
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise DeclarationError(
@@ -236,8 +249,8 @@ def _parse(path: Path, place: str, app: str) -> Any:
                 import yaml
             except ImportError as error:
                 raise Unavailable(f"{place} is YAML, which needs the package pyyaml.") from error
-            return yaml.safe_load(text)
-    except ValueError as error:
+            return yaml.load(text, Loader=_without_aliases())  # noqa: S506 — a SafeLoader
+    except (ValueError, RecursionError) as error:
         raise DeclarationError(
             app, [Problem(place, f"does not parse: {error}", f"valid {suffix[1:]}", "fix the file")]
         ) from error
@@ -248,3 +261,19 @@ def _parse(path: Path, place: str, app: str) -> Any:
             ) from error
         raise
     raise DeclarationError(app, [Problem(place, f"ends in {suffix!r}", ".toml, .yaml or .json", "rename the file")])
+
+
+def _without_aliases() -> Any:
+    """PyYAML's safe loader, but an alias is an error: a few hundred bytes of them stand for terabytes."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                event = self.peek_event()  # type: ignore[no-untyped-call]
+                raise yaml.composer.ComposerError(
+                    None, None, f"the alias *{event.anchor} is not read", event.start_mark
+                )
+            return super().compose_node(parent, index)
+
+    return Loader

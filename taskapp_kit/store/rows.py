@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -34,6 +35,14 @@ _ALL_FLOATS = _FLOATS + _OPTIONAL_FLOATS
 _OBJECTS = ("config", "policy", "timing", "private")
 _OPTIONAL_OBJECTS = ("scorecard", "failure")
 _DERIVED = ("policy_name", "model", "failure_boundary", "blob_hashes", "events_encoding")
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys((*_ALL_TEXTS, *_OBJECTS, *_OPTIONAL_OBJECTS, *_DERIVED), (str,)),
+    **dict.fromkeys(_INTS + _OPTIONAL_INTS, (int,)),
+    **dict.fromkeys(_ALL_FLOATS, (float, int)),
+    "events": (bytes,),
+}
+MOST_EVENT_BYTES = 1 << 28
+"""Events of a rollout as JSON: the longest that is written, and the most that is unpacked."""
 _FIELDS = tuple(name for name in COLUMNS if name not in _DERIVED)
 
 
@@ -120,7 +129,9 @@ def _word(value: Json) -> str | None:
 
 
 def packed(text: bytes) -> tuple[str, bytes]:
-    """The stored form of JSON, and its encoding: `json` unchanged, `zlib` when it is long."""
+    """The stored form of JSON, and its encoding: `json` unchanged, `zlib` when it is long. Raises Inexact."""
+    if len(text) > MOST_EVENT_BYTES:
+        raise Inexact(f"events has {len(text)} bytes, and the store takes {MOST_EVENT_BYTES}")
     if len(text) <= COMPRESS_ABOVE_BYTES:
         return "json", text
     return "zlib", zlib.compress(text, 1)
@@ -156,9 +167,12 @@ def from_row(values: Sequence[Any], *, with_events: bool = True) -> StoredRollou
             hint="Upgrade taskapp-kit.",
         )
     try:
+        _check_types(row)
         for name in _OBJECTS + _OPTIONAL_OBJECTS:
             text = row[name]
             row[name] = {} if text == "{}" else None if text is None else orjson.loads(text)
+            if type(row[name]) is not dict and text is not None:
+                raise TypeError(name)
         row["events"] = unpacked(row["events_encoding"], row["events"]) if with_events else []
     except (ValueError, TypeError, zlib.error) as fault:
         raise StoreError(
@@ -180,6 +194,7 @@ def source_row(*values: Any) -> SourceRow:
     """The row of a list from `SOURCE_COLUMNS`. Raises StoreError for one that cannot be read."""
     row = dict(zip(SOURCE_COLUMNS, values, strict=True))
     try:
+        _check_types(row)
         policy = orjson.loads(row["policy"])
         failure = orjson.loads(row["failure"] or b"{}")
         card = orjson.loads(row["scorecard"] or b"{}")
@@ -209,8 +224,24 @@ def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:
     """The events in the column `events`. Raises ValueError or zlib.error."""
     if encoding not in ("json", "zlib"):
         raise ValueError(f"unknown encoding {encoding!r}")
-    events: list[dict[str, Json]] = orjson.loads(zlib.decompress(data) if encoding == "zlib" else data)
+    if encoding == "zlib":
+        unpacking = zlib.decompressobj()
+        data = unpacking.decompress(data, MOST_EVENT_BYTES)
+        if unpacking.unconsumed_tail:
+            raise ValueError("events larger than any that is stored")
+    events: list[dict[str, Json]] = orjson.loads(data)
+    if type(events) is not list:
+        raise TypeError("events")
     return events
+
+
+def _check_types(row: dict[str, Any]) -> None:
+    """Raises TypeError for a value that a column of ours never has: SQLite stores any type in any column."""
+    for name, value in row.items():
+        if value is None or name not in _TYPES:
+            continue
+        if not isinstance(value, _TYPES[name]) or (isinstance(value, float) and not math.isfinite(value)):
+            raise TypeError(name)
 
 
 def differing(stored: Sequence[Any], new: Sequence[Any]) -> list[str]:

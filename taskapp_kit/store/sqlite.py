@@ -27,7 +27,7 @@ from taskapp_kit.contract.protocols import Clock
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
-from taskapp_kit.store.schema import ROLLOUTS, migrate
+from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
 from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore, StoreCheck
 from taskapp_kit.system.private_files import make_private_folder, open_private
 
@@ -82,10 +82,29 @@ class Database(SqlDatabase):
                     self._write_ahead(connection)
                 with connection.begin():
                     migrate(connection, self.place)
+                    self._only_our_tables(connection)
         except StoreError:
             raise
         except Exception as fault:
             raise self.explain(fault, "open") from fault
+
+    def _only_our_tables(self, connection: Connection) -> None:
+        """Raises StoreError for a file whose tables would run somebody's expressions when they are read."""
+        kinds = connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master").all()
+        odd = [
+            name
+            for kind, name, sql in kinds
+            if kind in ("view", "trigger") or "VIRTUAL" in str(sql).upper().split()[:2]
+        ]
+        for table in METADATA.tables.values():
+            columns = connection.exec_driver_sql(f"PRAGMA table_xinfo({table.name})").all()
+            if {column[1] for column in columns} != set(table.columns.keys()) or any(column[6] for column in columns):
+                odd.append(table.name)
+        if odd:
+            raise StoreError(
+                f"the store {self.place} was not written by this program alone: {odd[0]!r} is not a table as it makes them.",
+                hint="Name another file; what is wanted of this one can be copied with SQLite's own tools.",
+            )
 
     def same_file(self) -> None:
         """Raises StoreError when the file was moved or deleted under us: what we write then would be lost."""
@@ -200,6 +219,7 @@ class Database(SqlDatabase):
 
 
 def _prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
+    connection.execute("PRAGMA trusted_schema=OFF")  # a file from elsewhere may name functions in its indexes
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA journal_size_limit=67108864")
     if read_only:

@@ -92,6 +92,13 @@ def test_without_accumulate_the_last_event_counts(tmp_path: Path) -> None:
         ("r.json", '{"criteria": [{"id": "a"}], "aggregation": "mean"}', "has aggregation 'mean'"),
         ("r.json", '{"criteria": [{"id": "a", "weight": 0, "required": true}]}', "required and has weight 0"),
         ("r.yaml", "criteria: [!!python/object/apply:os.system [echo]]", "does not parse"),
+        ("r.yaml", "a: &a [1]\nb: *a\ncriteria: [{id: a}]", "does not parse"),
+        ("r.yaml", "criteria: &c [{id: a, description: [*c]}]", "does not parse"),
+        ("r.yaml", "[" * 5000, "does not parse"),
+        ("r.json", "[" * 5000, "does not parse"),
+        ("r.json", '{"criteria": [{"id": "a", "description": ["b"]}]}', "has a description that is a list"),
+        ("r.json", '{"criteria": [{"id": "a"}], "weights": {}}', "has 'weights', which nothing reads"),
+        ("r.toml", "#" * (1 << 20) + "\n", "is not a regular file"),
     ],
 )
 def test_a_bad_file_names_itself_and_the_entry(name: str, text: str, found: str, tmp_path: Path) -> None:
