@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ import orjson
 from taskapp_kit.cli.app_output import print_description
 from taskapp_kit.cli.curl import curl_lines
 from taskapp_kit.cli.options import ENV_FILES, JSON_OBJECT, OUTPUT_MODE, SEED, SERVER_KEY, is_url, json_option
-from taskapp_kit.cli.terminal import clean, console, example, print_json
+from taskapp_kit.cli.terminal import clean, console, example, print_json, shown_from
 from taskapp_kit.config import load
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def command(
     if is_url(app):
         if prompt:
             raise click.UsageError("--prompt plays the reset of an app in this process; give the app, not a URL.")
-        found = info_run.described_by_server(app, key or settings.environment_api_key, environment)
+        with shown_from(app):
+            found = info_run.described_by_server(app, key or settings.environment_api_key, environment)
     elif prompt:
         config = {**(env_config or {}), **({"split": split} if split else {})}
         first = info_run.first_prompt(app, settings, environment, seed, config, output_mode or "tool_calls")
@@ -78,7 +80,8 @@ def command(
     if as_json:
         print_json(found)
         return
-    print_description(found["info"], found["task_info"], found["unavailable_policies"])
+    with shown_from(app) if is_url(app) else nullcontext():
+        print_description(found["info"], found["task_info"], found["unavailable_policies"])
     out = console()
     if found.get("sandbox"):
         out.print()

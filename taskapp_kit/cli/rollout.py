@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from taskapp_kit.cli.options import (
     policy_options,
 )
 from taskapp_kit.cli.rollout_output import print_result, print_steps
-from taskapp_kit.cli.terminal import console, example, print_json
+from taskapp_kit.cli.terminal import console, example, print_json, shown_from
 from taskapp_kit.config import load
 from taskapp_kit.system.private_files import write_private
 
@@ -104,7 +105,8 @@ def command(
             raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
         answer = rollout_run.remote(app, key or settings.environment_api_key, body, max_time_seconds)
         if not as_json:
-            print_steps(answer, width=width, full=full)
+            with shown_from(app):
+                print_steps(answer, width=width, full=full)
     else:
         answer = rollout_run.local(
             app, settings, body, skip_judges=judges == "skip", hint=note, printed=not as_json, width=width, full=full
@@ -114,7 +116,8 @@ def command(
     if as_json:
         print_json(answer)
         return
-    print_result(answer, policy_note=note, width=width, full=full)
+    with shown_from(app) if is_url(app) else nullcontext():
+        print_result(answer, policy_note=note, width=width, full=full)
     if out is not None:
         console().print(f"\nWritten to {out}")
 

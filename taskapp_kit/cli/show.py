@@ -9,7 +9,7 @@ import click
 
 from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, WIDTH, json_option
 from taskapp_kit.cli.selection import CHOICE, FILTERS, LIMIT, selection
-from taskapp_kit.cli.terminal import example
+from taskapp_kit.cli.terminal import example, shown_from
 from taskapp_kit.contract.protocols import RowOrder
 
 SORTS = tuple(name for name in get_args(RowOrder) if name not in ("worst", "best"))
@@ -83,4 +83,5 @@ def command(
         "reward_above": reward_above,
     }
     chosen = selection(worst=worst, best=best, failed=failed, sort=sort, limit=limit, **filters)
-    show_run.run(source, rollout_id, chosen, options)
+    with shown_from(source):
+        show_run.run(source, rollout_id, chosen, options)

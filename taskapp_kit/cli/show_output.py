@@ -7,7 +7,6 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from taskapp_kit.cli.rollout_output import StepLines, action_words, criteria_tab
 from taskapp_kit.cli.terminal import clean, console, number, one_line, table
 from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.protocols import RowOrder, SourceRow
-from taskapp_kit.contract.words import counted, dollars
+from taskapp_kit.contract.words import counted, dollars, utc_time
 from taskapp_kit.evaluate.source import DirectorySource
 from taskapp_kit.rollout.details import Message, RolloutDetails, TurnDetails, words
 from taskapp_kit.rollout.policy.select import MODEL
@@ -231,7 +230,7 @@ def _print_head(details: RolloutDetails, private: Mapping[str, Any] | None, out:
     facts = table("", "")
     facts.add_row("rollout", clean(details.rollout_id), style="bold")
     if details.created_at:
-        facts.add_row("played", f"{datetime.fromtimestamp(details.created_at, UTC):%Y-%m-%d %H:%M:%S} UTC")
+        facts.add_row("played", f"{utc_time(details.created_at):%Y-%m-%d %H:%M:%S} UTC")
     facts.add_row("app", clean(" ".join(filter(None, (details.app, details.app_version)))) or "-")
     sample = f", sample {details.sample}" if details.sample else ""
     facts.add_row("episode", clean(f"{details.environment}, split {details.split}, seed {details.seed}") + sample)

@@ -6,6 +6,8 @@ import re
 import shutil
 import textwrap
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +16,7 @@ import orjson
 from taskapp_kit.contract.content import as_object
 from taskapp_kit.contract.words import cut
 from taskapp_kit.declare.docstrings import joined
-from taskapp_kit.errors import ConfigError, DiscoveryError, RequestError, TaskappError
+from taskapp_kit.errors import ConfigError, DiscoveryError, RequestError, TaskAppError, TaskappError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,9 +34,11 @@ PIPE_WIDTH = 120
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
     """A console that takes no text of an author or a server for markup. width: columns, in place of the terminal's."""
-    from rich.console import Console, ConsoleDimensions
+    from rich.console import ConsoleDimensions
 
-    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    from taskapp_kit.cli.clean_console import CleanConsole
+
+    made = CleanConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if width is None and not made.is_terminal:
         width = max(PIPE_WIDTH, shutil.get_terminal_size((PIPE_WIDTH, made.height)).columns)
     if width is not None:
@@ -57,12 +61,12 @@ def clean(text: str) -> str:
     are shown as their code."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        letter
-        if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs")
-        else f"\\x{ord(letter):02x}"
-        for letter in text
-    )
+    return "".join(f"\\x{ord(letter):02x}" if _steers(letter) else letter for letter in text)
+
+
+def _steers(letter: str) -> bool:
+    """Whether a terminal may take a character for a command: control and format characters but line end and tab."""
+    return letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cf", "Cs")
 
 
 def flowing(text: str) -> str:
@@ -115,8 +119,38 @@ def size_words(size_bytes: int) -> str:
 
 
 def print_json(value: Any) -> None:
-    """The value on stdout as indented JSON, and nothing else."""
-    click.echo(orjson.dumps(value, default=as_object, option=orjson.OPT_INDENT_2).decode())
+    """The value on stdout as indented JSON, and nothing else. What could steer a terminal is escaped, as JSON allows."""
+    text = orjson.dumps(value, default=as_object, option=orjson.OPT_INDENT_2).decode()
+    if not text.isascii():
+        text = "".join(_escaped(letter) if _steers(letter) else letter for letter in text)
+    click.echo(text)
+
+
+def _escaped(letter: str) -> str:
+    """A character as JSON's escapes of its UTF-16 code units."""
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+@contextmanager
+def shown_from(place: str) -> Iterator[None]:
+    """Report as the server's or the store's fault what cannot be shown because a member has another type than it should.
+
+    place: whose answers or rows the block reads and prints. Raises TaskAppError in place of the errors of wrong types.
+    """
+    from rich.errors import NotRenderableError
+
+    try:
+        yield
+    except TaskappError:
+        raise
+    except (AttributeError, LookupError, NotRenderableError, TypeError, ValueError) as error:
+        raise TaskAppError(
+            f"What {place} gave cannot be shown: a member is missing or has another type than expected "
+            f"({type(error).__name__}).",
+            code="unreadable_answer",
+            hint="`taskapp check URL` compares a server with the HTTP contract.",
+        ) from error
 
 
 FLAGS = {

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
+
+LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
 def counted(many: int, word: str) -> str:
@@ -22,3 +25,8 @@ def dollars(cost: float) -> str:
 def cut(text: str, most: int) -> str:
     """The text in at most `most` characters, from 1; where some are left out, an ellipsis is the last one."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def utc_time(seconds: float) -> datetime:
+    """The time in UTC; what is beyond the dates that Python knows, as a store from elsewhere may say, is the nearest one."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), LAST_SECOND), UTC)

@@ -12,7 +12,6 @@ import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ import orjson
 from taskapp_kit.contract.content import Json, as_object
 from taskapp_kit.contract.model_use import known_sum
 from taskapp_kit.contract.protocols import StoredRollout
+from taskapp_kit.contract.words import utc_time
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.export.conversation import recorded_messages
 from taskapp_kit.export.report import ExportReport, ExportScope, loaded, selected
@@ -393,4 +393,4 @@ def _arguments(args: Json) -> Object:
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
+    return utc_time(seconds).isoformat()

@@ -5,7 +5,6 @@ Needs the extra `parquet`.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +12,7 @@ from typing import Any, Self
 import orjson
 
 from taskapp_kit.contract.content import as_object
+from taskapp_kit.contract.words import utc_time
 from taskapp_kit.errors import Unavailable
 
 ROWS_AT_ONCE = 512
@@ -71,7 +71,7 @@ class ParquetFile:
         row = {name: record.get(name) for name in COLUMNS}
         row["id"] = record["rollout_id"]
         if row["created_at"] is not None:
-            row["created_at"] = datetime.fromtimestamp(row["created_at"], UTC)
+            row["created_at"] = utc_time(row["created_at"])
         for name in MAPS:
             row[name] = list((row[name] or {}).items())
         for name in JSON_TEXTS:

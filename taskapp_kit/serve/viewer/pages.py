@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from taskapp_kit.contract.trajectory import Status
-from taskapp_kit.contract.words import dollars
+from taskapp_kit.contract.words import dollars, utc_time
 from taskapp_kit.rollout.details import RolloutDetails
 from taskapp_kit.serve.viewer.plots import StripStep, strip
 
@@ -160,7 +159,7 @@ def money(value: float | None) -> str:
 
 def when(value: float | None) -> str:
     """A unix time as `2026-03-01 11:00:00`, in UTC; `–` for None."""
-    return "–" if value is None else datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return "–" if value is None else utc_time(value).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def moment(value: str) -> str:
