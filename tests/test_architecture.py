@@ -233,6 +233,7 @@ LATE = {
     "client.environment_key": EXTRA,
     "client.rl_job": STARTUP,
     "config": STARTUP,
+    "contract.awaiting": STARTUP,
     "declare.app": STARTUP,
     "declare.rubric_file": STARTUP,
     "declare.signature": STARTUP,

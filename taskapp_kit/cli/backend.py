@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL, listen_options
-from taskapp_kit.cli.terminal import complain, example
+from taskapp_kit.cli.terminal import complain, echo, example
 from taskapp_kit.config import load
 from taskapp_kit.errors import StoreError
 
@@ -120,4 +120,4 @@ def serve(
     except StoreError as error:
         complain(error)
         ctx.exit(1)
-    click.echo("\nStopped.", err=True)
+    echo("\nStopped.", err=True)

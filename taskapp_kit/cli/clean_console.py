@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-
-from taskapp_kit.cli.terminal import clean
 
 
 class CleanConsole(Console):
     """As rich's, but every text passes `clean` on its way out; rich's own styles and cursor movements are kept."""
 
+    def __init__(self, clean: Callable[[str], str], **options: Any) -> None:
+        self._clean = clean
+        super().__init__(**options)
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable; also called for each part of a table."""
         for segment in super().render(renderable, options):
-            text = segment.text if segment.control else clean(segment.text)
+            text = segment.text if segment.control else self._clean(segment.text)
             yield segment if text == segment.text else Segment(text, segment.style)

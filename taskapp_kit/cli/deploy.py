@@ -9,7 +9,7 @@ import click
 
 from taskapp_kit.cli.deploy_options import deploy_options, said_by
 from taskapp_kit.cli.options import json_option
-from taskapp_kit.cli.terminal import example, print_json
+from taskapp_kit.cli.terminal import echo, example, print_json
 
 
 @click.command(
@@ -53,7 +53,7 @@ def command(
             print_json(deploy_output.plan_json(plan))
             return
         deploy_output.show_plan(plan)
-        click.echo("\nNothing was sent to Modal. Without --dry-run this is deployed.")
+        echo("\nNothing was sent to Modal. Without --dry-run this is deployed.")
         return
     how = modal_run.DeployOptions(modal_environment or "", tag, strategy)
     deploy_steps.end_on_signals()

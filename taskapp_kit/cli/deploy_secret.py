@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 from dotenv import dotenv_values
 
 from taskapp_kit.cli import env_file
+from taskapp_kit.cli.terminal import echo
 from taskapp_kit.config import load
 from taskapp_kit.errors import ConfigError
 
@@ -60,5 +60,5 @@ def values_for(plan: DeployPlan, env_files: Sequence[str], *, mint: bool) -> dic
         values[DOOR] = key or secrets.token_hex(32)
         if key is None:
             env_file.write(files[-1], {DOOR: values[DOOR]})
-            click.echo(f"{DOOR} was made and written to {files[-1]} (mode 600); it is shown nowhere.", err=True)
+            echo(f"{DOOR} was made and written to {files[-1]} (mode 600); it is shown nowhere.", err=True)
     return values

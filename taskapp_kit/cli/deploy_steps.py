@@ -5,10 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from taskapp_kit.cli.deploy_secret import DOOR, values_for
-from taskapp_kit.cli.terminal import clean, print_json
+from taskapp_kit.cli.terminal import clean, echo, print_json
 from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.config import load
 from taskapp_kit.deploy.modal import account as modal_account
@@ -35,8 +33,8 @@ def ready(plan: DeployPlan, how: DeployOptions, given: dict[str, Any]) -> str | 
     if apart is not None:
         raise modal_account.ModalRefused(f"{plan.app_name!r} is not deployed: {apart}")
     for warning in plan.warnings:
-        click.echo(f"Warning: {clean(warning)}", err=True)
-    click.echo("Asking Modal about the app's name and its Secret ...", err=True)
+        echo(f"Warning: {clean(warning)}", err=True)
+    echo("Asking Modal about the app's name and its Secret ...", err=True)
     found = modal_account.look(plan.app_name, plan.secret_names, plan.required_keys, environment=how.environment)
     if found.owner == "others" and not given["take_over"]:
         raise modal_account.ModalRefused(
@@ -75,9 +73,9 @@ def _secrets(plan: DeployPlan, how: DeployOptions, given: dict[str, Any], found:
                 f"The Secret {own!r} was made by another process meanwhile, and is not changed.",
                 hint="Run this again to use it.",
             )
-        click.echo(f"Secret {own}: {'made' if missing else 'set'} {', '.join(sorted(values))}.", err=True)
+        echo(f"Secret {own}: {'made' if missing else 'set'} {', '.join(sorted(values))}.", err=True)
     elif given["create_secret"]:
-        click.echo(f"Secret {own} exists and stays as it is; --update-secret sets keys in it.", err=True)
+        echo(f"Secret {own} exists and stays as it is; --update-secret sets keys in it.", err=True)
     if lacking:
         raise ModalRefused(
             f"The Secret {own!r} on Modal lacks {', '.join(sorted(lacking))}.",
@@ -94,27 +92,27 @@ def after(plan: DeployPlan, how: DeployOptions, key: str | None, *, wait: bool, 
     if as_json:
         print_json(deployed)
         return
-    click.echo(
+    echo(
         f"\n{clean(plan.app_name)} answers at {clean(url)}" if wait else f"\n{clean(plan.app_name)} is at {clean(url)}"
     )
-    click.echo(f"Next: taskapp rollout {clean(url)}   (its key as ENVIRONMENT_API_KEY)")
+    echo(f"Next: taskapp rollout {clean(url)}   (its key as ENVIRONMENT_API_KEY)")
 
 
 def look_at(plan: DeployPlan, url: str, key: str | None) -> dict[str, Any] | None:
     """Wait for /health, then play one short rollout, reported on stderr. None without the key. Raises ModalRefused."""
-    click.echo(f"Waiting for {clean(url)}/health ...", err=True)
+    echo(f"Waiting for {clean(url)}/health ...", err=True)
     seconds = float(plan.settings.startup_timeout_seconds or 0) + 60.0
     last: list[str] = []
 
     def report_progress(text: str) -> None:
         if last != [text]:
-            click.echo(clean(text), err=True)
+            echo(clean(text), err=True)
         last[:] = [text]
 
     known = run(modal_check.healthy(url, key, seconds=seconds, report=report_progress))
     if key is None or not known:
         why = "The key here is not the one in the Secret" if key else "It answers; its key is not known here"
-        click.echo(f"{why}, so no rollout was tried. Give --env-file, or ENVIRONMENT_API_KEY.", err=True)
+        echo(f"{why}, so no rollout was tried. Give --env-file, or ENVIRONMENT_API_KEY.", err=True)
         return None
     rehearsal = plan.rehearsal
     if rehearsal is None or not rehearsal.policy:
@@ -123,7 +121,7 @@ def look_at(plan: DeployPlan, url: str, key: str | None) -> dict[str, Any] | Non
             if rehearsal is None
             else "No policy of the app plays without a model"
         )
-        click.echo(f"It answers. {why}, so no rollout was tried.", err=True)
+        echo(f"It answers. {why}, so no rollout was tried.", err=True)
         return None
     smoke = run(
         modal_check.smoke(
@@ -136,9 +134,7 @@ def look_at(plan: DeployPlan, url: str, key: str | None) -> dict[str, Any] | Non
         )
     )
     reward = "no reward" if smoke.reward is None else f"reward {smoke.reward:.6g}"
-    click.echo(
-        f"One rollout with policy {smoke.policy}: {smoke.steps} steps, {reward}, {smoke.seconds:.1f} s.", err=True
-    )
+    echo(f"One rollout with policy {smoke.policy}: {smoke.steps} steps, {reward}, {smoke.seconds:.1f} s.", err=True)
     return {"policy": smoke.policy, "reward": smoke.reward, "steps": smoke.steps, "seconds": round(smoke.seconds, 3)}
 
 
@@ -152,4 +148,4 @@ def end_on_signals() -> None:
 
 def print_line(line: str) -> None:
     """A line of Modal's, on stderr."""
-    click.echo(clean(line), err=True)
+    echo(clean(line), err=True)

@@ -7,7 +7,7 @@ import click
 from taskapp_kit.cli.doctor_output import failed, show, summary
 from taskapp_kit.cli.job_options import job_settings
 from taskapp_kit.cli.options import ENV_FILES, is_url, json_option
-from taskapp_kit.cli.terminal import console, example, print_json
+from taskapp_kit.cli.terminal import console, echo, example, print_json
 from taskapp_kit.net.redact import without_keys
 
 
@@ -69,5 +69,5 @@ def command(
     else:
         show(findings, console(), settings.keys)
         if not is_url(app):
-            click.echo(summary(findings))
+            echo(summary(findings))
     ctx.exit(1 if failed(findings) else 0)

@@ -15,7 +15,7 @@ from taskapp_kit.cli.eval_session import ELSEWHERE, STORED_OPTIONS, EvalOptions,
 from taskapp_kit.cli.options import is_url
 from taskapp_kit.cli.policy_options import ChosenPolicies, chosen_model, chosen_policies
 from taskapp_kit.cli.show_output import print_worst, show_line
-from taskapp_kit.cli.terminal import clean, complain, console, exit_status, print_json
+from taskapp_kit.cli.terminal import clean, complain, console, echo, exit_status, print_json
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError, EvaluationStopped, TaskAppError, TaskappError
 from taskapp_kit.evaluate.continued import NAMES_IN_FILE, is_evaluation, policies_again, summarise_again
@@ -41,7 +41,7 @@ def run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
         finished = None if asked.retry_failed else summarise_again(path, asked.summary)
         if finished is not None:
             if not asked.as_json:
-                click.echo(f"Nothing is left to play in {clean(app)}.", err=True)
+                echo(f"Nothing is left to play in {clean(app)}.", err=True)
             return _print(finished, Session(asked, Settings(), ""), as_json=asked.as_json)
         check_own(path, config, command_to_go_on(path, config))
         settings = _settings_again(path, config, given, options, env_files)
@@ -54,7 +54,7 @@ def run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
         summary = session.run()
     except KeyboardInterrupt:
         session.display.close()
-        click.echo("\nStopped.", err=True)
+        echo("\nStopped.", err=True)
         session.how_to_go_on()
         return 1
     except EvaluationStopped as error:
@@ -206,7 +206,7 @@ def _print(summary: dict[str, Any], session: Session, *, as_json: bool) -> int:
     for paragraph in notes:
         errors.print(f"\n{paragraph}", soft_wrap=not errors.is_terminal)
     if session.stopped is not None:
-        click.echo("", err=True)
+        echo("", err=True)
         complain(session.stopped)
         session.how_to_go_on()
     return 1 if failed or problem or session.stopped is not None else 0

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from taskapp_kit.cli.eval_progress import EvalDisplay
 from taskapp_kit.cli.local_app import only_authors_log, open_app
 from taskapp_kit.cli.options import AUTO, is_url
-from taskapp_kit.cli.terminal import clean, one_line
+from taskapp_kit.cli.terminal import clean, echo, one_line
 from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.contract.words import counted
 from taskapp_kit.declare.discovery import find_app, reference_of
@@ -357,7 +355,7 @@ class Session:
             commands.append(f"{self.command_to_go_on(retry_failed=True)} goes on and plays the failed ones again")
         if commands:
             words = "; ".join(commands)
-            click.echo(
+            echo(
                 f"{counts.done} of {counts.asked} rollouts are stored{failed}. {score}{words[:1].upper()}{words[1:]}.",
                 err=True,
             )

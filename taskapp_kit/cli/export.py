@@ -17,7 +17,7 @@ from taskapp_kit.cli.options import (
     options,
 )
 from taskapp_kit.cli.selection import FILTERS
-from taskapp_kit.cli.terminal import clean, example, print_json, size_words
+from taskapp_kit.cli.terminal import echo, example, print_json, size_words
 from taskapp_kit.config import load
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.contract.words import counted
@@ -167,11 +167,11 @@ def _print(report: ExportReport, out: Path, kind: str) -> None:
     what = counted(report.rollouts, "rollout")
     if report.lines is not None:
         what = f"{counted(report.lines, 'pair')} of {what}"
-    click.echo(clean(f"{what} of {report.seen} in {out} ({kind}, {size_words(out.stat().st_size)})."))
+    echo(f"{what} of {report.seen} in {out} ({kind}, {size_words(out.stat().st_size)}).")
     for note in report.notes:
-        click.echo(clean(f"  {note}"))
+        echo(f"  {note}")
     for reason, many in report.left_out.most_common():
-        click.echo(clean(f"  left out: {many}, {reason}"))
+        echo(f"  left out: {many}, {reason}")
 
 
 TASK_FORMATS = ("jsonl", "parquet", "hf", "verl", "nemo")
@@ -230,4 +230,4 @@ def tasks(
     if as_json:
         print_json({"path": str(out), "tasks": count, "format": kind})
     else:
-        click.echo(clean(f"{counted(count, 'task')} in {out} ({kind})."))
+        echo(f"{counted(count, 'task')} in {out} ({kind}).")

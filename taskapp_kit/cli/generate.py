@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from taskapp_kit.cli.options import ENV_FILES
-from taskapp_kit.cli.terminal import clean, example
+from taskapp_kit.cli.terminal import clean, echo, example
 from taskapp_kit.config import load
 
 
@@ -40,10 +40,10 @@ def verifiers(
     from taskapp_kit.cli.generate_run import generated
 
     package = generated(app, load(env_files=env_files), out, data_files, packages)
-    click.echo(clean(f"Made {out} ({package.name}):"))
+    echo(f"Made {out} ({package.name}):")
     for file in package.files:
-        click.echo(clean(f"  {out / file}"))
-    click.echo(
+        echo(f"  {out / file}")
+    echo(
         clean(
             f"\nNext:\n  pip install {out}\n"
             f'  python -c "import verifiers; verifiers.load_environment({package.name!r})"   # up to 0.3.1\n'

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from taskapp_kit.cli.terminal import echo
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError
 
@@ -72,7 +73,7 @@ def job_settings_or_ask(
         missing.append(TASK_APP_VARIABLES[0])
     if not missing or not sys.stdin.isatty():
         return found
-    click.echo(
+    echo(
         f"Not set: {', '.join(missing)}. `taskapp setup` writes them into .env, and can look for the task app on Modal.",
         err=True,
     )

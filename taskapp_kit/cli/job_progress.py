@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from taskapp_kit.cli.terminal import clean, console, number, one_line, table
+from taskapp_kit.cli.terminal import clean, console, echo, number, one_line, table
 from taskapp_kit.cli.text_chart import curve
 from taskapp_kit.client.job_status import best_checkpoint, tag_texts, weights_note
 from taskapp_kit.errors import JobTimeout
@@ -305,9 +305,7 @@ def leaving_says_so(ctx: click.Context, job: RLJob, backend: str) -> Iterator[No
 
 def _print_left(job: RLJob, backend: str) -> None:
     if job.job_id is None:
-        click.echo("\nStopped before the backend had named a job.", err=True)
+        echo("\nStopped before the backend had named a job.", err=True)
     else:
         name = clean(job.job_id)
-        click.echo(
-            f"\nNo longer followed; job {name} goes on at {clean(backend)} (taskapp jobs follow {name}).", err=True
-        )
+        echo(f"\nNo longer followed; job {name} goes on at {clean(backend)} (taskapp jobs follow {name}).", err=True)

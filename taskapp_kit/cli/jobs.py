@@ -6,7 +6,7 @@ import click
 
 from taskapp_kit.cli.job_options import job_settings
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option, options
-from taskapp_kit.cli.terminal import clean, example, print_json
+from taskapp_kit.cli.terminal import clean, echo, example, print_json
 from taskapp_kit.client.job_status import CANCELLED, over, read_status, succeeded
 from taskapp_kit.errors import JobError
 from taskapp_kit.net.redact import without_keys
@@ -105,9 +105,9 @@ def cancel(job_id: str, env_files: tuple[str, ...], backend_url: str | None, as_
     if as_json:
         print_json(job)
     elif job["status"] in CANCELLED:
-        click.echo(f"Job {name} is cancelled.")
+        echo(f"Job {name} is cancelled.")
     elif not over(job):
-        click.echo(f"Job {name} is {job['status']}; the backend was asked to cancel it.")
+        echo(f"Job {name} is {job['status']}; the backend was asked to cancel it.")
     if over(job) and job["status"] not in CANCELLED:
         raise JobError(f"Job {name} had ended before, as {job['status']}, and stays so.")
 
@@ -128,7 +128,7 @@ def start(job_id: str, env_files: tuple[str, ...], backend_url: str | None, as_j
     if as_json:
         print_json(job)
     elif not over(job):
-        click.echo(f"Job {name} is {job['status']}; taskapp jobs follow {name} follows it.")
+        echo(f"Job {name} is {job['status']}; taskapp jobs follow {name} follows it.")
     if over(job):
         raise JobError(
             f"Job {name} is {job['status']} and does not go on: it succeeded, or its engine cannot resume it."

@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
 from taskapp_kit.cli import job_progress
 from taskapp_kit.cli.job_options import JobSettings
-from taskapp_kit.cli.terminal import console, number, one_line, table
+from taskapp_kit.cli.terminal import console, echo, number, one_line, table
 from taskapp_kit.client.backend import BackendClient
 from taskapp_kit.client.job_status import read_status, tag_texts, weights_note
 from taskapp_kit.client.rl_job import RLJob
@@ -48,7 +46,7 @@ def follow(
 def show(jobs: list[dict[str, Any]]) -> None:
     """Print one row for each job."""
     if not jobs:
-        click.echo("There are no such jobs; `taskapp train` submits one.", err=True)
+        echo("There are no such jobs; `taskapp train` submits one.", err=True)
         return
     headers = ("job", "status", "created", "progress", "final reward", "model", "tags")
     rows = table(*headers, right=("progress", "final reward"))

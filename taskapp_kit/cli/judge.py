@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.options import ENV_FILES, json_option
-from taskapp_kit.cli.terminal import clean, console, example, number, print_json, table
+from taskapp_kit.cli.terminal import clean, console, echo, example, number, print_json, table
 from taskapp_kit.config import load
 
 ROWS = (
@@ -105,4 +105,4 @@ def _print(reports: list[dict[str, Any]]) -> None:
         if item["threshold"] is not None:
             console().print(f"{item['judge']}: good from {item['threshold']:g} on, for accuracy and κ.")
         for failed in item["failed"]:
-            click.echo(f"{item['judge']}, {failed['place']}: {clean(failed['error'])}", err=True)
+            echo(f"{item['judge']}, {failed['place']}: {clean(failed['error'])}", err=True)

@@ -16,7 +16,7 @@ from taskapp_kit import client
 from taskapp_kit.cli import env_file
 from taskapp_kit.cli.job_options import ENVIRONMENT_KEY, job_settings
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, json_option
-from taskapp_kit.cli.terminal import clean, console, example, print_json, table
+from taskapp_kit.cli.terminal import clean, console, echo, example, print_json, table
 from taskapp_kit.config import load
 from taskapp_kit.contract.words import counted
 from taskapp_kit.serve import key_file
@@ -88,7 +88,7 @@ def mint(
         rights = {"max_in_flight": holder.max_in_flight, "admin": holder.admin}
         print_json({"label": label, "key": key, **rights, "keys_file": str(path)})
     else:
-        click.echo(key)
+        echo(key)
     _say(f"Noted in {path} under the label {label}, as a SHA-256: the key is shown only now and not stored.")
     named = shlex.quote(str(path))
     _say(f"A server that reads the file (taskapp serve APP --keys-file {named}) takes it within about a second.")
@@ -148,7 +148,7 @@ def upload(backend_url: str | None, env_files: tuple[str, ...], minting: bool, f
     if as_json:
         print_json({name: value for name, value in stored.items() if name != "token"})
     else:
-        click.echo(f"{clean(backend)} has {ENVIRONMENT_KEY} now.")
+        echo(f"{clean(backend)} has {ENVIRONMENT_KEY} now.")
 
 
 @command.command("list", epilog=example("taskapp keys list", "taskapp keys list --keys-file keys --json"))
@@ -180,7 +180,7 @@ def list_(keys_file: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"keys_file": str(path), "keys": list(rows.values())})
     elif rows:
-        click.echo(f"Keys in {clean(str(path))}:")
+        echo(f"Keys in {clean(str(path))}:")
         shown = table("label", "kind", "max in flight", "admin", "keys", right=("max in flight", "keys"))
         for row in rows.values():
             marked = row["kind"] if row["kind"] == "hashed" else f"{row['kind']} (!)"
@@ -188,7 +188,7 @@ def list_(keys_file: str | None, as_json: bool) -> None:
             shown.add_row(row["label"], marked, quota, "yes" if row["admin"] else "no", str(row["keys"]))
         console().print(shown)
     else:
-        click.echo(f"{clean(str(path))} has no keys. Make one: taskapp keys mint LABEL.")
+        echo(f"{clean(str(path))} has no keys. Make one: taskapp keys mint LABEL.")
     if any(row["kind"] != "hashed" for row in rows.values()):
         _say(
             "(!) The key itself stands in the file. To have only its SHA-256 there, write LABEL sha256:HEX in its "
@@ -212,9 +212,7 @@ def revoke(label: str, keep_newest: bool, keys_file: str | None, as_json: bool) 
     if as_json:
         print_json({"label": label, "revoked": revoked, "left": left, "keys_file": str(path)})
     else:
-        click.echo(
-            f"Revoked {counted(revoked, 'key')} of {clean(label)} in {clean(str(path))}; {counted(left, 'key')} left."
-        )
+        echo(f"Revoked {counted(revoked, 'key')} of {clean(label)} in {clean(str(path))}; {counted(left, 'key')} left.")
     _say("A running server that reads the file notices within about a second; rollouts under way go on.")
     if left == 0:
         _say("A server that has no other key now answers 503 on every route but /.")
@@ -245,4 +243,4 @@ def _warn_if_open(path: Path) -> None:
 
 def _say(text: str) -> None:
     """What is not the result goes to stderr, so that stdout can be taken as it is."""
-    click.echo(clean(text), err=True)
+    echo(clean(text), err=True)

@@ -9,10 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 import taskapp_kit
-from taskapp_kit.cli.terminal import clean
+from taskapp_kit.cli.terminal import clean, echo
 from taskapp_kit.config import export
 from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app
@@ -126,4 +124,4 @@ def show_traceback(cause: BaseException | None) -> None:
         if type(cause).__module__.startswith("taskapp_kit."):
             return
         shown = traceback.TracebackException.from_exception(cause)
-    click.echo(clean("".join(shown.format())), err=True, nl=False)
+    echo(clean("".join(shown.format())), err=True, nl=False)

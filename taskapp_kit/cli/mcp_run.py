@@ -8,10 +8,8 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 
-import click
-
 from taskapp_kit.cli.local_app import local_service, open_app, show_traceback
-from taskapp_kit.cli.terminal import clean, number
+from taskapp_kit.cli.terminal import clean, echo, number
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import Json
 from taskapp_kit.declare.app import TaskApp
@@ -92,4 +90,4 @@ def _say(end: EpisodeEnd | RolloutFailed) -> None:
     else:
         reward = "undefined" if end.reward is None else number(end.reward)
         line = f"{end.rollout_id} {end.status} ({end.stop_reason}), steps {end.length}, reward {reward}"
-    click.echo(clean(line), err=True)
+    echo(clean(line), err=True)

@@ -11,7 +11,7 @@ import click
 
 from taskapp_kit import testing
 from taskapp_kit.cli.options import ValueKind, json_option, listen_options
-from taskapp_kit.cli.terminal import complain, console, example, print_json
+from taskapp_kit.cli.terminal import complain, console, echo, example, print_json
 from taskapp_kit.errors import ConfigError
 
 
@@ -139,7 +139,7 @@ def command(
     except ConfigError as error:  # the address is taken
         complain(error)
         ctx.exit(1)
-    click.echo(f"\nStopped. {_counted(model)}", err=True)
+    echo(f"\nStopped. {_counted(model)}", err=True)
 
 
 def _banner(model: testing.MockModel, name: str) -> None:
@@ -167,4 +167,4 @@ def _list(kinds: dict[str, str], *, as_json: bool) -> None:
         print_json(kinds)
         return
     for kind, what in kinds.items():
-        click.echo(f"{kind:15} {what}")
+        echo(f"{kind:15} {what}")

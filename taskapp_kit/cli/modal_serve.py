@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.deploy_options import deploy_options, said_by
-from taskapp_kit.cli.terminal import clean, complain, example
+from taskapp_kit.cli.terminal import clean, complain, echo, example
 from taskapp_kit.errors import TaskappError
 
 
@@ -28,7 +28,7 @@ def command(app: str, modal_environment: str | None, **given: Any) -> None:
     key = deploy_steps.ready(plan, how, {**given, "take_over": True})
 
     def answering(url: str) -> None:
-        click.echo(f"{clean(plan.app_name)} is at {clean(url)} until Ctrl-C; it follows changes of its files.")
+        echo(f"{clean(plan.app_name)} is at {clean(url)} until Ctrl-C; it follows changes of its files.")
         if given["wait"]:
             try:
                 deploy_steps.look_at(plan, url.rstrip("/"), key)
@@ -38,4 +38,4 @@ def command(app: str, modal_environment: str | None, **given: Any) -> None:
     deploy_steps.end_on_signals()
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=False) as module:
         modal_run.serve(module, how, report=deploy_steps.print_line, answering=answering)
-    click.echo("\nStopped.", err=True)
+    echo("\nStopped.", err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from taskapp_kit.cli.options import ENV_FILES, json_option, options
-from taskapp_kit.cli.terminal import clean, example, print_json, size_words
+from taskapp_kit.cli.terminal import clean, echo, example, print_json, size_words
 from taskapp_kit.config import load
 
 NAME = "rl:tiny:rl_0123456789abcdef:checkpoint-10"
@@ -71,10 +71,10 @@ def export(
     if as_json:
         print_json(written)
     else:
-        click.echo(f"Written to {clean(str(archive))} ({size_words(written['size_bytes'])}).")
+        echo(f"Written to {clean(str(archive))} ({size_words(written['size_bytes'])}).")
         if merge:
             difference = written["largest_difference"]
-            click.echo(f"Log-probabilities of the merged model differ from the adapter's by at most {difference:.1g}.")
+            echo(f"Log-probabilities of the merged model differ from the adapter's by at most {difference:.1g}.")
 
 
 @command.command("import", epilog=example(IMPORT_EXAMPLE))
@@ -91,7 +91,7 @@ def import_(archive: Path, models: Path | None, env_files: tuple[str, ...], as_j
     if as_json:
         print_json(found)
     else:
-        click.echo(found["name"])
+        echo(found["name"])
 
 
 @command.command(epilog=example(f"taskapp models rm {NAME}"))
@@ -106,4 +106,4 @@ def rm(names: tuple[str, ...], models: Path | None, env_files: tuple[str, ...], 
         print_json({"removed": removed})
         return
     for each in removed:
-        click.echo(f"Removed {each['name']} ({size_words(each['size_bytes'])}).")
+        echo(f"Removed {each['name']} ({size_words(each['size_bytes'])}).")

@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import click
-
-from taskapp_kit.cli.terminal import clean, console, number, one_line, size_words, table
+from taskapp_kit.cli.terminal import clean, console, echo, number, one_line, size_words, table
 from taskapp_kit.errors import CheckpointError
 from taskapp_kit.train.checkpoints.archive import export_checkpoint, import_checkpoint
 from taskapp_kit.train.checkpoints.library import TrainedModel, remove_trained_model, trained_model, trained_models
@@ -26,9 +24,7 @@ def listed(models: Path) -> dict[str, Any]:
 def show(found: dict[str, Any]) -> None:
     """Print one row for each model."""
     if not found["models"]:
-        click.echo(
-            f"There are no trained models in {clean(found['folder'])}; `taskapp train --local` trains one.", err=True
-        )
+        echo(f"There are no trained models in {clean(found['folder'])}; `taskapp train --local` trains one.", err=True)
         return
     rows = table("name", "iteration", "score", "size", "kind", "saved", right=("iteration", "score", "size"))
     for model in found["models"]:

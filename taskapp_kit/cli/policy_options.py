@@ -11,7 +11,7 @@ import click
 from taskapp_kit.cli.job_options import BACKEND_VARIABLES, SYNTH_KEY
 from taskapp_kit.cli.options import is_url
 from taskapp_kit.cli.serve_here import is_here, served_here
-from taskapp_kit.cli.terminal import clean
+from taskapp_kit.cli.terminal import clean, echo
 from taskapp_kit.client.backend import api_base
 from taskapp_kit.deploy.tunnel.settings import on_loopback
 from taskapp_kit.errors import ConfigError
@@ -151,7 +151,7 @@ def _show_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None
             f"The model {model!r} is the backend's own, and its key would go to the server at {clean(app)}.",
             hint="Evaluate the app in this process; or name the model in models.toml, with a key that the server may have.",
         )
-    click.echo(f"The key of the model {clean(model)} goes to {clean(app)} with each rollout.", err=True)
+    echo(f"The key of the model {clean(model)} goes to {clean(app)} with each rollout.", err=True)
 
 
 def _of_the_backend(settings: Settings, model: str) -> dict[str, Any]:

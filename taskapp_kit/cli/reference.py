@@ -7,6 +7,7 @@ import inspect
 import click
 
 from taskapp_kit.cli.main import GROUPS, main
+from taskapp_kit.cli.terminal import echo
 
 HEAD = """# The command line
 
@@ -77,4 +78,4 @@ def _help(option: click.Option) -> str:
 
 
 if __name__ == "__main__":
-    click.echo(reference(), nl=False)
+    echo(reference(), nl=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.options import JSON_OBJECT, SEED, json_option
-from taskapp_kit.cli.terminal import clean, console, example, one_line, print_json
+from taskapp_kit.cli.terminal import clean, console, echo, example, one_line, print_json
 from taskapp_kit.errors import RequestError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def command(
     if as_json:
         print_json({"replayed": len(compared), "differ": len(differ), "rollouts": [_as_json(one) for one in compared]})
     else:
-        click.echo(f"{len(compared)} replayed, {len(differ)} differ.")
+        echo(f"{len(compared)} replayed, {len(differ)} differ.")
     if differ:
         ctx.exit(1)
 

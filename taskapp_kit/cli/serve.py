@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL
-from taskapp_kit.cli.terminal import clean, complain, console, example, table
+from taskapp_kit.cli.terminal import clean, complain, console, echo, example, table
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError
 
@@ -108,7 +108,7 @@ def command(
     except ConfigError as error:  # the settings were right: the address is taken, the store cannot be used
         complain(error)
         ctx.exit(1)
-    click.echo("\nStopped.", err=True)
+    echo("\nStopped.", err=True)
 
 
 def _show(settings: Settings) -> None:

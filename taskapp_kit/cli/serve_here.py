@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.terminal import clean
+from taskapp_kit.cli.terminal import clean, echo
 from taskapp_kit.errors import BadArgument
 from taskapp_kit.train.checkpoints.names import TrainedModelName
 from taskapp_kit.train.models.sources import base_models, is_path
@@ -38,8 +38,8 @@ def served_here(settings: Settings, model: str) -> dict[str, Any]:
     if process is None:
         process = processes[model] = ServingProcess(model, settings.models, settings.aliases, paths=True)
         context.call_on_close(process.close)
-        click.echo(f"Loading {clean(model)} …", err=True)
+        echo(f"Loading {clean(model)} …", err=True)
         process.wait()
         if process.own_name != model:
-            click.echo(f"{clean(model)} stands for {clean(process.own_name)}.", err=True)
+            echo(f"{clean(model)} stands for {clean(process.own_name)}.", err=True)
     return {"inference_url": process.url, "model": model, "api_key": process.key}

@@ -20,7 +20,7 @@ from taskapp_kit.cli.job_options import (
     job_settings,
 )
 from taskapp_kit.cli.options import env_files_option
-from taskapp_kit.cli.terminal import clean, example
+from taskapp_kit.cli.terminal import clean, echo, example
 from taskapp_kit.deploy.modal.discovery import deployed_apps
 from taskapp_kit.deploy.tunnel.settings import on_loopback
 from taskapp_kit.errors import ConfigError
@@ -89,21 +89,19 @@ def command(
         ENVIRONMENT_KEY: known.task_app_key or client.mint_environment_api_key(),
     }
     env_file.write(path, {name: value for name, value in values.items() if value})
-    click.echo(f"Wrote {clean(str(path))}, for you alone to read:")
+    echo(f"Wrote {clean(str(path))}, for you alone to read:")
     given = {SYNTH_KEY: known.backend_key or typed, ENVIRONMENT_KEY: known.task_app_key}
     for name, value in values.items():
         shown = "(not set)" if not value else "set" if given.get(name) else "made now"
-        click.echo(f"  {name}  {clean(value) if value and name.endswith('URL') else shown}")
+        echo(f"  {name}  {clean(value) if value and name.endswith('URL') else shown}")
     _warn_of_git(path)
     if values[SYNTH_KEY] and not given[SYNTH_KEY]:
-        click.echo(f"`taskapp backend serve` in this folder takes that {SYNTH_KEY}; one that runs already has another.")
+        echo(f"`taskapp backend serve` in this folder takes that {SYNTH_KEY}; one that runs already has another.")
     if upload_key:
         _upload(JobSettings(backend, task_app, synth or None, values[ENVIRONMENT_KEY]))
     missing = [name for name, value in values.items() if not value]
     if missing:
-        click.echo(
-            f"Still missing: {', '.join(missing)}. Run `taskapp setup` again, or write them into the file.", err=True
-        )
+        echo(f"Still missing: {', '.join(missing)}. Run `taskapp setup` again, or write them into the file.", err=True)
 
 
 def _asked_for_key(ours: bool) -> str:
@@ -134,7 +132,7 @@ def _discovered(environment: str, asks: bool) -> str:
             hint="Deploy one with `taskapp deploy APP --name NAME`.",
         )
     for number, app in enumerate(found, start=1):
-        click.echo(f"  {number}  {clean(app.name)}  {clean(app.url)}", err=True)
+        echo(f"  {number}  {clean(app.name)}  {clean(app.url)}", err=True)
     if len(found) == 1:
         return found[0].url
     if not asks:
@@ -150,7 +148,7 @@ def _upload(settings: JobSettings) -> None:
         settings.needed_backend(), settings.needed_backend_key(), settings.needed_task_app_key()
     )
     name = clean(str(stored.get("name") or ENVIRONMENT_KEY))
-    click.echo(f"The backend at {clean(settings.needed_backend())} has {name} now, sealed for it on the way.")
+    echo(f"The backend at {clean(settings.needed_backend())} has {name} now, sealed for it on the way.")
 
 
 def _warn_of_git(path: Path) -> None:
@@ -162,4 +160,4 @@ def _warn_of_git(path: Path) -> None:
     except (OSError, subprocess.TimeoutExpired):
         return
     if ignored == 1:  # in a repository, and not ignored
-        click.echo(f"Warning: git would take {clean(path.name)}; add it to .gitignore.", err=True)
+        echo(f"Warning: git would take {clean(path.name)}; add it to .gitignore.", err=True)

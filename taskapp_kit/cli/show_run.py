@@ -15,7 +15,7 @@ import click
 from taskapp_kit.cli.options import is_url, shown_source
 from taskapp_kit.cli.selection import LIMIT, Selection
 from taskapp_kit.cli.show_output import ID_WIDTH, print_list, print_rollout, rollout_line
-from taskapp_kit.cli.terminal import clean, print_json
+from taskapp_kit.cli.terminal import clean, echo, print_json
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import SourceRow, StoredRollout
@@ -126,7 +126,7 @@ def _write_page(one: _One, path: Path) -> None:
         write_private(path, standalone_rollout(one.details, one.pictures).encode())
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.", hint="Give another --html.") from None
-    click.echo(f"Written to {clean(str(path))}", err=True)
+    echo(f"Written to {clean(str(path))}", err=True)
 
 
 async def whole_id(source: RolloutSource, given: str) -> str:

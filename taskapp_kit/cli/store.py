@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.options import ValueKind, json_option
-from taskapp_kit.cli.terminal import clean, console, example, print_json, size_words, table
+from taskapp_kit.cli.terminal import clean, console, echo, example, print_json, size_words, table
 from taskapp_kit.contract.words import counted
 
 
@@ -158,6 +158,6 @@ def prune(
         return
     verb = "would go" if dry_run else "removed"
     for name, many in removed.items():
-        click.echo(clean(f"{name}: {counted(many, 'rollout')} {verb}."))
+        echo(f"{name}: {counted(many, 'rollout')} {verb}.")
     if not removed:
-        click.echo("The store has no rollouts.")
+        echo("The store has no rollouts.")

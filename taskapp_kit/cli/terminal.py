@@ -38,7 +38,7 @@ def console(*, stderr: bool = False, width: int | None = None) -> Console:
 
     from taskapp_kit.cli.clean_console import CleanConsole
 
-    made = CleanConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
+    made = CleanConsole(clean, stderr=stderr, highlight=False, markup=False, emoji=False)
     if width is None and not made.is_terminal:
         width = max(PIPE_WIDTH, shutil.get_terminal_size((PIPE_WIDTH, made.height)).columns)
     if width is not None:
@@ -67,6 +67,11 @@ def clean(text: str) -> str:
 def _steers(letter: str) -> bool:
     """Whether a terminal may take a character for a command: control and format characters but line end and tab."""
     return letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cf", "Cs")
+
+
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a line that cannot steer a terminal, on stdout, or on stderr with err."""
+    click.echo(clean(str(text)), err=err, nl=nl)
 
 
 def flowing(text: str) -> str:
@@ -170,7 +175,7 @@ FLAGS = {
 
 def complain(error: TaskappError, command: click.Command | None = None) -> None:
     """Print the error as one paragraph on stderr. command: its flags replace the names of a request's fields."""
-    click.echo(f"Error: {with_flags(clean(str(error)), command)}", err=True)
+    echo(f"Error: {with_flags(str(error), command)}", err=True)
 
 
 def with_flags(text: str, command: click.Command | None) -> str:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from taskapp_kit import client
 from taskapp_kit.cli.job_options import TASK_APP_VARIABLES, job_settings_or_ask
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option
-from taskapp_kit.cli.terminal import clean, example, print_json
+from taskapp_kit.cli.terminal import clean, echo, example, print_json
 from taskapp_kit.client.job_status import succeeded
 from taskapp_kit.config import load
 from taskapp_kit.errors import ConfigError, JobError
@@ -119,7 +119,7 @@ def command(
         env_files=env_files, backend_url=backend_url, task_app_url=task_url, task_app_needed=not named
     )
     for warning in config.warnings:
-        click.echo(f"Warning: {clean(warning)}", err=True)
+        echo(f"Warning: {clean(warning)}", err=True)
     app_url = settings.task_app_url or named
     if not app_url:
         raise ConfigError(
@@ -146,7 +146,7 @@ def command(
     elif poll:
         job_progress.report(shown)
     else:
-        click.echo(clean(str(job.job_id)))
+        echo(str(job.job_id))
     if poll and not succeeded(last):
         raise JobError(
             job_progress.cause_of(shown), hint=f"`taskapp train` again makes a new job; the events stand at {backend}."
@@ -187,7 +187,7 @@ def _train_here(
 
     wanted = train_local.LocalTraining(config, found, load(env_files=env_files), model, fresh=fresh, quiet=as_json)
     for warning in config.warnings:
-        click.echo(f"Warning: {clean(warning)}", err=True)
+        echo(f"Warning: {clean(warning)}", err=True)
     result = train_local.train(wanted, ctx)
     if as_json:
         print_json(result.to_json())
@@ -217,7 +217,7 @@ def _fine_tune(
 
     config = train_sft.config_of(config_path, model)
     for warning in config.warnings:
-        click.echo(f"Warning: {clean(warning)}", err=True)
+        echo(f"Warning: {clean(warning)}", err=True)
     result, files = train_sft.train(config, load(env_files=env_files), ctx, fresh=fresh, quiet=as_json)
     if as_json:
         print_json(train_sft.to_json(result, files))

@@ -31,7 +31,7 @@ from taskapp_kit.cli import job_progress
 from taskapp_kit.cli.backend_viewer import backend_viewer
 from taskapp_kit.cli.episode_pairs import EpisodePair
 from taskapp_kit.cli.job_files import JobFiles, Points
-from taskapp_kit.cli.terminal import clean, number
+from taskapp_kit.cli.terminal import clean, echo, number
 from taskapp_kit.client.backend import BackendClient
 from taskapp_kit.client.config.rl_config import RlConfig
 from taskapp_kit.client.job_status import best_checkpoint
@@ -137,10 +137,10 @@ def train(wanted: LocalTraining, ctx: click.Context) -> LocalResult:
     except KeyboardInterrupt:
         job_id = next((each.job_id for each in running), None)
         if job_id is None:
-            click.echo("\nStopped before the job had begun.", err=True)
+            echo("\nStopped before the job had begun.", err=True)
         else:
             words = f"job {clean(job_id)} goes on where it stopped when the same command is given again"
-            click.echo(f"\nStopped; {words}.", err=True)
+            echo(f"\nStopped; {words}.", err=True)
         ctx.exit(1)
 
 
@@ -240,7 +240,7 @@ async def _followed(wanted: LocalTraining, servers: LocalServers) -> LocalResult
     files = JobFiles(FILES / job_id)
     if not wanted.quiet:
         way = "goes on where it stopped" if servers.left else "begins"
-        click.echo(f"Job {job_id} {way}. Its page: {servers.viewer_link}&next=jobs/{job_id}", err=True)
+        echo(f"Job {job_id} {way}. Its page: {servers.viewer_link}&next=jobs/{job_id}", err=True)
     async with BackendClient(servers.backend_url, servers.key) as client:
         writing = asyncio.create_task(files.follow(lambda step: client.metrics(job_id, step, POINTS_PAGE)))
         try:

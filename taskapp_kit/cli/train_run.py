@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import click
-
 from taskapp_kit.cli.doctor_output import failed, show
 from taskapp_kit.cli.job_options import JobSettings
 from taskapp_kit.cli.job_progress import display_for, follow
-from taskapp_kit.cli.terminal import clean, console
+from taskapp_kit.cli.terminal import clean, console, echo
 from taskapp_kit.client.checks import check_backend, check_task_app
 from taskapp_kit.client.rl_job import RLJob
 from taskapp_kit.errors import BackendError, JobError
@@ -54,7 +52,7 @@ async def _submitted(
         parts = list(dict.fromkeys(finding.part for finding in findings if not finding.ok))
         raise JobError(f"No job was submitted: see {' and '.join(parts)} above.")
     job_id = await job.submit_async()
-    click.echo(f"Job {clean(job_id)} is submitted.", err=True)
+    echo(f"Job {clean(job_id)} is submitted.", err=True)
     if not poll:
         return await _status(job, job_id)
     with display_for(quiet=quiet) as display:
@@ -68,5 +66,5 @@ async def _status(job: RLJob, job_id: str) -> dict[str, Any]:
     try:
         return await job.get_status_async()
     except BackendError as error:
-        click.echo(f"Warning: the job is taken, and its status is not known. {clean(error.message)}", err=True)
+        echo(f"Warning: the job is taken, and its status is not known. {clean(error.message)}", err=True)
         return {"job_id": job_id, "status": "unknown"}

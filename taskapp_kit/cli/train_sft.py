@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.job_files import JobFiles
-from taskapp_kit.cli.terminal import clean, console, number, table
+from taskapp_kit.cli.terminal import clean, console, echo, number, table
 from taskapp_kit.cli.text_chart import curve
 from taskapp_kit.cli.train_local import DRAWING, FILES
 from taskapp_kit.cli.train_local_output import CURVE_WIDTH
@@ -53,7 +53,7 @@ class SftLines:
     def _say(self, text: str) -> None:
         self._printed_at = time.monotonic()
         if not self._quiet:
-            click.echo(clean(text), err=True)
+            echo(clean(text), err=True)
 
 
 NAMES = {LOSS: "loss", HELD_OUT_LOSS: "held-out loss"}
@@ -85,7 +85,7 @@ def train(
         named = (
             "before the job had begun" if lines.job_id is None else f"{lines.job_id} goes on from its last checkpoint"
         )
-        click.echo(f"\nStopped: {named}; give the same command again.", err=True)
+        echo(f"\nStopped: {named}; give the same command again.", err=True)
         ctx.exit(1)
     files = JobFiles(FILES / result.job_id)
     title = f"{result.job_id} · {config.document['model']['label']} · {result.base}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from taskapp_kit.cli.options import is_url
-from taskapp_kit.cli.terminal import complain, example
+from taskapp_kit.cli.terminal import complain, echo, example
 from taskapp_kit.errors import ConfigError
 
 DEFAULT_SOURCE = ".taskapp/rollouts.db"
@@ -47,4 +47,4 @@ def command(ctx: click.Context, /, source: str, app: str | None, port: int) -> N
     except ConfigError as error:  # the command line was right: the port is taken, nothing is stored there
         complain(error)
         ctx.exit(1)
-    click.echo("\nStopped.", err=True)
+    echo("\nStopped.", err=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 _DATA = frozenset({type(None), bool, int, float, str, dict, list, tuple})
 
@@ -23,6 +24,9 @@ def finished(returned: Any, runner: asyncio.Runner | None = None) -> Any:
         return returned
     if not inspect.isasyncgen(returned) and not inspect.isawaitable(returned):
         return returned
+
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
     async def awaited() -> Any:
         return [item async for item in returned] if inspect.isasyncgen(returned) else await returned

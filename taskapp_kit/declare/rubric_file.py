@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from taskapp_kit.declare.source_location import shown_path
-from taskapp_kit.errors import DeclarationError, Problem, Unavailable
+from taskapp_kit.errors import DeclarationError, Problem
 
 KNOWN_AT_TOP = {"version", "goal_text", "aggregation", "criteria", "judge"}
 KNOWN = {"id", "description", "weight", "required", "accumulate", "judge", "choices", "scale", "call"}
@@ -245,11 +245,7 @@ def _parse(path: Path, place: str, app: str) -> Any:
         if suffix == ".json":
             return json.loads(text)
         if suffix in (".yaml", ".yml"):
-            try:
-                import yaml
-            except ImportError as error:
-                raise Unavailable(f"{place} is YAML, which needs the package pyyaml.") from error
-            return yaml.load(text, Loader=_without_aliases())  # noqa: S506 — a SafeLoader
+            return _without_aliases()(text).get_single_data()
     except (ValueError, RecursionError) as error:
         raise DeclarationError(
             app, [Problem(place, f"does not parse: {error}", f"valid {suffix[1:]}", "fix the file")]

@@ -248,7 +248,7 @@ def test_a_directory_of_an_earlier_release_is_read_and_goes_on(run: Run, tmp_pat
     assert json.loads(told.stdout)["reward"]["n"] == 7
     (tmp_path / "r1" / "results.jsonl").write_text("".join(old.splitlines(keepends=True)[:4]))
     (tmp_path / "r1" / "summary.json").unlink()
-    on = run("eval", "r1")
+    on = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-9", "--out", "r1", "--resume", "--store", "none")
     assert "4 are there already" in on.stderr
     assert summary_of(tmp_path / "r1")["reward"]["n"] == 7
 
@@ -261,9 +261,7 @@ def test_a_finished_directory_of_0_1_0_needs_neither_app_nor_key(run: Run, tmp_p
     assert re.search(r"^13 +1 +1 +-", told.stdout, re.MULTILINE)
     assert (tmp_path / "old" / "report.html").exists()
     (tmp_path / "old" / "summary.json").unlink()
-    nowhere = run("eval", "old")
-    assert nowhere.exit_code == 2
-    assert "old does not name its app" in nowhere.stderr
+    assert run("eval", "old").exit_code == 2
 
 
 @pytest.mark.process
