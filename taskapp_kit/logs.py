@@ -24,7 +24,6 @@ from typing import Any, Literal, TextIO
 import orjson
 
 LogFormat = Literal["text", "json"]
-LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
 
 ROLLOUT: ContextVar[str] = ContextVar("taskapp_kit.rollout_id", default="")
 """The id of the current rollout; "" outside of one."""

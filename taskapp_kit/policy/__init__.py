@@ -1,1 +1,0 @@
-"""Old import paths, kept because the documentation named them."""
