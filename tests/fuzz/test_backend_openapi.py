@@ -66,6 +66,7 @@ JOB = an_object(
         "created_at": MOMENT, "updated_at": MOMENT, "final_reward": NUMBER_OR_NULL, "error": TEXT_OR_NULL,
         "progress": an_object({"completed": WHOLE, "total": WHOLE, "unit": {"const": "rollouts"}}),
         "metrics": {"type": "object", "additionalProperties": NUMBER_OR_NULL}, "results": {"type": "object"},
+        "tags": {"type": "object", "maxProperties": 64, "additionalProperties": {"type": ["string", "number", "boolean"]}},
     }
 )  # fmt: skip
 EVENT = an_object(
