@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from taskapp_kit.contract.content import read_exactly
 from taskapp_kit.errors import ConfigError, Unavailable
 
 HUB = "hub:"
@@ -97,11 +97,18 @@ def _of_file(file: Path) -> list[Any]:
     if file.suffix == ".csv":
         return list(csv.DictReader(io.StringIO(text, newline="")))
     if file.suffix == ".json":
-        read = json.loads(text)
+        read = read_exactly(text)
         return read if isinstance(read, list) else [read]
     if file.suffix == ".jsonl":
-        return [json.loads(line) for line in text.split("\n") if line.strip()]
+        return [_line(line, number) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     raise ConfigError(f"{file.name} is no kind of file that is read here.", hint=f"The kinds are {', '.join(KINDS)}.")
+
+
+def _line(line: str, number: int) -> Any:
+    try:
+        return read_exactly(line)
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from None
 
 
 def _of_the_hub(

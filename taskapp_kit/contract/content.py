@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 Json = Any
@@ -20,6 +22,25 @@ MAX_DEPTH = 64
 """Deepest nesting of an observation, an argument or a request body."""
 INT_LIMIT = 2**63
 """Integers in JSON lie in [-2⁶³, 2⁶³): beyond that, other JSON parsers lose digits."""
+
+
+def read_exactly(text: str | bytes) -> Json:
+    """Return the value of a JSON text with the digits that the text has.
+
+    Raises ValueError: it is not JSON, or has a number that a float would change (more than 17 digits, or too large or too
+    small). Integers may have any size; `plain` refuses those that cannot be recorded.
+    """
+    try:
+        return json.loads(text, parse_float=_exact_float, parse_constant=_exact_float)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _exact_float(text: str) -> float:
+    value, digits = float(text), text.lower().partition("e")[0].replace(".", "").strip("-0")
+    if not math.isfinite(value) or ((len(digits) > 17 or value == 0) and Decimal(text) != Decimal(value)):
+        raise ValueError(f"the number {text[:40]} cannot be held without a loss; write it in quotes")
+    return value
 
 
 class NotJson(ValueError):

@@ -8,10 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from taskapp_kit.contract.awaiting import finished
-from taskapp_kit.contract.content import Json, plain
+from taskapp_kit.contract.content import Json, plain, read_exactly
 from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.declare.private_fields import PublicRows, private_fields
 from taskapp_kit.declare.source_location import shown_path
@@ -180,8 +178,8 @@ class TaskSource:
                 continue
             where = f"{shown_path(str(path))}:{number}"
             try:
-                read = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
+                read = read_exactly(line)
+            except ValueError as error:
                 problems.append(Problem(where, f"is not JSON ({error})", "one JSON object", "fix the line"))
                 continue
             if isinstance(read, dict):

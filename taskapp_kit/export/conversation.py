@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-import orjson
-
-from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.content import Json, plain, read_exactly
 from taskapp_kit.contract.model_use import TOKEN_COUNTS
 from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.rollout.policy.history import EstimatedTokens, characters_of
@@ -135,8 +133,8 @@ def _call(call: Any, calls: dict[str, Message], numbers: Iterator[int]) -> Messa
     try:
         name, arguments, identity = call["function"]["name"], call["function"]["arguments"], str(call.get("id") or "")
         if isinstance(arguments, str):
-            arguments = orjson.loads(arguments.strip() or "null")
-    except (KeyError, TypeError, AttributeError, orjson.JSONDecodeError):
+            arguments = plain(read_exactly(arguments.strip() or "null"), "arguments")
+    except (KeyError, TypeError, AttributeError, ValueError):
         raise Unfit(UNREADABLE) from None
     arguments = {} if arguments is None else arguments
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):

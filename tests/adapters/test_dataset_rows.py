@@ -36,6 +36,15 @@ def test_each_kind_of_file_is_read(tmp_path: Path, name: str) -> None:
     assert from_dataset(write(tmp_path, name))() == ROWS
 
 
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
+def test_numbers_keep_their_digits_or_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(f'{{"answer": {3**99}}}')
+    assert from_dataset(tmp_path / name)() == [{"answer": 3**99}]
+    (tmp_path / name).write_text('{"answer": 3.14159265358979323846}')
+    with pytest.raises(ConfigError, match="line 1" if name == "x.jsonl" else None):
+        from_dataset(tmp_path / name)()
+
+
 @pytest.mark.parametrize("name", ["test.jsonl", "test.csv", "data/test-00000-of-00001.parquet"])
 def test_a_folder_has_splits(tmp_path: Path, name: str) -> None:
     write(tmp_path, name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from taskapp_kit import DeclarationError, Private, RequestError, TaskApp
 from taskapp_kit.declare.private_fields import private_fields
@@ -95,6 +95,30 @@ def test_a_bad_file_says_line_by_line_what_is_wrong(tmp_path: Path) -> None:
     assert problems[0].found.startswith("question: ")
     assert problems[1].found == "question: Field required"
     assert problems[1].expected == "a Row"
+
+
+LARGE = 15511210043330985984000001
+
+
+class Exact(BaseModel):
+    """Rows whose answer is kept as text, whatever its kind in the file."""
+
+    answer: Private[Annotated[str, BeforeValidator(str)]]
+
+
+def test_a_file_s_numbers_keep_their_digits_or_are_refused_with_their_line(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f'{{"answer": {LARGE}}}\n{{"answer": {2**64}}}\n')
+    rows = TaskSource("app", "app.py:3", Exact, {"train": file}, tmp_path)
+    assert [row.answer for row in rows.rows("train")] == [str(LARGE), str(2**64)]
+    problems = TaskSource("app", "app.py:3", None, {"train": file}, tmp_path).check()
+    assert [problem.place for problem in problems] == [f"{file}:1", f"{file}:2"]
+    for text in ("0.1234567890123456789", "1e999", "1e-999", "NaN", "Infinity", "[" * 100_000, "1" * 5000):
+        file.write_text(f'{{"answer": 1}}\n{{"answer": {text}}}\n')
+        (problem,) = TaskSource("app", "app.py:3", Exact, {"train": file}, tmp_path).check()
+        assert problem.place == f"{file}:2", text
+    file.write_text('{"answer": 0.10000000000000001}\n{"answer": 5e-324}\n{"answer": 0.0}\n{"answer": 1e25}')
+    assert len(TaskSource("app", "app.py:3", Exact, {"train": file}, tmp_path).rows("train")) == 4
 
 
 def test_a_bad_row_in_a_list_is_named_by_its_number() -> None:

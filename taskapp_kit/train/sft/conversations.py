@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from taskapp_kit.contract.content import plain, read_exactly
 from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import ConfigError, RequestError
@@ -173,8 +174,8 @@ def _drawn(origins: Sequence[Origin], share: float) -> set[Origin]:
 
 def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
     try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        value = plain(read_exactly(line), "row")
+    except ValueError as error:
         raise ConfigError(f"{place}: no JSON ({error}); expected an object with `messages`.") from None
     messages = value.get("messages") if isinstance(value, dict) else None
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):

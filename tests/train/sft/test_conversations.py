@@ -215,6 +215,20 @@ def test_a_file_that_is_not_there_or_no_json(tmp_path: Path) -> None:
         list(read_conversations(tmp_path / "b.jsonl"))
 
 
+def test_numbers_that_would_lose_digits_are_not_learned(tmp_path: Path) -> None:
+    def called(arguments: str) -> dict[str, Any]:
+        call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
+        return answered(
+            "", "", messages=[{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+        )
+
+    write_lines(tmp_path / "gold.jsonl", [called('{"amount": 3}'), called(f'{{"amount": {3**99}}}')])
+    assert list(chosen(tmp_path, data="held_out_share = 0").left_out.values()) == [1]
+    (tmp_path / "c.jsonl").write_text(f'{{"messages": [], "seed": {3**99}}}')
+    with pytest.raises(ConfigError, match="line 1"):
+        list(read_conversations(tmp_path / "c.jsonl"))
+
+
 def test_every_problem_of_a_config_has_its_line(tmp_path: Path) -> None:
     (tmp_path / "sft.toml").write_text(
         "[model]\nbase = 'tiny'\nsource = 'ft:a:b:c'\ntrainer_mode = 'full'\n[data]\nheld_out_share = 1.0\n"
