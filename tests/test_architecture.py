@@ -503,7 +503,6 @@ def test_every_module_says_what_it_is() -> None:
 OPTIONAL = (
     "crafter",
     "reasoning_gym",
-    "math_verify",
     "sympy",
     "numba",
     "numpy",

@@ -160,8 +160,8 @@ class Rows(Answering):
     @classmethod
     def setup_worker(cls) -> None:
         """Starts the process that compares expressions, which loads in the background."""
-        if importlib.util.find_spec("math_verify") is None:
-            raise _missing("rows", "math_verify")
+        if importlib.util.find_spec("sympy") is None:
+            raise _missing("rows", "sympy")
         comparer.shared().warm_up()
 
     def reset(self, task: Row) -> str:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from taskapp_kit.system.child_python import python_command
 
@@ -65,7 +65,7 @@ class Comparer:
             if not self._all:
                 self._idle.append(self._start())
 
-    def ask(self, job: Mapping[str, str]) -> Reply:
+    def ask(self, job: Mapping[str, Any]) -> Reply:
         """Returns a process's reply to a comparison; "too_costly" if it had to be killed. Raises ComparisonFailed."""
         with self._slots:
             for _ in range(2):
@@ -84,7 +84,7 @@ class Comparer:
                         self._idle.append(process)
                 return reply
         raise ComparisonFailed(
-            "the process that compares answers ended twice without a reply. See that 'math_verify' is installed (the "
+            "the process that compares answers ended twice without a reply. See that 'sympy' is installed (the "
             "extra taskapp-kit[math]) and that the machine has memory and processor time to spare."
         )
 
@@ -138,7 +138,7 @@ class _Process:
         with suppress(_Ended):  # `ask` raises it again
             self._write({"path": folders, "cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes})
 
-    def ask(self, job: Mapping[str, str], seconds: float) -> Reply:
+    def ask(self, job: Mapping[str, Any], seconds: float) -> Reply:
         if not self._ready:
             if self._line(START_SECONDS) != "ready":
                 raise _Ended(None)

@@ -9,28 +9,39 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from .spelling import spelled
+
 MAX_ANSWER_CHARACTERS = 1000
 """A longer answer is refused unread."""
 
 _WRAPPINGS = (
     ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"),
 )  # fmt: skip
-_MINUS = str.maketrans({"\u2212": "-", "\u00a0": " ", "\u202f": " ", "\u2009": " "})
 
-_DIGITS = r"(?:[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+|[0-9]+)"
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
+_POWER = r"\s*(?:\^|\*\*)\s*(?:\{{\s*(?P<{0}braced>[+-]?\s*[0-9]{{1,3}})\s*\}}|(?P<{0}bare>[+-]?[0-9]{{1,3}}))"
 _NUMBER = re.compile(
-    rf"(?P<sign>[+-]?)\s*(?:\\?\$\s*)?(?P<later>-?)\s*(?:"
+    rf"(?P<sign>[+-]?)\s*(?:\$\s*)?(?P<later>-?)\s*(?:"
     rf"(?P<over>{_DECIMAL})\s*/\s*(?P<under>{_DECIMAL})"
     rf"|(?P<wholes>[0-9]+)(?:\s+(?P<part>[0-9]+)\s*/\s*(?P<parts>[0-9]+)"
-    rf"|\s*\\[dt]?frac\s*\{{\s*(?P<mixed>[0-9]+)\s*\}}\s*\{{\s*(?P<mixer>[0-9]+)\s*\}})"
-    rf"|\\[dt]?frac\s*\{{\s*(?P<top>-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(?P<bottom>{_DECIMAL})\s*\}}"
-    rf"|(?P<decimal>{_DECIMAL})(?:[eE](?P<power>[+-]?[0-9]{{1,2}}))?"
+    rf"|\s*\\frac\s*(?:\{{\s*(?P<mixed>[0-9]+)\s*\}}|(?P<mix>[0-9]))\s*(?:\{{\s*(?P<mixer>[0-9]+)\s*\}}|(?P<mixes>[0-9])))"
+    rf"|\\frac\s*(?:\{{\s*(?P<top>-?\s*{_DECIMAL})\s*\}}|(?P<tip>[0-9]))\s*"
+    rf"(?:\{{\s*(?P<bottom>{_DECIMAL})\s*\}}|(?P<base>[0-9]))"
+    rf"|(?P<first>[0-9]*)\.(?P<fixed>[0-9]*)\\overline\s*\{{\s*(?P<repeated>[0-9]+)\s*\}}"
+    rf"|10(?!\s*(?:\^|\*\*)\s*\{{?[01]\}}?$){_POWER.format('alone_')}"
+    rf"|(?P<decimal>{_DECIMAL})(?:[eE](?P<power>[+-]?[0-9]{{1,3}})"
+    rf"|\s*(?:\\times|\\cdot|\*|x)\s*10{_POWER.format('times_')})?"
     r")"
 )
 _NAMED = re.compile(r"([A-Za-z])(?:_\{?[0-9]\}?)?\s*=\s*")
+_DOLLAR = "\uff04"
+"""A dollar sign that is no bracket of LaTeX."""
 _BOX = "\\boxed{"
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+_POWERS = ("power", "times_braced", "times_bare", "alone_braced", "alone_bare")
 
 
 class Unreadable(Exception):
@@ -44,9 +55,10 @@ def cleaned(text: str) -> str:
     """
     if len(text) > MAX_ANSWER_CHARACTERS:
         raise Unreadable(f"the answer has {len(text)} characters; at most {MAX_ANSWER_CHARACTERS} are read")
-    text = text.translate(_MINUS).strip()
-    if _BOX in text:
+    text = text.strip()
+    while _BOX in text:
         text = boxed(text)
+    text = text.replace("\\$", _DOLLAR)
     if any(character < " " or character == "\x7f" for character in text):
         raise Unreadable("the answer has control characters or several lines")
     for _ in range(3):
@@ -59,7 +71,7 @@ def cleaned(text: str) -> str:
                 text = inner.strip()
         if text == before:
             break
-    return text
+    return spelled(text.replace(_DOLLAR, "$")).removesuffix(" .")
 
 
 def boxed(text: str) -> str:
@@ -112,12 +124,18 @@ def _value(found: re.Match[str]) -> Fraction:
         return _plain(found["over"]) / _plain(found["under"])
     if found["part"]:
         return int(found["wholes"]) + Fraction(int(found["part"]), int(found["parts"]))
-    if found["mixed"]:
-        return int(found["wholes"]) + Fraction(int(found["mixed"]), int(found["mixer"]))
-    if found["top"]:
-        top = found["top"].replace(" ", "")
-        return (-_plain(top[1:]) if top.startswith("-") else _plain(top)) / _plain(found["bottom"])
-    return _plain(found["decimal"]) * Fraction(10) ** int(found["power"] or 0)
+    if mixed := found["mixed"] or found["mix"]:
+        return int(found["wholes"]) + Fraction(int(mixed), int(found["mixer"] or found["mixes"]))
+    if top := found["top"] or found["tip"]:
+        top = top.replace(" ", "")
+        bottom = _plain(found["bottom"] or found["base"])
+        return (-_plain(top[1:]) if top.startswith("-") else _plain(top)) / bottom
+    if found["repeated"]:
+        fixed, repeated = found["fixed"], found["repeated"]
+        tail = Fraction(int(repeated), 10 ** len(repeated) - 1)
+        return int(found["first"] or 0) + (int(fixed or 0) + tail) / Fraction(10 ** len(fixed))
+    power = next((found[name] for name in _POWERS if found[name]), "0").replace(" ", "")
+    return _plain(found["decimal"] or "1") * Fraction(10) ** int(power)
 
 
 def _plain(digits: str) -> Fraction:

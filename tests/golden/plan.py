@@ -161,7 +161,7 @@ SERVERS: Sequence[Server] = (
             ),
             Environment("rows", range(6), NUMBERS, shares(gold=12, constant=24)),
         ],
-        needs=("reasoning_gym", "math_verify", "sympy"),
+        needs=("reasoning_gym", "sympy"),
         variables={"TASKAPP_MATH_ROWS": str(APPS / "problems.jsonl")},
     ),
     Server(

@@ -116,7 +116,7 @@ def test_the_reference_answer_pays_and_perturbed_ones_do_not(generator: Generato
             if verdict.correct:
                 paid.append((seed, made.answer, answer))
     told = {how: (len(took), f"{1e6 * sorted(took)[len(took) // 2]:.0f} µs") for how, took in seconds.items()}
-    print(f"\n{generator}: {SEEDS} right, {tried} perturbed, {asked} asked of math_verify, median by path {told}")
+    print(f"\n{generator}: {SEEDS} right, {tried} perturbed, {asked} sent to sympy, median by path {told}")
     assert refused == []
     assert paid == []
     assert tried > 11 * SEEDS

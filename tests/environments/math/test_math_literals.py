@@ -18,13 +18,17 @@ WAYS = [
     ("1/2", Fraction(1, 2)), ("-3 / 4", Fraction(-3, 4)), ("1 1/2", Fraction(3, 2)), ("-1 1/2", Fraction(-3, 2)),
     (r"\frac{1}{2}", Fraction(1, 2)), (r"-\dfrac{6}{4}", Fraction(-3, 2)), (r"\frac{-1}{2}", Fraction(-1, 2)),
     (r"1\frac{1}{2}", Fraction(3, 2)), ("1.5e3", 1500), ("2E-2", Fraction(1, 50)), ("$18", 18), (r"\$18", 18),
-    ("-$5", -5), ("$-5", -5), ("0.5/2", Fraction(1, 4)),
+    ("-$5", -5), ("$-5", -5), ("0.5/2", Fraction(1, 4)), (r"$\$5$", 5), (r"\$1,\!000", 1000), (r"1\,000\,000", 10**6),
+    (r"\frac12", Fraction(1, 2)), (r"\tfrac1{20}", Fraction(1, 20)), (r"1\dfrac12", Fraction(3, 2)), ("{1 \\over 2}", Fraction(1, 2)),
+    (r"2.998 \times 10^8", 299800000), (r"1.6\cdot10^{-19}", Fraction(16, 10**20)), ("1.6 × 10^-19", Fraction(16, 10**20)),
+    ("3*10**4", 30000), ("10^{-16}", Fraction(1, 10**16)), ("1e-300", Fraction(1, 10**300)), (r"\text{7}", 7), (r"\mathrm{7}", 7),
+    (r"0.\overline{3}", Fraction(1, 3)), (r"1.2\overline{45}", Fraction(137, 110)), (r"\left. 7 \right.", 7),
 ]  # fmt: skip
 NO_NUMBERS = [
     "", " ", "seven", "3+4", "3 4", "2^3", "2**3", "9**9**9", "sqrt(49)", "7 or 8", "7, 8", "7; 8", "7 cm", "7%", "7 %",
-    "50\\%", "7 dollars", "€7", "£7", "7€", "١٢", "７", "²", "½", "1,00", "1,0000", ",100", "1.2.3", "--7", "-$-7", "1e999",
+    "50\\%", "7 dollars", "€7", "£7", "7€", "١٢", "７", "²", "½", "1,00", "1,0000", ",100", "1.2.3", "--7", "-$-7", "1e9999",
     "1e", "e5", "nan", "NaN", "inf", "-inf", "Infinity", "∞", "0x10", "0b1", "1_000", "7j", "True", "None", "7=7", "1/0",
-    "1 1/0", r"\frac{1}{0}", r"\frac{7}", r"\frac12", "(7)", "[7]", "{7}", "7\n8", "7\x00", "__import__('os').getpid()",
+    "1 1/0", r"\frac{1}{0}", r"\frac{7}", r"\frac123", "2^{3}", "10^1", "10^{9999}", "(7)", "[7]", "{7}", "7\n8", "7\x00", "__import__('os').getpid()",
     "0+7", "(3)(4)", "7!", "7 7/1/1", "about 7",
 ]  # fmt: skip
 
@@ -63,7 +67,7 @@ def test_any_text_is_a_number_or_unreadable(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text", ["7", " 7 ", "$7$", "$$7$$", r"\(7\)", r"\[ 7 \]", r"\boxed{7}", r"$\boxed{7}$", "**7**", "`7`", "7.", "$7$.",
-             "**$7$**", r"\boxed{ 7 }"],
+             "**$7$**", r"\boxed{ 7 }", r"\boxed{\boxed{7}}", r"\boxed{\text{7}}", r"\displaystyle 7"],
 )  # fmt: skip
 def test_what_is_around_an_answer_is_taken_off(text: str) -> None:
     assert cleaned(text) == "7"

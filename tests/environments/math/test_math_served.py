@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from math import factorial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,13 @@ pytestmark = [pytest.mark.process, pytest.mark.server]
 
 ROOT = Path(__file__).parents[3]
 KEY = "a key of this test"
-COSTLY = r"(x+1)^{999}(x+2)^{999}"
+COSTLY = r"x+\binom{9999999}{5000000}"
 ROWS = [
     {"question": "Expand (x+1)^2.", "answer": "x^2+2x+1", "difficulty": "easy"},
     {"question": "Simplify the root of 8.", "answer": r"2\sqrt{2}"},
     {"question": "6 x 7?", "answer": 42, "note": "canary-of-a-note"},
     {"question": "Which word?", "answer": "canaryanswer"},
+    {"question": "What is 25!?", "answer": 15511210043330985984000000},
     {"question": "How many?", "answer": "canary-of-a-solution says 9 * 8 = 72 #### 72"},
 ]
 
@@ -155,10 +157,18 @@ def test_one_attempt_and_no_word_on_whether_it_was_right(client: httpx.Client) -
 
 
 def test_the_rows_of_a_file_are_played(client: httpx.Client) -> None:
-    assert [rollout(client, seed=seed, environment="rows")["reward"] for seed in range(5)] == [1.0] * 5
-    for seed, right in ((0, "(x+1)^2"), (1, r"\sqrt{8}"), (2, "42.0"), (3, "CanaryAnswer"), (4, "$72$")):
+    assert [rollout(client, seed=seed, environment="rows")["reward"] for seed in range(6)] == [1.0] * 6
+    for seed, right in (
+        (0, "(x+1)^2"),
+        (1, r"\sqrt{8}"),
+        (2, "42.0"),
+        (3, "CanaryAnswer"),
+        (4, str(factorial(25))),
+        (5, "$72$"),
+    ):
         assert rollout(client, submit(right), seed, "rows")["reward"] == 1.0
-        assert rollout(client, submit("x^2"), seed, "rows")["reward"] == 0.0
+        for wrong in ("x^2", "15511210043330986000000000"):
+            assert rollout(client, submit(wrong), seed, "rows")["reward"] == 0.0
 
 
 def test_nothing_private_is_told_or_kept(
@@ -176,8 +186,8 @@ def test_nothing_private_is_told_or_kept(
         as_json(rollout(client, submit("0"), seed, generator="polynomial_equations")),
         as_json(rollout(client, "what?", seed, generator="polynomial_equations")),
         as_json(rollout(client, submit("0"), seed)),
-        *(as_json(rollout(client, submit("0"), row, "rows")) for row in (2, 3, 4)),
-        *(client.get("/task_info", params={"seed": row, "environment": "rows"}).text for row in (2, 3, 4)),
+        *(as_json(rollout(client, submit("0"), row, "rows")) for row in (2, 3, 5)),
+        *(client.get("/task_info", params={"seed": row, "environment": "rows"}).text for row in (2, 3, 5)),
         client.get("/task_info", params={"seed": seed}).text,
         client.get("/task_info").text, client.get("/info").text, client.get("/metrics").text,
         client.post("/rollout", json={"run_id": "r", "env": {"env_name": "rows", "seed": 99}}).text,
@@ -268,7 +278,7 @@ import asyncio, sys
 
 class NotInstalled:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("reasoning_gym", "math_verify", "sympy"):
+        if name.partition(".")[0] in ("reasoning_gym", "sympy"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, NotInstalled())
@@ -302,7 +312,7 @@ def test_without_the_package_the_app_is_told_of_and_a_rollout_names_the_extra() 
 def test_the_file_of_the_app_loads_neither_package() -> None:
     program = (
         "import sys; from taskapp_kit.declare.discovery import find_app; find_app('math').freeze()\n"
-        "print([name for name in ('reasoning_gym', 'math_verify', 'sympy', 'numpy') if name in sys.modules])"
+        "print([name for name in ('reasoning_gym', 'sympy', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
