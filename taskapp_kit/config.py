@@ -56,8 +56,9 @@ class Settings:
     debug_env: whether `/debug/env` exists.
     cors_origins: web pages that may call, none by default. max_body_bytes: longest request body. gold: whether callers may
     request the policy `gold`; None refuses it where the exposure is public and it reads the task's row. ui: whether the
-    viewer is at `/ui`; None serves it with exposure `local` only. ui_hosts: names under which it may be called, besides the
-    address that the server is bound to.
+    viewer is at `/ui`; None serves it with exposure `local` only. hosts: names under which the server may be called, besides
+    loopback names with exposure `local` and the address that it is bound to; with exposure `public`, none means any. ui_hosts:
+    more names for the viewer.
     protocols: names of the wire protocols of others in which the app can be driven, `all` for every one.
     max_connections: open at once, at most three quarters of the process's file descriptors. stalled_seconds: how long a
     client may read nothing of its answer. max_buffered_bytes: memory of all answers that are not yet sent.
@@ -88,6 +89,7 @@ class Settings:
     max_body_bytes: int = 4 * 1024 * 1024
     gold: bool | None = None
     ui: bool | None = None
+    hosts: tuple[str, ...] = ()
     ui_hosts: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
     max_connections: int = 8192
@@ -278,6 +280,7 @@ SETTINGS = (
     Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", _whole(1024, 2**30)),
     Setting("gold", "TASKAPP_GOLD", _switch),
     Setting("ui", "TASKAPP_UI", _switch),
+    Setting("hosts", "TASKAPP_HOSTS", _words),
     Setting("ui_hosts", "TASKAPP_UI_HOSTS", _words),
     Setting("protocols", "TASKAPP_PROTOCOLS", _words),
     Setting("max_connections", "TASKAPP_MAX_CONNECTIONS", _whole(1, 1_000_000)),

@@ -27,6 +27,7 @@ from taskapp_kit.backend.task_app_opener import TaskAppAccess
 from taskapp_kit.errors import TaskappError, Unavailable
 from taskapp_kit.net.auth import ApiKeyMiddleware
 from taskapp_kit.net.error_response import ErrorWriter
+from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.version import __version__
 
 log = logging.getLogger("taskapp_kit.backend")
@@ -50,6 +51,7 @@ def create_backend(
     environment_api_key: str | None = None,
     local: bool = True,
     allow: Sequence[str] = (),
+    hosts: Sequence[str] = (),
     max_jobs: int = 4,
     engine: Engine | None = None,
     models: ModelProvider | None = None,
@@ -60,7 +62,8 @@ def create_backend(
 
     keys: those that callers may use. store: a SQLite address or path; `none` and `memory` last as long as the process.
     environment_api_key: the backend's own key for task apps. local: only this machine can reach the backend, so it may call
-    task apps at private and loopback addresses; otherwise only those that `allow` (hosts, networks) names. max_jobs: jobs
+    task apps at private and loopback addresses; otherwise only those that `allow` (hosts, networks) names. hosts: names
+    under which it may be called, besides those of this machine with `local`; otherwise none means any. max_jobs: jobs
     that run at once, and at most as many as the engine can. engine: None for `RolloutsEngine`. models: serves trained
     models by name, and is closed at the end; None serves none. trainers: names by id, besides the engine's own. resumes:
     which unfinished jobs of the store go on when it starts.
@@ -68,6 +71,7 @@ def create_backend(
     Raises ConfigError, StoreError.
     """
     bearer = keys if isinstance(keys, BearerKeys) else BearerKeys(keys)
+    sites = SiteRules(hosts, local=local, any_host=not (local or hosts))
     addresses = TaskAppAddresses(local=local, allow=allow)
     database = JobDatabase(store_path(store))
     try:
@@ -103,7 +107,7 @@ def create_backend(
         openapi_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        middleware=[Middleware(ApiKeyMiddleware, authenticator(bearer), is_open=is_open, errors=ERRORS)],
+        middleware=[Middleware(ApiKeyMiddleware, authenticator(bearer), is_open=is_open, sites=sites, errors=ERRORS)],
     )
     inference = InferenceRoutes(models, records, lambda: bearer.operator, engine.name)
     context = BackendContext(jobs, access, box, {engine.name: engine.description, **(trainers or {})}, inference)

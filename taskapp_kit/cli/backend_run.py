@@ -58,6 +58,7 @@ def serve(
             environment_api_key=settings.environment_api_key,
             local=local,
             allow=allow,
+            hosts=(host, *settings.hosts) if local else settings.hosts,
             max_jobs=max_jobs,
             engine=engine,
             models=ServedModels(settings.models, settings.aliases) if engine.updates_weights else None,

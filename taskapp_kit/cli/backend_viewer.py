@@ -57,4 +57,4 @@ def backend_viewer(jobs: Jobs, bearer: BearerKeys, keys: Sequence[str], settings
     labelled = [(f"key{number}", key.strip()) for number, key in enumerate(keys, start=1)]
     orgs = {label: org for label, key in labelled if (org := bearer.org([key.encode()])) is not None}
     source = JobSource(jobs, orgs)
-    return Viewer(source, Keys(labelled), title="backend", hosts=(settings.host, *settings.ui_hosts))
+    return Viewer(source, Keys(labelled), title="backend", hosts=(settings.host, *settings.hosts, *settings.ui_hosts))

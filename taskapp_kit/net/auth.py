@@ -1,4 +1,4 @@
-"""Check API keys, as pure ASGI in front of routing: no byte of a body is read before the check passes."""
+"""Check API keys and sites, as pure ASGI in front of routing: no byte of a body is read before the checks pass."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 
 from taskapp_kit.net.error_response import ErrorWriter, RequestRefused
 from taskapp_kit.net.peer import peer_of
+from taskapp_kit.net.sites import SiteRules
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY_VIOLATION = 1008
-"""The code with which a websocket is closed that has no valid key."""
+"""The code with which a websocket is closed that has no valid key, or that a page of another site opened."""
 
 
 class ApiKeyMiddleware:
-    """Pass a request on when `authenticate` accepts it or its path is open, and answer every other one.
+    """Pass a request on when `authenticate` accepts it or its path is open, and `sites` does; answer every other one.
 
     authenticate: returns why a request is refused, or None; it may leave in the scope who the caller is. is_open: whether
-    a request needs no key. errors: writes the responses. on_refusal: is called with the code of every refusal. An
-    exception that reaches this middleware before a response has begun is answered in the one shape, too.
+    a request needs no key. sites: which Host and Origin are accepted, at open paths as well. errors: writes the responses.
+    on_refusal: is called with the code of every refusal. An exception that reaches this middleware before a response has
+    begun is answered in the one shape, too.
     """
 
     def __init__(
@@ -29,12 +31,14 @@ class ApiKeyMiddleware:
         authenticate: Callable[[Scope], RequestRefused | None],
         *,
         is_open: Callable[[Scope], bool],
+        sites: SiteRules,
         errors: ErrorWriter,
         on_refusal: Callable[[str], None] | None = None,
     ) -> None:
         self._app = app
         self._authenticate = authenticate
         self._is_open = is_open
+        self._sites = sites
         self._errors = errors
         self._on_refusal = on_refusal
 
@@ -46,7 +50,11 @@ class ApiKeyMiddleware:
         refusal = self._authenticate(scope)
         if refusal is None:
             peer_of(scope).keyed = True
-        elif not (scope["type"] == "http" and self._is_open(scope)):
+        elif scope["type"] == "http" and self._is_open(scope):
+            refusal = None
+        if refusal is None:
+            refusal = self._sites.refusal(scope)
+        if refusal is not None:
             await self._refuse(refusal, scope, receive, send)
             return
         started = False

@@ -22,6 +22,7 @@ from taskapp_kit.contract.protocols import IdempotencyStore
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import TaskappError
 from taskapp_kit.net.auth import ApiKeyMiddleware
+from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.retention import retention_of
 from taskapp_kit.rollout.service import Service
@@ -155,11 +156,13 @@ def create(
         app.add_exception_handler(kind, handle)
     app.direct = direct_paths(routes, service.spec.environments)
     keys = Keys.of(settings)
+    local, hosts = exposure == "local", (settings.host, *settings.hosts)
     service.sessions.is_valid = lambda caller: caller.key_label is None or keys.has_label(caller.key_label)
     app.gate = ApiKeyMiddleware(
         app.routed,
         authenticator(keys),
-        is_open=open_paths(documents=exposure == "local"),
+        is_open=open_paths(documents=local),
+        sites=SiteRules(hosts, local=local, any_host=not (local or settings.hosts), origins=settings.cors_origins),
         errors=ERRORS,
         on_refusal=observers.metrics.count_key_refusal,
     )
@@ -174,12 +177,12 @@ def create(
             allow_credentials=False,
         )
     app.state.viewer = None
-    if settings.ui if settings.ui is not None else exposure == "local":
+    if settings.ui if settings.ui is not None else local:
         viewer = Viewer(
             ServiceSource(service, partial(_client_lines, protocols)),
             keys,
             title=service.spec.name,
-            hosts=(settings.host, *settings.ui_hosts),
+            hosts=(*hosts, *settings.ui_hosts),
             clock=service.clock,
             on_answer=lambda method, status: observers.metrics.answered(method, UI, status),
         )

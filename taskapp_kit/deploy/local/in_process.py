@@ -276,7 +276,10 @@ class InProcessTaskApp:
         if self._minted:
             self._key = secrets.token_hex(32)
         return replace(
-            settings, environment_api_key=self._key, grace_seconds=min(settings.grace_seconds, GRACE_SECONDS)
+            settings,
+            environment_api_key=self._key,
+            grace_seconds=min(settings.grace_seconds, GRACE_SECONDS),
+            hosts=(*settings.hosts, *self._plan.hosts),
         )
 
     def _close(self) -> None:

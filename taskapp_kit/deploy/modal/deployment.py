@@ -46,6 +46,8 @@ CONTAINER_FILE = "taskapp_deployment.json"
 """The file with the deploy's decisions, at the container's source root. It contains names and numbers, never a key."""
 ASKED_FILE = "taskapp_asked.json"
 """What `taskapp deploy` asks for, beside the entry module; it stays on this machine."""
+ADDRESSES = "*.modal.run"
+"""The hosts of Modal's web functions."""
 WHEEL_DIR = "/opt/taskapp-kit"
 
 
@@ -154,6 +156,8 @@ class Deployment:
         settings = from_environment()
         if not self._client.is_local():
             keep_from_authors()
+            hosts = (*settings.hosts, ADDRESSES, *(self.settings.custom_domains or ()))
+            settings = dataclasses.replace(settings, hosts=hosts)
         if self.settings.store == "none":  # chosen at deploy; a Secret shared with others may contain an address
             settings = dataclasses.replace(settings, store=None)
         return serve(

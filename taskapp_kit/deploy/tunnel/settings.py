@@ -25,6 +25,7 @@ from taskapp_kit.net.proxies import is_loopback
 Way = Literal["local", "quick", "named", "preconfigured"]
 Mode = Literal["auto", "local", "quick", "named", "preconfigured"]
 BACKEND_VARIABLES = ("BACKEND_BASE_URL", "PROD_BACKEND_URL")
+QUICK_HOSTS = "*.trycloudflare.com"
 INSTALL = (
     'Install cloudflared (developers.cloudflare.com/tunnel), or pass tunnel_mode="local" when the backend runs on this '
     "machine, or preconfigured_url with an address that leads here."
@@ -72,6 +73,13 @@ class TunnelPlan:
     verify: bool = True
     timing: Timing = field(default_factory=Timing)
     why: str = ""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts under which the task app is called; none where no tunnel is opened."""
+        if self.url is not None:
+            return (urlsplit(self.url).hostname or "",)
+        return (QUICK_HOSTS,) if self.way == "quick" else ()
 
 
 def plan_tunnel(

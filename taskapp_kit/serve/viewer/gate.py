@@ -7,10 +7,7 @@ be this host, for every method.
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.types import Scope
@@ -18,8 +15,8 @@ from starlette.types import Scope
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.key_headers import candidates
 from taskapp_kit.net.peer import peer_of
-from taskapp_kit.net.proxies import is_loopback
 from taskapp_kit.net.response import Headers
+from taskapp_kit.net.sites import SiteRules, read_host
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.serve.auth import ADMIN, LABEL, QUOTA
 from taskapp_kit.serve.keys import KeyHolder, Keys
@@ -29,18 +26,7 @@ COOKIE = "taskapp_ui"
 CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp"')]
 """Without Basic, for which a browser would ask in a window of its own."""
 SAFE = frozenset(("GET", "HEAD"))
-_HOST = re.compile(r"(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
-"""Nothing else: the functions of the system that read addresses ignore what follows a space."""
 KEY_HEADERS = frozenset((b"x-api-key", b"x-api-keys", b"authorization"))
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The Host header of a request. text: as it was sent, lower case. name: without the port."""
-
-    text: str
-    name: str
-    port: int | None
 
 
 class UiGate:
@@ -49,24 +35,16 @@ class UiGate:
     def __init__(self, keys: Keys, sessions: Sessions, hosts: Sequence[str]) -> None:
         self._keys = keys
         self._sessions = sessions
-        self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
+        self._sites = SiteRules(hosts)
 
     def check_site(self, scope: Scope) -> None:
         """Raise RequestRefused for a host that is not ours (421) and for a request that another site caused (403)."""
-        headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name, []).append(value)
-        host = _host(headers.get(b"host", []))
-        if host is None or not self._is_ours(host, scope):
-            raise RequestRefused(
-                "host_not_allowed",
-                "The viewer is not served under the name in the Host header.",
-                hint="Open it under the address that the server is bound to, or add the name to TASKAPP_UI_HOSTS.",
-            )
-        foreign = any(not _same_host(origin, host) for origin in headers.get(b"origin", []))
-        site = headers.get(b"sec-fetch-site", [b"none"])[0]
-        mode = headers.get(b"sec-fetch-mode", [b"navigate"])[0]
-        if foreign or (site not in (b"none", b"same-origin") and (mode != b"navigate" or scope["method"] not in SAFE)):
+        refusal = self._sites.refusal(scope)
+        if refusal is not None:
+            raise refusal
+        headers = dict(scope["headers"])
+        site, mode = headers.get(b"sec-fetch-site", b"none"), headers.get(b"sec-fetch-mode", b"navigate")
+        if site not in (b"none", b"same-origin") and (mode != b"navigate" or scope["method"] not in SAFE):
             raise RequestRefused(
                 "origin_not_allowed",
                 "Another site sent this request.",
@@ -105,25 +83,10 @@ class UiGate:
         scope[LABEL], scope[QUOTA], scope[ADMIN] = holder.label, holder.max_in_flight, holder.admin
         return Caller(holder.label, holder.max_in_flight, admin=holder.admin)
 
-    def _is_ours(self, host: Host, scope: Scope) -> bool:
-        if host.name in self._hosts or host.text in self._hosts:
-            return True
-        bound = (scope.get("server") or ("", None))[0]
-        try:
-            address = ipaddress.ip_address(bound)
-        except ValueError:  # a name: some servers take it from the request
-            return False
-        if address.is_loopback and is_loopback(host.name):
-            return True
-        try:
-            return ipaddress.ip_address(host.name) == address  # a name that resolves to this address would not do
-        except ValueError:
-            return False
-
 
 def cookie_name(scope: Scope) -> str:
     """The cookie's name: browsers keep one jar for all ports of a host, so the port is in it."""
-    host = _host([value for name, value in scope["headers"] if name == b"host"])
+    host = read_host([value for name, value in scope["headers"] if name == b"host"])
     return COOKIE if host is None or host.port is None else f"{COOKIE}_{host.port}"
 
 
@@ -153,22 +116,3 @@ def set_cookie(scope: Scope, value: str, base: str) -> tuple[bytes, bytes]:
     secure = "; Secure" if over_tls else ""
     text = f"{cookie_name(scope)}={value}; Path={base}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
     return b"set-cookie", text.encode("latin-1")
-
-
-def _host(values: Sequence[bytes]) -> Host | None:
-    """The Host header; None when there is not exactly one that can be read."""
-    if len(values) != 1:
-        return None
-    text = values[0].decode("latin-1").lower()
-    found = _HOST.fullmatch(text)
-    if found is None:
-        return None
-    port = found["port"]
-    return Host(text, found["name"].strip("[]").rstrip("."), None if port is None else int(port))
-
-
-def _same_host(origin: bytes, host: Host) -> bool:
-    """Whether an Origin is this host. Its scheme may differ: TLS may end at a proxy."""
-    text = origin.decode("latin-1").lower()
-    scheme, separator, rest = text.partition("://")
-    return bool(separator) and scheme in ("http", "https") and rest == host.text

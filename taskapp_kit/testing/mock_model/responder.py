@@ -16,6 +16,8 @@ import orjson
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.net.error_response import REFUSAL_STATUS
+from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.testing.mock_model import chat_response, delivery, tokenizer
 from taskapp_kit.testing.mock_model.behaviours import Behaviour, random_answers
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused, check
@@ -28,6 +30,8 @@ from taskapp_kit.testing.mock_model.schema_sampling import sentence
 logger = logging.getLogger(__name__)
 
 REDIRECTED = "/redirected"
+SITES = SiteRules(any_host=True)
+"""The mock has no keys, and tests give it names of their choice. Pages of other sites get no answer."""
 
 
 @dataclass(slots=True)
@@ -68,6 +72,9 @@ class Responder:
             return self._script_failed(error, record)
 
     def _route(self, arrived: ReceivedRequest, record: Recorded) -> WritePlan | Awaitable[WritePlan]:
+        foreign = SITES.refusal({"headers": arrived.headers})
+        if foreign is not None:
+            raise Refused(foreign.message, status=REFUSAL_STATUS[foreign.code], code=foreign.code)
         path = record.path.rstrip("/")
         if path.startswith(REDIRECTED):
             self.records.redirects_followed += 1

@@ -25,6 +25,7 @@ from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
 from taskapp_kit.net.peer import peer_of
 from taskapp_kit.net.response import EncodedResponse
+from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.net.sse import EventStreamResponse
 from taskapp_kit.net.while_connected import while_connected
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
@@ -45,6 +46,8 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_BODY_VALUES = 200_000
 ROUTES: Mapping[str, Route] = {route: route for route in get_args(Route)}
 
+SITES = SiteRules(any_host=True)
+"""A tunnel or proxy may change the Host. The address of an attempt is secret, so no page of another site has it."""
 ERRORS = ErrorWriter("The gateway", log, stored="a turn", routes="docs/agents.md", shape=openai_error)
 
 
@@ -183,6 +186,8 @@ class Gateway:
         try:
             attempt, rest = self._addressed(scope["path"])
             peer_of(scope).keyed = True
+            if (foreign := SITES.refusal(scope)) is not None:
+                raise foreign
             peer_of(scope).answered = None  # a client that sends the next request has read the answer before
             route = ROUTES.get(rest)
             if route is None:

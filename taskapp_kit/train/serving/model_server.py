@@ -20,6 +20,7 @@ from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
 from taskapp_kit.net.key_headers import candidates
 from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.net.sse import EventStreamResponse
 from taskapp_kit.net.while_connected import while_connected
 from taskapp_kit.train.gateway.answers import answer
@@ -64,7 +65,8 @@ class ModelServer:
                 return None
             return RequestRefused("unauthorised", "The key is missing or invalid.")
 
-        return ApiKeyMiddleware(self._app, authenticate, is_open=lambda scope: False, errors=ERRORS)
+        sites = SiteRules(local=True)
+        return ApiKeyMiddleware(self._app, authenticate, is_open=lambda scope: False, sites=sites, errors=ERRORS)
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
