@@ -16,6 +16,8 @@ JsonDict = dict[str, Any]
 Seed = Annotated[StrictInt, Field(ge=0, lt=SEED_LIMIT)]
 NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f-\x9f]*$"
 """Ids and names appear in logs, tables and headers; a database may be unable to store NUL."""
+SHORTEST_SECONDS = 0.001
+"""The shortest time limit of a caller: nothing ends within less, and clocks round it to zero."""
 Label = Annotated[StrictStr, Field(max_length=512, pattern=NO_CONTROL_CHARACTERS)]
 Ignored = Annotated[StrictStr, Field(max_length=512)]
 Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
@@ -70,7 +72,7 @@ class SafetySpec(BaseModel):
     """
 
     max_ops: Annotated[StrictInt, Field(ge=1, le=10_000_000)] = 100_000
-    max_time_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False, strict=True)] = 3600.0
+    max_time_s: Annotated[float, Field(ge=SHORTEST_SECONDS, le=86_400, allow_inf_nan=False, strict=True)] = 3600.0
     max_refusals: Annotated[StrictInt, Field(ge=1, le=10_000_000)] | None = None
     max_rollout_tokens: Annotated[StrictInt, Field(ge=1, le=10**12)] | None = None
 

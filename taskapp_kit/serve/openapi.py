@@ -8,8 +8,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from taskapp_kit.contract.events import KINDS
-from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.serve.openapi_models import ErrorEnvelope
 from taskapp_kit.serve.route import RouteSpec
 
@@ -53,6 +51,12 @@ ACCEPTED_HEADERS = {
 }
 
 
+STREAM = (
+    "Answered. As text/event-stream: server-sent events with `id`, `event` and `data`, the rollout's events and at the end "
+    "`result` with a RolloutResponse or `failure` with an ErrorEnvelope."
+)
+
+
 def documentation(spec: RouteSpec) -> dict[str, Any]:
     """Return the keyword arguments that document one route in FastAPI."""
     failures = sorted({*spec.failures, *(KEYED_FAILURES if spec.keyed else ())})
@@ -62,7 +66,8 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
     if spec.response_model is not None:
         responses[200] = {"model": spec.response_model, "description": "Answered"}
         if spec.streams:
-            responses[200]["content"] = {"text/event-stream": {"itemSchema": stream_event()}}
+            # no schema: OpenAPI 3.1 has none for the items of a stream, and some tools apply `schema` to each of them
+            responses[200] |= {"content": {"text/event-stream": {}}, "description": STREAM}
             if spec.method == "GET":  # only a stream that is resumed can have nothing left
                 responses[204] = {"description": "Of a stream: it was over, and all of it had arrived"}
     else:
@@ -91,33 +96,6 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
     return {"responses": responses, "openapi_extra": extra}
 
 
-def stream_event() -> dict[str, Any]:
-    """Return the schema of a server-sent event: an event of the rollout, or at the end its result or failure.
-
-    `itemSchema` is a keyword of OpenAPI 3.2, which FastAPI writes too; readers of 3.1 ignore it.
-    """
-
-    def item(kinds: list[str], schema: dict[str, Any]) -> dict[str, Any]:
-        data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
-        return {"properties": {"event": {"enum": kinds}, "data": data}}
-
-    event = {"type": "object", "required": ["v", "seq", "kind"], "properties": {"seq": {"type": "integer"}}}
-    return {
-        "type": "object",
-        "required": ["id", "event", "data"],
-        "properties": {"id": {"type": "string", "pattern": "^[0-9]+$"}},
-        "oneOf": [
-            item(list(KINDS), event),
-            item(["result"], {"$ref": REF.format(model=RolloutResponse.__name__)}),
-            item(["failure"], {"$ref": REF.format(model=ErrorEnvelope.__name__)}),
-        ],
-    }
-
-
-UNFOUND = (RolloutResponse, ErrorEnvelope)
-"""Models of answers that only the schema of a stream names."""
-
-
 def install(app: FastAPI) -> None:
     """Replace `app.openapi()` by a function that returns the whole document, built at the first call."""
 
@@ -133,7 +111,7 @@ def install(app: FastAPI) -> None:
             components["securitySchemes"] = SECURITY
             schemas = components.setdefault("schemas", {})
             requests = (getattr(route, "request_model", None) for route in app.routes)  # FastAPI does not parse them
-            for model in dict.fromkeys((*UNFOUND, *(model for model in requests if model is not None))):
+            for model in dict.fromkeys(model for model in requests if model is not None):
                 schema = model.model_json_schema(ref_template=REF)
                 for name, inner in schema.pop("$defs", {}).items():
                     schemas.setdefault(name, inner)

@@ -299,7 +299,7 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
         ]
     ),
     "safety": st.sampled_from(
-        [{}, {}, {"max_ops": 2}, {"max_ops": 1, "max_time_s": 60}, {"max_time_s": 0.5}, {"max_time_s": 1e-9}]
+        [{}, {}, {"max_ops": 2}, {"max_ops": 1, "max_time_s": 60}, {"max_time_s": 0.5}, {"max_time_s": 0.001}]
     ),
     "reward": st.sampled_from(
         [None, None, {"env": 1}, {"env": 0.5, "outcome": 2.0}, {"env": 1e308, "event": 1e308, "outcome": 1e308}]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictStr
 from starlette.requests import Request
 
 from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.contract.trajectory import PlayedStep
-from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS, JsonDict, Label, RewardSpec, Seed
+from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS, SHORTEST_SECONDS, JsonDict, Label, RewardSpec, Seed
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, json_answer
@@ -29,7 +29,7 @@ MAX_ACTIONS = 1000
 """Actions of one step; `max_actions_per_step` is how many of them are run."""
 
 RequestId = Annotated[StrictStr, Field(min_length=1, max_length=255, pattern=NO_CONTROL_CHARACTERS)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=SHORTEST_SECONDS, le=86_400, allow_inf_nan=False, strict=True)]
 
 
 class _Strict(BaseModel):
@@ -61,8 +61,24 @@ class SessionAction(_Strict):
     args: Any = Field(default_factory=dict)
 
 
+_GIVEN = {"tool": "string", "actions": "array", "text": "string"}
+_FORMS: list[JsonValue] = [
+    {
+        "required": [given],
+        "properties": {
+            name: {"type": kind if name == given else "null"}
+            for name, kind in (*_GIVEN.items(), *(() if given == "tool" else (("args", "null"),)))
+        },
+    }
+    for given in _GIVEN
+]
+"""What `step_with` checks, as JSON Schema: one form of a decision, and `args` only with a tool."""
+
+
 class StepSession(_Strict):
     """One decision: `tool` and `args`, or several `actions`, or the `text` of an environment that takes words."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"oneOf": _FORMS})
 
     tool: Annotated[StrictStr, Field(max_length=512)] | None = None
     args: Any = None

@@ -1,0 +1,128 @@
+"""The OpenAPI document and the server accept the same bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from front_door import KEY, Door, app, opened
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from taskapp_kit.config import Settings
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.serve.app import create
+
+pytestmark = pytest.mark.server
+
+SETTINGS = Settings(environment_api_key=KEY, protocols=("all",))
+BUILT = create(Service(app), SETTINGS)
+DOCUMENT = BUILT.openapi()
+REQUESTS: dict[str, type[BaseModel]] = {
+    model.__name__: model for route in BUILT.routes if (model := getattr(route, "request_model", None)) is not None
+}
+del REQUESTS["StepSession"]  # which members go together is checked after the model; the tests below send bodies
+VALUES: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, False, 0, 1, -1, 2**40, 0.5, 5e-324, 1e-3, 86_400, 10**9, 2 * 10**9, "", "a", "1", "a\n", "x" * 600, "train",
+     "rl", [], ["agent"], [{}], [None], {}, {"a": 1}, {"tool": "t"}, {"env": 0.5}, {"env": "0.5"}, [{"tool": "t"}], ["x"] * 3]
+)  # fmt: skip
+"""Integers are written without a fraction: `1.0` is listed in docs/contract.md as what the document cannot express."""
+
+
+def nested(schema: dict[str, Any], depth: int = 2) -> st.SearchStrategy[Any]:
+    """Bodies with the members that the schema names, and values that it may or may not allow."""
+    schema = DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    for inner in schema.get("anyOf", ()):
+        if "$ref" in inner:
+            return st.one_of(VALUES, nested(inner, depth))
+    if "properties" not in schema or not depth:
+        return VALUES
+    members = {name: nested(inner, depth - 1) for name, inner in schema["properties"].items()}
+    if schema.get("required"):
+        required = {name: members.pop(name) for name in schema["required"]}
+        return st.one_of(st.fixed_dictionaries(required, optional=members), st.fixed_dictionaries({}, optional=members))
+    return st.fixed_dictionaries({}, optional=members)
+
+
+def validator(name: str) -> jsonschema_rs.Draft202012Validator:
+    schema = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
+    return jsonschema_rs.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_document_and_the_model_accept_the_same_bodies(name: str) -> None:
+    documented, model = validator(name), REQUESTS[name]
+
+    @given(nested({"$ref": f"#/components/schemas/{name}"}))
+    @settings(max_examples=300, deadline=None, derandomize=True)
+    def agree(body: Any) -> None:
+        if not isinstance(body, dict):
+            return
+        try:
+            model.model_validate(body)
+        except ValidationError as error:
+            assert not documented.is_valid(body), error
+        else:
+            assert documented.is_valid(body)
+
+    agree()
+
+
+def media_types(part: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(part, dict):
+        if isinstance(part.get("content"), dict):
+            yield from part["content"].values()
+        for inner in part.values():
+            yield from media_types(inner)
+
+
+def test_the_document_is_openapi_3_1() -> None:
+    assert DOCUMENT["openapi"].startswith("3.1.")
+    for media_type in media_types(DOCUMENT["paths"]):
+        assert set(media_type) <= {"schema", "example", "examples", "encoding"}
+    for schema in DOCUMENT["components"]["schemas"].values():
+        jsonschema_rs.meta.validate(schema)
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with opened(SETTINGS) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"tool": None, "actions": None, "text": None},
+        {"tool": "increment", "args": None, "actions": None, "text": None},
+        {"tool": "increment", "text": "a"},
+        {"text": "a", "args": {}},
+        {"actions": [{"tool": "increment"}], "args": None},
+        {"actions": []},
+        {"tool": "increment", "timeout_s": 5e-324},
+        {"tool": "increment", "timeout_s": "1"},
+        {"tool": "increment", "timeout_s": True},
+        {"tool": "increment", "timeout_s": 0.001},
+    ],
+    ids=str,
+)
+def test_a_step_is_refused_as_invalid_exactly_where_the_document_does(door: Door, body: dict[str, Any]) -> None:
+    session = door.client.post("/sessions", json={"env_name": "counter"}).json()["session_id"]
+    door.client.post(f"/sessions/{session}/reset", json={"seed": 0})
+    answer = door.client.post(f"/sessions/{session}/step", json=body)
+    refused = answer.status_code == 422 and answer.json()["detail"]["error"]["code"] == "invalid_request"
+    assert refused != validator("StepSession").is_valid(body)
+    door.client.delete(f"/sessions/{session}")
+
+
+@pytest.mark.parametrize("seconds", [5e-324, 0.0009, 0, -1, 86_401, "1"])
+def test_a_time_limit_that_nothing_can_meet_is_422(door: Door, seconds: object) -> None:
+    body = {"run_id": "r", "env": {}, "policy": {"config": {"policy": "one"}}, "ops": [], "mode": "eval"}
+    answer = door.client.post("/rollout", json={**body, "safety": {"max_time_s": seconds}})
+    assert answer.status_code == 422
+    assert not validator(RolloutRequest.__name__).is_valid({**body, "safety": {"max_time_s": seconds}})
