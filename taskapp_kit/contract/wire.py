@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StrictInt, StrictStr, model_validator
 
 from taskapp_kit.contract.seeds import SEED_LIMIT
 
@@ -19,15 +19,43 @@ NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f-\x9f]*$"
 SHORTEST_SECONDS = 0.001
 """The shortest time limit of a caller: nothing ends within less, and clocks round it to zero."""
 Label = Annotated[StrictStr, Field(max_length=512, pattern=NO_CONTROL_CHARACTERS)]
+ENVIRONMENT: dict[str, JsonValue] = {"type": "string", "format": "environment"}
+"""The schema of an environment's name. The OpenAPI document lists the app's names wherever it has this format."""
+SPLIT: dict[str, JsonValue] = {"type": "string", "format": "split"}
+"""The same for splits: the names of those of all environments."""
+POLICY: dict[str, JsonValue] = {"type": "string", "format": "policy"}
+"""The same for policies."""
+Split = Annotated[Label, Field(json_schema_extra=SPLIT)]
+EnvironmentName = Annotated[Label, Field(json_schema_extra=ENVIRONMENT)]
 Ignored = Annotated[StrictStr, Field(max_length=512)]
 Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
+
+
+def forms(*given: tuple[str, ...], first_only: tuple[str, ...] = ()) -> dict[str, JsonValue]:
+    """JSON Schema: the body has the members of exactly one form; the others' are absent or null.
+
+    first_only: members that only the first form may have.
+    """
+    names = [name for form in given for name in form]
+    return {
+        "oneOf": [
+            {
+                "required": [*form],
+                "properties": {
+                    name: {"not": {"type": "null"}} if name in form else {"type": "null"}
+                    for name in (*names, *(first_only if form is not given[0] else ()))
+                },
+            }
+            for form in given
+        ]
+    }
 
 
 class EnvSpec(BaseModel):
     """Which environment: `env_name` (absent: the app's first), `seed` (absent: one is drawn), `config`."""
 
     env_id: Label | None = None
-    env_name: Label | None = None
+    env_name: EnvironmentName | None = None
     config: JsonDict = Field(default_factory=dict)
     seed: Seed | None = None
 
@@ -77,16 +105,47 @@ class SafetySpec(BaseModel):
     max_rollout_tokens: Annotated[StrictInt, Field(ge=1, le=10**12)] | None = None
 
 
+_WEIGHTS: list[JsonValue] = [
+    {"required": [name], "properties": {name: {"exclusiveMinimum": 0}}} for name in ("env", "event", "outcome")
+]
+
+
 class RewardSpec(BaseModel):
-    """The request's own blend, in place of the app's."""
+    """The request's own blend, in place of the app's. One weight is above 0, since else no reward would be defined."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": _WEIGHTS})
 
     env: Weight = 0.0
     event: Weight = 0.0
     outcome: Weight = 0.0
 
+    @model_validator(mode="after")
+    def _has_weight(self) -> RewardSpec:
+        if not (self.env or self.event or self.outcome):
+            raise ValueError("should have a weight above 0, since else no reward would be defined")
+        return self
+
+
+def _given(schema: JsonValue, *path: str) -> dict[str, JsonValue]:
+    for name in reversed(path):
+        schema = {"required": [name], "properties": {name: schema}}
+    assert isinstance(schema, dict)
+    return schema
+
+
+_POLICIES: list[JsonValue] = [
+    _given(dict(POLICY), "policy", "policy_name"),
+    _given(dict(POLICY), "policy", "config", "policy"),
+    _given({"type": "string", "minLength": 1}, "policy", "config", "inference_url"),
+    _given({"type": "string", "minLength": 1}, "inference_url"),
+]
+"""What selects a policy; of the app's names, which one the environment has is not said here."""
+
 
 class RolloutRequest(BaseModel):
     """`POST /rollout`. `run_id` is the caller's label and may repeat; `ops` [] plays until the end or a limit."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": _POLICIES})
 
     run_id: Annotated[StrictStr, Field(min_length=1, max_length=512, pattern=NO_CONTROL_CHARACTERS)]
     env: EnvSpec
@@ -118,10 +177,10 @@ class RolloutStep(BaseModel):
 
 
 class RolloutTrajectory(BaseModel):
-    """One episode."""
+    """One episode. The labels are null in a rollout that was read from the store."""
 
-    env_id: str
-    policy_id: str
+    env_id: str | None
+    policy_id: str | None
     steps: list[RolloutStep]
     final: JsonDict | None = None
     length: int
@@ -151,7 +210,7 @@ class RolloutResponse(BaseModel):
     branches: JsonDict = Field(default_factory=dict)
     metrics: RolloutMetrics
     aborted: bool = False
-    ops_executed: int = 0
+    ops_executed: int | None = 0
     trace_correlation_id: str | None = None
     trace: JsonDict | None = None
     pipeline_metadata: JsonDict = Field(default_factory=dict)

@@ -195,11 +195,6 @@ def _addressing(request: RolloutRequest) -> tuple[str | None, str | None]:
 
 
 def _blend_of(request: RolloutRequest) -> Blend | None:
-    """Return the request's own formula. Raises RequestError when all its weights are 0."""
+    """Return the request's own formula."""
     asked = request.reward
-    if asked is None:
-        return None
-    if not (asked.env or asked.event or asked.outcome):
-        message = "reward has only weights of 0, so no reward would be defined."
-        raise RequestError(message, fields=(FieldProblem(("body", "reward"), message),), hint="Give one weight > 0.")
-    return Blend(asked.env, asked.event, asked.outcome)
+    return None if asked is None else Blend(asked.env, asked.event, asked.outcome)

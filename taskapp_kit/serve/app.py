@@ -145,7 +145,7 @@ def create(
     app.router.routes.extend(routes)
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)
     app.add_route("/docs", page, include_in_schema=False)
-    openapi.install(app)
+    openapi.install(app, service.spec)
 
     async def handle(request: Request, error: Exception) -> Response:
         answer = error_answer(error)

@@ -84,6 +84,8 @@ WORDS = {
     "string_too_long": "should have at most {max_length} characters",
     "string_pattern_mismatch": "should have no control characters",  # the only pattern of the wire
     "too_long": "should have at most {max_length} items",
+    "none_required": "should be null",
+    "value_error": "{error}",  # of a validator of ours
     "extra_forbidden": "is not a known field",
 }
 

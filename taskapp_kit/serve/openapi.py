@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.rollout.policy.select import BUILT_IN
 from taskapp_kit.serve.openapi_models import ErrorEnvelope
 from taskapp_kit.serve.route import RouteSpec
 
@@ -96,8 +99,13 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
     return {"responses": responses, "openapi_extra": extra}
 
 
-def install(app: FastAPI) -> None:
-    """Replace `app.openapi()` by a function that returns the whole document, built at the first call."""
+def install(app: FastAPI, spec: AppSpec) -> None:
+    """Replace `app.openapi()` by a function that returns the whole document of the app, built at the first call."""
+    names = {
+        "environment": list(spec.environments),
+        "split": [split for environment in spec.environments.values() for split in environment.split_names],
+        "policy": [*BUILT_IN, *(policy.name for policy in spec.policies)],
+    }
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -116,7 +124,16 @@ def install(app: FastAPI) -> None:
                 for name, inner in schema.pop("$defs", {}).items():
                     schemas.setdefault(name, inner)
                 schemas.setdefault(model.__name__, schema)
+            _list_names(found, names)
             app.openapi_schema = found
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
+
+
+def _list_names(part: Any, names: Mapping[str, Sequence[str]]) -> None:
+    if isinstance(part, dict) and isinstance(kind := part.get("format"), str) and kind in names:
+        del part["format"]
+        part["enum"] = list(dict.fromkeys(names[kind]))
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _list_names(inner, names)

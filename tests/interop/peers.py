@@ -1,6 +1,7 @@
 """Virtual environments for peers: other people's packages, pinned, each apart from ours and from one another.
 
-A peer is a file `requirements/<peer>.txt` beside this module. Its environment is built once per content of that file
+A peer is a file `requirements/<peer>.txt` beside this module, or `<peer>.json`, a package.json of npm packages. Its
+environment is built once per content of that file
 and Python version, and reused for ever after:
 
     python tests/interop/peers.py synth-ai-0.3.9     # builds if need be; the last line is the path of its Python
@@ -36,7 +37,10 @@ class PeerUnavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer's finished environment. `build_seconds` is what its building took, whenever that was."""
+    """A peer's finished environment. `build_seconds` is what its building took, whenever that was.
+
+    python: absent from an environment of npm packages, whose `bin` has their programs.
+    """
 
     name: str
     python: Path
@@ -62,10 +66,11 @@ def peer(name: str) -> Peer:
 
     Raises PeerUnavailable when there is no such peer or its environment cannot be built.
     """
-    requirements = REQUIREMENTS / f"{name}.txt"
-    if not requirements.is_file():
-        known = ", ".join(sorted(path.stem for path in REQUIREMENTS.glob("*.txt")))
-        raise PeerUnavailable(f"There is no peer {name!r}; known: {known}. Add requirements/{name}.txt with its pins.")
+    known = {path.stem: path for path in sorted(REQUIREMENTS.iterdir()) if path.suffix in (".txt", ".json")}
+    if name not in known:
+        names = ", ".join(known)
+        raise PeerUnavailable(f"There is no peer {name!r}; known: {names}. Add requirements/{name}.txt with its pins.")
+    requirements = known[name]
     directory = environment_directory(name, requirements)
     if (found := _finished(name, directory)) is not None:
         return found
@@ -139,6 +144,9 @@ def _build(name: str, requirements: Path, directory: Path) -> None:
 
 
 def _recipes(requirements: Path, directory: Path) -> Iterator[tuple[str, list[list[str]]]]:
+    if requirements.suffix == ".json":
+        yield from _npm_recipe(requirements, directory)
+        return
     python = str(_python_of(directory))
     if (uv := _uv()) is not None:
         yield (
@@ -153,6 +161,22 @@ def _recipes(requirements: Path, directory: Path) -> Iterator[tuple[str, list[li
         [
             [sys.executable, "-m", "venv", str(directory)],
             [python, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps", "-r", str(requirements)],
+        ],
+    )
+
+
+def _npm_recipe(requirements: Path, directory: Path) -> Iterator[tuple[str, list[list[str]]]]:
+    """The package.json names every package, so that a lock file, with the addresses of a registry, is not needed."""
+    if (npm := shutil.which("npm")) is None:
+        raise PeerUnavailable(f"npm is not installed: it builds the environment of {requirements.stem}.")
+    install = [npm, "install", "--prefix", str(directory), "--no-package-lock", "--no-audit", "--no-fund"]
+    yield (
+        "npm",
+        [
+            ["mkdir", "-p", str(directory)],
+            ["cp", str(requirements), str(directory / "package.json")],
+            install,
+            ["ln", "-s", "node_modules/.bin", str(directory / "bin")],
         ],
     )
 

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from taskapp_kit.config import Settings
+from taskapp_kit.contract.inference_url import inference_url
 from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.errors import RequestError
+from taskapp_kit.rollout.policy.select import chosen_name
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.app import create
 
@@ -25,10 +28,15 @@ DOCUMENT = BUILT.openapi()
 REQUESTS: dict[str, type[BaseModel]] = {
     model.__name__: model for route in BUILT.routes if (model := getattr(route, "request_model", None)) is not None
 }
+BODIES = [(route.path, model.__name__) for route in BUILT.routes if (model := getattr(route, "request_model", None))]
+NEED_A_SESSION = ("/openenv", "/nemo/{environment}/verify", "/nemo/{environment}/{tool}")
+"""They reject a request without a session, whatever its body is."""
 del REQUESTS["StepSession"]  # which members go together is checked after the model; the tests below send bodies
+SPEC = Service(app).spec
+SPLITS = [split for environment in SPEC.environments.values() for split in environment.split_names]
 VALUES: st.SearchStrategy[Any] = st.sampled_from(
-    [None, True, False, 0, 1, -1, 2**40, 0.5, 5e-324, 1e-3, 86_400, 10**9, 2 * 10**9, "", "a", "1", "a\n", "x" * 600, "train",
-     "rl", [], ["agent"], [{}], [None], {}, {"a": 1}, {"tool": "t"}, {"env": 0.5}, {"env": "0.5"}, [{"tool": "t"}], ["x"] * 3]
+    [None, True, False, 0, 1, -1, 2**40, 0.5, 5e-324, 1e-3, 86_400, 10**9, 2 * 10**9, "", "a", "1", "a\n", "x" * 600, "train", "counter",
+     "rl", [], ["agent"], [{}], [None], {}, {"a": 1}, {"tool": "t"}, {"env": 0.5}, {"env": "0.5"}, {"env": 0}, {"env": 0, "event": 1}, {"policy": "noop"}, {"inference_url": "http://m"}, [{"tool": "t"}], ["x"] * 3]
 )  # fmt: skip
 """Integers are written without a fraction: `1.0` is listed in docs/contract.md as what the document cannot express."""
 
@@ -48,6 +56,21 @@ def nested(schema: dict[str, Any], depth: int = 2) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({}, optional=members)
 
 
+def accepts(model: type[BaseModel], body: dict[str, Any]) -> bool:
+    """Whether the model takes the body, and the names in it are some of the app's."""
+    try:
+        read = model.model_validate(body)
+        if isinstance(read, RolloutRequest):
+            environment = read.env.env_name or SPEC.default_environment.name
+            url = inference_url(read.policy.config, read.inference_url)
+            chosen_name(SPEC, environment, read.policy.config, read.policy.policy_name, url)
+    except (ValidationError, RequestError):
+        return False
+    named = getattr(getattr(read, "env", None if model.__name__ == "CreateSession" else read), "env_name", None)
+    split = getattr(read, "split", None)
+    return named in (None, *SPEC.environments) and split in (None, *SPLITS)
+
+
 def validator(name: str) -> jsonschema_rs.Draft202012Validator:
     schema = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
     return jsonschema_rs.Draft202012Validator(schema)
@@ -60,14 +83,8 @@ def test_the_document_and_the_model_accept_the_same_bodies(name: str) -> None:
     @given(nested({"$ref": f"#/components/schemas/{name}"}))
     @settings(max_examples=300, deadline=None, derandomize=True)
     def agree(body: Any) -> None:
-        if not isinstance(body, dict):
-            return
-        try:
-            model.model_validate(body)
-        except ValidationError as error:
-            assert not documented.is_valid(body), error
-        else:
-            assert documented.is_valid(body)
+        if isinstance(body, dict):
+            assert documented.is_valid(body) == accepts(model, body)
 
     agree()
 
@@ -118,6 +135,26 @@ def test_a_step_is_refused_as_invalid_exactly_where_the_document_does(door: Door
     refused = answer.status_code == 422 and answer.json()["detail"]["error"]["code"] == "invalid_request"
     assert refused != validator("StepSession").is_valid(body)
     door.client.delete(f"/sessions/{session}")
+
+
+@pytest.mark.parametrize("path", [path for path, _ in BODIES if not path.startswith(NEED_A_SESSION)])
+def test_a_body_of_nulls_is_refused_exactly_where_the_document_does(door: Door, path: str) -> None:
+    name = dict(BODIES)[path]
+    body = dict.fromkeys(DOCUMENT["components"]["schemas"][name]["properties"])
+    session = door.client.post("/sessions", json={}).json()["session_id"]
+    place = path.replace("{environment}", "counter").replace("{session_id}", session).replace("{tool}", "increment")
+    answer = door.client.post(place, json=body)
+    assert (answer.status_code in (400, 422)) != validator(name).is_valid(body), answer.text
+    door.client.delete(f"/sessions/{session}")
+
+
+@pytest.mark.parametrize("name", ["environment", "env_name", "split"])
+def test_names_in_the_query_are_those_that_the_document_lists(door: Door, name: str) -> None:
+    parameters = DOCUMENT["paths"]["/task_info"]["get"]["parameters"]
+    (listed,) = [parameter["schema"]["enum"] for parameter in parameters if parameter["name"] == name]
+    assert "train" in listed or list(SPEC.environments) == listed
+    assert door.client.get("/task_info", params={name: "0" * 600}).status_code == 422
+    assert door.client.get("/task_info", params={name: listed[0]}).status_code == 200
 
 
 @pytest.mark.parametrize("seconds", [5e-324, 0.0009, 0, -1, 86_401, "1"])

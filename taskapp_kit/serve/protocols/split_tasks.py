@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.seeds import size
-from taskapp_kit.contract.wire import JsonDict
+from taskapp_kit.contract.wire import SPLIT, JsonDict
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.serve.routes.sessions import parsed
@@ -33,20 +33,20 @@ class _Body(BaseModel):
 class SplitName(_Body):
     """Which split."""
 
-    split: StrictStr
+    split: StrictStr = Field(json_schema_extra=SPLIT)
 
 
 class TaskIndex(_Body):
     """One task of a split, counted from 0."""
 
-    split: StrictStr
+    split: StrictStr = Field(json_schema_extra=SPLIT)
     index: StrictInt
 
 
 class TaskRange(_Body):
     """Some tasks of a split, as Python's slices: a negative number counts from the end."""
 
-    split: StrictStr
+    split: StrictStr = Field(json_schema_extra=SPLIT)
     start: StrictInt | None = None
     stop: StrictInt | None = None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request
 
-from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.contract.wire import forms
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.rollout.groups import MAX_MEMBERS
@@ -20,12 +20,18 @@ from taskapp_kit.serve.route import RouteContext, RouteSpec
 class ScoreGroupRequest(BaseModel):
     """Which rollouts: their ids, or the group_id that they were sent with. Exactly one of them."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=forms(("rollout_ids",), ("group_id",)))
 
     rollout_ids: list[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]] | None = Field(
-        default=None, min_length=2, max_length=MAX_MEMBERS
+        default=None, min_length=2, max_length=MAX_MEMBERS, json_schema_extra={"uniqueItems": True}
     )
     group_id: str | None = Field(default=None, min_length=1, max_length=256)
+
+    @model_validator(mode="after")
+    def _names_one_group(self) -> ScoreGroupRequest:
+        if (self.rollout_ids is None) == (self.group_id is None):
+            raise ValueError("should have exactly one of rollout_ids and group_id")
+        return self
 
 
 class GroupMember(BaseModel):
@@ -77,9 +83,6 @@ async def score_group(context: RouteContext, request: Request) -> EncodedRespons
         wanted = ScoreGroupRequest.model_validate(body)
     except pydantic.ValidationError as error:
         raise invalid_request(error, body) from None
-    if (wanted.rollout_ids is None) == (wanted.group_id is None):
-        message = "the body names the rollouts either by rollout_ids or by group_id, exactly one of them."
-        raise RequestError(message, fields=(FieldProblem(("body", "rollout_ids"), message),))
     return json_answer(
         await context.service.score_group(
             rollout_ids=wanted.rollout_ids, group_id=wanted.group_id, caller=caller_of(scope)

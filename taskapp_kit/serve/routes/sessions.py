@@ -7,13 +7,23 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from starlette.requests import Request
 
 from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.contract.trajectory import PlayedStep
-from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS, SHORTEST_SECONDS, JsonDict, Label, RewardSpec, Seed
+from taskapp_kit.contract.wire import (
+    NO_CONTROL_CHARACTERS,
+    SHORTEST_SECONDS,
+    EnvironmentName,
+    JsonDict,
+    Label,
+    RewardSpec,
+    Seed,
+    Split,
+    forms,
+)
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, json_answer
@@ -39,7 +49,7 @@ class _Strict(BaseModel):
 class OpenSession(_Strict):
     """Which environment (absent: the app's first); `run_id` is stored with its rollouts (absent: the session's id)."""
 
-    env_name: Label | None = None
+    env_name: EnvironmentName | None = None
     run_id: Annotated[Label, Field(min_length=1)] | None = None
 
 
@@ -47,7 +57,7 @@ class ResetSession(_Strict):
     """The episode: as `env` of `POST /rollout`; `split` may stand in `config`, too. An absent seed is drawn."""
 
     seed: Seed | None = None
-    split: Label | None = None
+    split: Split | None = None
     config: JsonDict = Field(default_factory=dict)
     reward: RewardSpec | None = None
     request_id: RequestId | None = None
@@ -61,24 +71,12 @@ class SessionAction(_Strict):
     args: Any = Field(default_factory=dict)
 
 
-_GIVEN = {"tool": "string", "actions": "array", "text": "string"}
-_FORMS: list[JsonValue] = [
-    {
-        "required": [given],
-        "properties": {
-            name: {"type": kind if name == given else "null"}
-            for name, kind in (*_GIVEN.items(), *(() if given == "tool" else (("args", "null"),)))
-        },
-    }
-    for given in _GIVEN
-]
-"""What `step_with` checks, as JSON Schema: one form of a decision, and `args` only with a tool."""
-
-
 class StepSession(_Strict):
     """One decision: `tool` and `args`, or several `actions`, or the `text` of an environment that takes words."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"oneOf": _FORMS})
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra=forms(("tool",), ("actions",), ("text",), first_only=("args",))
+    )
 
     tool: Annotated[StrictStr, Field(max_length=512)] | None = None
     args: Any = None
@@ -254,8 +252,6 @@ async def reset_with(session: EnvironmentSession, wanted: ResetSession) -> dict[
 async def begin_with(session: EnvironmentSession, wanted: ResetSession) -> SessionStart:
     """Begin an episode as the body of a reset says."""
     reward = wanted.reward
-    if reward is not None and not (reward.env or reward.event or reward.outcome):
-        raise _invalid("reward", "reward has only weights of 0, so no reward would be defined.")
     return await session.reset(
         wanted.seed,
         split=wanted.split,

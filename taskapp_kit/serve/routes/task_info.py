@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from taskapp_kit.contract.seeds import SEED_LIMIT
+from taskapp_kit.contract.wire import ENVIRONMENT, SPLIT
 from taskapp_kit.declare.episode_selection import Instance
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
@@ -117,8 +118,8 @@ ROUTE = RouteSpec(
     parameters=(
         {"name": "seed", "in": "query", "required": False, "schema": SEEDS},
         {"name": "seeds", "in": "query", "required": False, "schema": SEEDS},
-        {"name": "split", "in": "query", "required": False, "schema": {"type": "string"}},
-        {"name": "environment", "in": "query", "required": False, "schema": {"type": "string"}},
-        {"name": "env_name", "in": "query", "required": False, "schema": {"type": "string"}},
+        {"name": "split", "in": "query", "required": False, "schema": SPLIT},
+        {"name": "environment", "in": "query", "required": False, "schema": ENVIRONMENT},
+        {"name": "env_name", "in": "query", "required": False, "schema": ENVIRONMENT},
     ),
 )

@@ -147,8 +147,7 @@ def masked(body: Mapping[str, Json], code: str, sentence: str, rollout_id: str) 
 
 def _episode_of(environment: EnvironmentSpec, row: Mapping[str, Json]) -> ResetSession:
     """The reset that a row of `taskapp export tasks --format nemo` names. Raises RequestError."""
-    named = row.get("environment", environment.name)
-    if named != environment.name:
+    if row.get("environment") not in (None, environment.name):
         raise _wrong("environment", f"should be {environment.name!r}, the environment of this address")
     if row.get("output_mode", "tool_calls") != "tool_calls":
         raise _wrong("output_mode", "should be tool_calls: an agent calls tools by their routes")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, StrictStr
 
-from taskapp_kit.contract.wire import JsonDict, Label, Seed
+from taskapp_kit.contract.wire import JsonDict, Seed, Split
 
 
 class NemoBody(BaseModel):
@@ -19,7 +19,7 @@ class NemoRow(NemoBody):
     """The episode: a row of `taskapp export tasks --format nemo`. `config`: an object, or the text of one."""
 
     seed: Seed
-    split: Label | None = None
+    split: Split | None = None
     config: Any = None
     environment: StrictStr | None = None
     output_mode: Literal["tool_calls"] = "tool_calls"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from taskapp_kit.contract.content import Json, as_object
 from taskapp_kit.contract.seeds import SEED_LIMIT
-from taskapp_kit.contract.wire import JsonDict
+from taskapp_kit.contract.wire import SPLIT, JsonDict, forms
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Saturated, SessionError
 from taskapp_kit.net.error_response import RequestRefused
@@ -44,13 +44,21 @@ class OrsBody(BaseModel):
 
 
 class CreateSession(OrsBody):
-    """Which task: as `/task` returned it, or by split and index. `toolset_name` has to be absent."""
+    """Which task: as `/task` returned it, or by split and index. `toolset_name` has to be absent or null."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=forms(("task_spec",), ("split", "index")))
 
     env_name: StrictStr | None = None
     task_spec: JsonDict | None = None
-    split: StrictStr | None = None
+    split: Annotated[StrictStr, Field(json_schema_extra=SPLIT)] | None = None
     index: StrictInt | None = None
-    toolset_name: StrictStr | None = None
+    toolset_name: None = None
+
+    @model_validator(mode="after")
+    def _names_one_task(self) -> CreateSession:
+        if (self.task_spec is None) == (self.split is None) or (self.split is None) != (self.index is None):
+            raise ValueError("should have task_spec, or both split and index")
+        return self
 
 
 class TaskSpec(OrsBody):
@@ -190,10 +198,6 @@ class OrsDoor:
 
         Raises RequestError (422), RequestRefused (400: there is one, or no such split or index), Saturated.
         """
-        if wanted.toolset_name is not None:
-            raise _invalid("toolset_name", "names tools of openreward's own, which this server does not have")
-        if (wanted.task_spec is None) == (wanted.split is None) or (wanted.split is None) != (wanted.index is None):
-            raise _invalid("task_spec", "or both split and index have to be given, one of the two forms")
         given: Mapping[str, Any] | None = wanted.task_spec
         if given is None:
             given = task_at(environment, str(wanted.split), int(wanted.index or 0))
@@ -354,10 +358,6 @@ def _answer(session: EnvironmentSession, step: SessionStep, tool: str) -> Json:
 
 def _refused(why: str, reason: str) -> Json:
     return {"ok": False, "error": why, "reason": reason}
-
-
-def _invalid(name: str, message: str) -> RequestError:
-    return RequestError(f"The request does not fit: {name} {message}.", fields=(FieldProblem(("body", name), message),))
 
 
 def _dropped(call: asyncio.Task[str] | None) -> bool:
