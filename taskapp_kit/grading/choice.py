@@ -30,7 +30,10 @@ def choice(answer: str, expected: str, options: Sequence[str] | Mapping[str, str
     texts = _texts(options)
     chosen, wanted = _chosen(answer, texts), _chosen(expected, texts)
     if wanted is None:
-        raise ValueError("The expected option is not one of the options. Give choice() its label or its text.")
+        raise ValueError(
+            "The expected option does not name exactly one of the options. "
+            "Give choice() its label, its text, or both as in 'B: Paris'."
+        )
     if chosen is None:
         return wrong("the answer does not choose exactly one option")
     return right("the right option is chosen") if chosen == wanted else wrong("another option is chosen")

@@ -10,6 +10,10 @@ from taskapp_kit.grading.grade import Grade, right, wrong
 
 _WRAPPERS = {('"', '"'), ("'", "'"), ("`", "`"), ("*", "*"), ("_", "_"), ("“", "”"), ("‘", "’"), ("«", "»")}
 _TYPOGRAPHIC = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "‐": "-", "‑": "-"})
+_MOST_MARKS = 16
+"""Layers of marks around an answer that are removed. Each copies the text, and a policy may send a million of them."""
+_LONGEST_WORD = 1_000
+"""Composing the characters of a word takes the square of its length where it is all accents."""
 # A "!" after a digit or a single letter is a factorial.
 _END = re.compile(r"[.。]$|(?<=[^\W\d_]{2})!$")
 
@@ -19,8 +23,8 @@ def equal_text(answer: str, expected: str | Iterable[str], *, ignore_case: bool 
 
     Ignored on both sides: letter case, white space at the ends and its amount between words, quotation marks and
     Markdown emphasis around the whole, a final period or exclamation mark, invisible characters, and whether an accented
-    letter is one character or two. Everything else counts: `Paris Tokyo`, `not Paris`, `Paris?`, `-5` and `5%` are equal
-    to neither `Paris` nor `5`.
+    letter is one character or two (in words of up to 1,000 characters). Everything else counts: `Paris Tokyo`,
+    `not Paris`, `Paris?`, `-5` and `5%` are equal to neither `Paris` nor `5`.
 
     Args:
         answer: The answer, as the policy gave it.
@@ -45,8 +49,8 @@ def equal_text(answer: str, expected: str | Iterable[str], *, ignore_case: bool 
 def normalize(text: str, ignore_case: bool = True) -> str:
     """Return a text without what `equal_text` ignores."""
     visible = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Cc") or char.isspace())
-    plain = " ".join(unicodedata.normalize("NFC", visible).split())
-    while True:
+    plain = _composed(visible)
+    for _ in range(_MOST_MARKS):
         shorter = _END.sub("", plain).rstrip()
         if len(shorter) > 1 and (shorter[0], shorter[-1]) in _WRAPPERS:
             shorter = shorter[1:-1].strip()
@@ -54,4 +58,10 @@ def normalize(text: str, ignore_case: bool = True) -> str:
             break
         plain = shorter
     plain = plain.translate(_TYPOGRAPHIC)
-    return unicodedata.normalize("NFC", plain.casefold()) if ignore_case else plain
+    return _composed(plain.casefold()) if ignore_case else plain
+
+
+def _composed(text: str) -> str:
+    """Return a text with composed characters and one space between words."""
+    words = (unicodedata.normalize("NFC", word) if len(word) <= _LONGEST_WORD else word for word in text.split())
+    return " ".join(words)

@@ -19,7 +19,7 @@ class Grade:
 
     def __float__(self) -> float:
         """Return the score, so that grades can be added and weighted as numbers."""
-        return self.score
+        return float(self.score)  # an author's grade may hold an int, a bool or a number of NumPy
 
     def __bool__(self) -> bool:
         """Return whether the score is above 0."""

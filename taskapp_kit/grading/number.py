@@ -44,13 +44,14 @@ def number(
     Raises:
         ValueError: The expected value is not a number, or a tolerance is negative or not finite.
     """
-    absolute, relative = Decimal(repr(absolute_tolerance)), Decimal(repr(relative_tolerance))
+    absolute, relative = _read(str(absolute_tolerance)), _read(str(relative_tolerance))
     right_number = _read(str(expected)) if not isinstance(expected, bool) else None
-    if right_number is None or not right_number.is_finite():
+    if right_number is None:
         raise ValueError(
-            "The expected value is not a finite number. Give number() an int, a float, or the number as text."
+            "The expected value is not a finite number of at most 400 characters. "
+            "Give number() an int, a float, or the number as text."
         )
-    if not (absolute.is_finite() and relative.is_finite() and absolute >= 0 and relative >= 0):
+    if absolute is None or relative is None or min(absolute, relative) < 0:
         raise ValueError("A tolerance must be a finite number that is not negative.")
     given = _read(answer)
     if given is None:

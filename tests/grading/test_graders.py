@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,6 +182,8 @@ def test_options_may_have_their_own_labels(options: dict[str, str]) -> None:
         lambda: number("1", float("inf")),
         lambda: number("1", 1, absolute_tolerance=-1),
         lambda: number("1", 1, relative_tolerance=float("nan")),
+        lambda: number("1", 1, absolute_tolerance=float("inf")),
+        lambda: number("1", 1, absolute_tolerance="some"),  # type: ignore[arg-type]
     ],
 )
 def test_what_no_answer_could_satisfy_is_the_authors_mistake(call: object) -> None:
@@ -191,6 +196,32 @@ def test_a_grade_is_a_number_and_never_repeats_the_expected_answer() -> None:
     assert bool(Grade(0.25, "some")) and not Grade(0.0, "none")
     for grade in (equal_text("x y", "canary"), choice("x", "canary", ["canary", "b"]), number("7", 4711)):
         assert grade.reason and "canary" not in grade.reason and "4711" not in grade.reason
+
+
+@pytest.mark.parametrize("text", ['"', "*", "x.", "x. ", "\u0301\u0316", "\u200b", "\ud800", "\u202e", "word "])
+def test_an_answer_of_a_million_characters_is_graded_in_linear_work(text: str) -> None:
+    """Each of these would take minutes if the work grew with the square of the length."""
+    answer = text * (1_000_000 // len(text))
+    for grade in (equal_text(answer, "x"), choice(answer, "A", CITIES), number(answer, 5)):
+        assert grade.score == 0.0
+    assert equal_text('*"' * 8 + "x" + '"*' * 8, "x")
+
+
+@pytest.mark.parametrize("tolerance", [Decimal("0.1"), Fraction(1, 10), np.float32(0.1), np.float64(0.1), "0.1"])
+def test_a_tolerance_is_a_number_of_any_type(tolerance: Any) -> None:
+    assert number("5.1", "5", absolute_tolerance=tolerance)
+    assert not number("5.2", "5", absolute_tolerance=tolerance)
+
+
+@pytest.mark.parametrize("score", [1, True, Decimal(1), Fraction(1), np.float32(1), np.int64(1)])
+def test_a_grades_score_is_a_number_of_any_type(score: Any) -> None:
+    assert float(Grade(score, "right")) == 1.0
+
+
+def test_an_option_whose_text_is_anothers_label_is_named_by_both() -> None:
+    options = {"1": "2", "2": "3", "3": "1"}
+    assert choice("(1) 2", "1: 2", options)
+    assert not choice("2", "1: 2", options), "it may be the label of the second"
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
