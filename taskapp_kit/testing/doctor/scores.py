@@ -204,13 +204,12 @@ def _moved(
                     "config": dict(one.trajectory.config),
                     "answer_text": other.trajectory.answer_text,
                 }
-                try:
-                    if criterion.of == "outcome":
-                        found = finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
-                    elif trajectory.steps:
-                        found = finished(criterion.function(trajectory.steps[-1], trajectory))
-                    else:
+                if criterion.of == "events":
+                    if not trajectory.steps:
                         continue
+                    given["step"] = trajectory.steps[-1]
+                try:
+                    found = finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
                 except Exception:
                     return True
                 if found is None or float(found) not in scores:
