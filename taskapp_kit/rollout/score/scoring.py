@@ -17,6 +17,8 @@ from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec
 from taskapp_kit.grading import Grade
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, sentence
+from taskapp_kit.rollout.score.judge_calls import REASON_CHARACTERS
+from taskapp_kit.rollout.score.judge_input import cleaned, shortened
 from taskapp_kit.rollout.score.judges import judge_scores
 from taskapp_kit.rollout.score.private import masker
 
@@ -144,7 +146,8 @@ def _outcome_criterion(
     def compute() -> float | None:
         value = finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
         if isinstance(value, Grade):
-            item.reason = mask(value.reason)
+            # of any length and with any characters, as it may repeat what the policy wrote
+            item.reason = shortened(mask(cleaned(str(value.reason))), REASON_CHARACTERS)
         return None if value is None else checked_number(value, scale)
 
     _timed(item, criterion, compute)
@@ -213,9 +216,9 @@ def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Sc
 
 def checked_number(value: Any, scale: tuple[float, float]) -> float:
     """Return the score that an author's function returned. Raises BadScore for what is no finite number of the scale."""
-    if isinstance(value, (str, bytes)):
-        raise BadScore(f"returned {value!r}, expected a number or None")
     try:
+        if isinstance(value, (str, bytes, bytearray)):  # which `float` would read
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise BadScore(f"returned a {type(value).__name__}, expected a number or None") from None

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from taskapp_kit import Blend, DeclarationError, RolloutFailed, RolloutSummary, Step, TaskApp, Trajectory, action
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import CriterionScore, Scorecard, normalised
+from taskapp_kit.grading import Grade
 from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates, blended, weighted
 from tests.rollouts import app_from, play
 
@@ -219,7 +220,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "nan": (lambda: math.nan, "returned nan, expected a finite number or None"),
     "inf": (lambda: math.inf, "returned inf"),
     "numpy nan": (lambda: np.float32("nan"), "returned nan"),
-    "words": (lambda: "good", "returned 'good', expected a number or None"),
+    "words": (lambda: "good", "returned a str, expected a number or None"),
     "list": (lambda: [1], "returned a list, expected a number"),
     "huge": (lambda: 10**400, "returned a int, expected a number"),
     "outside the scale": (lambda: 1.5, "returned 1.5, outside its scale 0 to 1"),
@@ -495,6 +496,30 @@ def none() -> Grade:
     '''Nothing of it.'''
     return Grade(0.0, "nothing")
 """
+
+
+@pytest.mark.parametrize("reason", ["half a pair: \ud800", "\x1b[31mred\x07", "x" * 3_000_000, None, 5])
+def test_any_reason_of_a_grade_can_be_sent_and_stored(reason: Any) -> None:
+    app = app_with()
+
+    @app.rubric
+    def half(trajectory: Trajectory) -> Grade:
+        return Grade(0.5, reason)
+
+    [item] = scored(app).scorecard.criteria
+    assert item.score == 0.5
+    assert item.reason is not None and len(item.reason.encode()) < 2_100 and "\x1b" not in item.reason
+
+
+@pytest.mark.parametrize("score", [1, True, np.float32(1.0)])
+def test_the_score_of_a_grade_is_any_number(score: Any) -> None:
+    app = app_with()
+
+    @app.rubric
+    def right(trajectory: Trajectory) -> Grade:
+        return Grade(score, "right")
+
+    assert scored(app).scorecard.reward == 1.0
 
 
 def test_a_grade_counts_as_its_score_and_its_reason_hides_private_values(tmp_path: Path) -> None:
