@@ -18,9 +18,10 @@ SHARED_CODES = frozenset(
 )  # fmt: skip
 """Codes of failures that the next rollout of any policy would probably share: they are counted over all policies."""
 GONE_CODES = SHARED_CODES | {
-    "model_unreachable", "model_refused", "model_rate_limited", "key_refused", "address_refused",
+    "model_unreachable", "model_refused", "model_rate_limited", "key_refused", "address_refused", "deadline",
 }  # fmt: skip
-"""Those, and the codes of failures that the next rollout of the same policy would probably share."""
+"""Those, and the codes of failures that the next rollout of the same policy would probably share. A model, a judge or a
+simulator that takes calls and answers none ends in `deadline`."""
 MAX_CONSECUTIVE_FAILURES = 8
 
 

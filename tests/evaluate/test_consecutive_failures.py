@@ -52,7 +52,7 @@ def test_what_does_not_stop() -> None:
     gone, limited = broken("model_unreachable"), broken("model_rate_limited")
     assert stops_after(*[("m", gone), ("m", gone), ("m", GOOD)] * 3) is None
     assert stops_after(("m", gone), ("m", limited), ("m", gone), ("m", limited)) is None
-    assert stops_after(*[("m", broken("deadline")), ("m", broken("environment_raised"))] * 5) is None
+    assert stops_after(*[("m", broken("environment_hung")), ("m", broken("environment_raised"))] * 5) is None
     assert stops_after(("a", gone), ("b", gone), ("a", gone), ("b", gone)) is None
     assert stops_after(*[("m", gone)] * 20, limit=0) is None
     unjudged = broken("judge_failed")
