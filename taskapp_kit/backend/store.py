@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, case, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, String, Table, case, cast, func, or_, select, update
 
 from taskapp_kit.backend import schema
 from taskapp_kit.backend.data_files import JobDatabase
@@ -491,7 +491,8 @@ def _has_tag(name: str, value: str | None) -> ColumnElement[bool]:
     each = func.json_each(JOBS.c.tags).table_valued("key", "value", "type")
     asked = select(each.c.key).where(each.c.key == name)
     if value is not None:
-        same = (each.c.type == "text") & (each.c.value == value)
+        # as text, because a float has not all digits of a large integer
+        same = each.c.type.in_(("text", "integer")) & (cast(each.c.value, String) == value)
         if value in ("true", "false"):
             same |= each.c.type == value
         with contextlib.suppress(ValueError):

@@ -78,7 +78,7 @@ def test_a_job_from_its_making_to_its_end_under_every_prefix() -> None:
 
 
 def test_a_job_is_found_by_the_tags_of_its_config() -> None:
-    tags = {"run": "first", "try": 3, "rate": 0.5, "warm": True}
+    tags = {"run": "first", "try": 3, "rate": 0.5, "warm": True, "build": 1234567890123456789}
     with serving(ScriptedApp().app()) as url, backend() as back:
         job_id = back.submit(url, a_config(tags=tags))
         back.ended(back.submit(url, a_config(tags={"run": "second", "warm": False})))
@@ -88,7 +88,15 @@ def test_a_job_is_found_by_the_tags_of_its_config() -> None:
             return list(back.http.get("/rl/jobs", params={"tag": list(asked)}).json()["jobs"])
 
         assert [len(found("run")), len(found("warm")), len(found("ru")), len(found("first"))] == [2, 2, 0, 0]
-        for asked in (["run=first"], ["try=3"], ["rate=0.5"], ["warm=true"], ["run=first", "try"]):
+        for asked in (
+            ["run=first"],
+            ["try=3"],
+            ["try=3.0"],
+            ["rate=0.5"],
+            ["warm=true"],
+            ["build=1234567890123456789"],
+            ["run=first", "try"],
+        ):
             assert [(job["job_id"], job["tags"]) for job in found(*asked)] == [(job_id, tags)], asked
         assert found("run=first", "warm=false") == found("run=3") == found("warm=1") == found("try=3=3") == []
         assert back.http.get("/rl/jobs", params={"tag": ["run"] * 65}).status_code == 422
