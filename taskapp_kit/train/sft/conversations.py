@@ -245,13 +245,17 @@ def _weight(message: Mapping[str, Any], place: str) -> int:
     weight = message.get("weight")
     if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
         raise ConfigError(
-            f"{place} has the weight {cut(str(weight), SHOWN_CHARACTERS)}. Expected 0, which is not learned, or 1."
+            f"{place} has the weight {cut(repr(weight), SHOWN_CHARACTERS)}. Expected 0, which is not learned, or 1."
         )
     return 1 if weight is None else int(weight)
 
 
 def _check_content(message: Mapping[str, Any], read: NormalMessage, place: str, *, learned: bool) -> None:
-    """Raise ConfigError for a message without content: an answer would be learned as its end alone."""
+    """Raise ConfigError for a message without content, or with a call that is not read: its end alone would be learned."""
+    if learned and message.get("function_call"):
+        raise ConfigError(
+            f"{place} has a call in `function_call`, which no model is shown. Expected it in `tool_calls`."
+        )
     has_content = bool(read.text.strip()) if learned else message.get("content") not in (None, [])
     if not (has_content or read.calls or reasoning_of(message)):
         raise ConfigError(

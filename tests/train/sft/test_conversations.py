@@ -162,6 +162,15 @@ def test_lines_of_other_programs_need_messages_only(tmp_path: Path) -> None:
             for weight in (0.5, 2, True, "0", [0])
         ),
         (
+            {
+                "messages": [
+                    *line(0)["messages"][:2],
+                    {"role": "assistant", "content": "I ring.", "function_call": {"name": "ring", "arguments": "{}"}},
+                ]
+            },
+            "messages.2 .*function_call",
+        ),
+        (
             {"messages": [SYSTEM, {"role": "assistant", "tool_calls": [{"name": "ring"}]}], "answers": [1]},
             "messages.1.tool",
         ),
