@@ -216,7 +216,7 @@ class HarborEnvironment:
             self.box.clear_sync(place)
         self._put(self.task.tests)
         done = self._run(
-            f"{FOLDERS} && exec bash {TESTS}/test.sh",
+            f"{FOLDERS} && exec bash -c '. {TESTS}/test.sh' {TESTS}/test.sh",  # read whole, before a program can append
             self.task.workdir,
             self._limits(self.task.verifier_seconds),
             dict(self.task.verifier_variables),
@@ -309,13 +309,15 @@ class HarborEnvironment:
         try:
             read = json.loads(text)
             named = read if isinstance(read, dict) else {"reward": read}
-            rewards = {str(key): float(value) for key, value in named.items()}
-        except (ValueError, TypeError, RecursionError) as error:
+            rewards = {str(key).encode().decode(): float(value) for key, value in named.items()}
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise VerifierFailed(f"{failed}, and {name} is no number: {cut(text.strip(), 100)!r}.") from error
         if not rewards or not all(map(math.isfinite, rewards.values())):
             raise VerifierFailed(f"{failed}, and {name} has no finite number: {cut(text.strip(), 100)!r}.")
         if "reward" not in rewards and len(rewards) != 1:
             raise VerifierFailed(f"{failed}, and {name} has rewards of which none is called reward.")
+        if not 0 <= _total(rewards) <= 1:
+            raise VerifierFailed(f"{failed}, and {name} has a reward outside 0 to 1: {_total(rewards):g}.")
         return rewards
 
 

@@ -147,6 +147,8 @@ class TestInABox:
             ("ln -s /etc/passwd /logs/verifier/reward.txt", "regular file"),
             ("echo 1 > /logs/verifier/reward.txt; kill -9 $$", "signal 9"),
             ("cd /logs/verifier; echo 1 > reward.txt; echo 0 > reward.json", "differ"),
+            ("echo 2 > /logs/verifier/reward.txt", "outside 0 to 1"),
+            ("echo -0.5 > /logs/verifier/reward.txt", "outside 0 to 1"),
         ],
     )
     def test_tests_without_a_reward_are_a_failure(self, script: str, message: str, tmp_path: Path) -> None:
@@ -167,6 +169,9 @@ class TestInABox:
             ("", "import os, signal; open(f, 'w').write('1'); os.kill(os.getppid(), signal.SIGKILL)"),
             ("", "import os; os.rename('/logs/verifier', '/logs/v'); os.symlink('/logs/v', '/logs/verifier')"),
             ("", "open('/tests/test.sh', 'a').write('echo 1 > /logs/verifier/reward.txt\\n')"),
+            ("", "open(f[:-3] + 'json', 'w').write('{\"reward\": 0, \"more\": 1' + '0' * 400 + '}')"),
+            ("", "open(f[:-3] + 'json', 'w').write('{\"reward\": 0, \"\\\\ud800\": 1}')"),
+            ("", "t = '/tests/test.sh'\nn = len(open(t).read())\nopen(t, 'a').write(f'echo 1 > {f}; truncate -s {n} {t}\\n')"),
         ],
     )  # fmt: skip
     def test_a_policy_that_breaks_the_tests_gets_nothing(self, left: str, program: str, tmp_path: Path) -> None:
