@@ -38,8 +38,8 @@ MAX_TEXT_BYTES = 256 * 1024
 MAX_SETTINGS_BYTES = 16 * 1024
 """Of task.toml: the time that a TOML parser takes for a dotted key is quadratic in its parts."""
 MAX_INSTRUCTIONS = 200
-MAX_COPIED = 400
-"""Arguments of all COPY together: each is compared with all files."""
+MAX_COMPARED = 200_000
+"""Of all COPY together, arguments times files: each may match each."""
 MAX_SHOWN = 200
 """Letters of an instruction in a message."""
 MAX_VALUE = 32 * 1024
@@ -199,8 +199,8 @@ def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], 
             variables |= _environment(rest, variables, where)
         elif word in ("COPY", "ADD"):
             arguments += len(words := _words(rest, where))
-            if arguments > MAX_COPIED:
-                raise TaskRefused(f"{where}: COPY has more than {MAX_COPIED} arguments in all")
+            if arguments * len(names) > MAX_COMPARED:
+                raise TaskRefused(f"{where}: COPY has too many arguments in all, {arguments} for {len(names)} files")
             steps.append(BuildStep(line, workdir, files=_copied(folder / "environment", names, words, workdir, where)))
         elif word == "RUN":
             command = shlex.join(_words(rest, where)) if rest.startswith("[") else rest
