@@ -15,6 +15,7 @@ from typing import Any
 
 from taskapp_kit.contract.content import read_exactly
 from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.system.foreign_files import ForeignFileRefused, inside
 
 HUB = "hub:"
 KINDS = (".jsonl", ".json", ".csv", ".parquet")
@@ -76,8 +77,14 @@ def _of_files(path: Path, shown: str, split: str) -> list[dict[str, Any]]:
         where = f"The folder {shown} has no split {split!r}." if path.is_dir() else f"There is no file {path}."
         raise ConfigError(where, hint=f"Check the path; a data set of the Hub is named {HUB}OWNER/NAME.")
     try:
+        if path.is_dir():  # it may be another's: a link in it could show any JSON or CSV of this machine as rows
+            files = [inside(path, file.relative_to(path).as_posix()) for file in files]
         found = [row for file in files for row in _of_file(file)]
-    except (OSError, ValueError, csv.Error) as error:
+    except ForeignFileRefused as error:
+        raise ConfigError(
+            f"{shown}: {error.filename} {error.strerror}.", hint="Copy the file into the folder."
+        ) from error
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise ConfigError(f"{shown} cannot be read: {str(error).splitlines()[0]}.") from error
     if not all(isinstance(row, dict) for row in found):
         raise ConfigError(f"{shown} has rows that are no objects.", hint="Give one object for each row.")

@@ -81,7 +81,12 @@ def test_a_wrong_path_is_a_problem_of_the_declaration_with_its_place(tmp_path: P
 
 @pytest.mark.parametrize(
     ("name", "text", "found"),
-    [("x.jsonl", "{", "cannot be read"), ("x.jsonl", "3\n", "no objects"), ("x.txt", "a", "no kind of file")],
+    [
+        ("x.jsonl", "{", "cannot be read"),
+        ("x.json", "[" * 100_000, "cannot be read"),
+        ("x.jsonl", "3\n", "no objects"),
+        ("x.txt", "a", "no kind of file"),
+    ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, found: str) -> None:
     (tmp_path / name).write_text(text)
@@ -95,3 +100,12 @@ def test_the_hub_needs_its_package() -> None:
     except ImportError:
         with pytest.raises(Unavailable, match="datasets"):
             from_dataset("hub:owner/name")()
+
+
+@pytest.mark.parametrize("name", ["train.json", "train.csv", "data/train-0.parquet"])
+def test_a_folder_whose_files_lead_out_is_refused(name: str, tmp_path: Path) -> None:
+    outside = write(tmp_path, f"outside{Path(name).suffix}")
+    (tmp_path / "set" / "data").mkdir(parents=True)
+    (tmp_path / "set" / name).symlink_to(outside)
+    with pytest.raises(ConfigError, match="leads out"):
+        from_dataset(tmp_path / "set")()
