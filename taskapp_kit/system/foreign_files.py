@@ -28,6 +28,8 @@ def read_inside(folder: Path, name: str, most_bytes: int) -> bytes:
     """Return the content of a file of a folder. Raises ForeignFileRefused, OSError."""
     real = inside(folder, name)
     with open(os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+        if not os.path.samestat(os.fstat(file.fileno()), inside(folder, name).stat()):
+            raise ForeignFileRefused(errno.ESTALE, "was replaced while it was read", name)
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise ForeignFileRefused(errno.EFBIG, f"has more than {most_bytes} bytes", name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,19 @@ def test_an_evaluation_whose_files_lead_out_is_refused(name: str, folder: Path) 
     (folder / name).symlink_to("../secret")
     with pytest.raises(ConfigError):
         read_config(folder)
+
+
+def test_a_folder_that_is_replaced_before_the_file_is_opened_shows_nothing_else(folder: Path) -> None:
+    armed = True
+
+    def replace(event: str, args: tuple[object, ...]) -> None:
+        nonlocal armed
+        if armed and event == "open" and str(args[0]).startswith(str(folder)):
+            armed = False
+            (folder / "deep").rename(folder / "moved")
+            (folder / "deep").symlink_to("../folder-2")
+
+    sys.addaudithook(replace)  # called between the check and the opening
+    with pytest.raises(ForeignFileRefused):
+        read_inside(folder, "deep/a", 100)
+    assert not armed
