@@ -314,6 +314,14 @@ class BoundedWebSocket(AutoWebSocketsProtocol):  # type: ignore[misc, valid-type
         """Handle bytes of messages."""
         self._all_connections.received(self, len(data))
         super().data_received(data)
+        if not (self.writable.is_set() or self.transport.is_closing()):  # pings whose answers it does not read
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Handle that the client reads again."""
+        super().resume_writing()
+        if not (self.read_paused or self.transport.is_closing()):
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the end of the connection."""

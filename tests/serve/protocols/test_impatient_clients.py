@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -328,3 +329,29 @@ def test_unread_messages_of_sockets_share_one_limit() -> None:
             until(lambda: connections.ended[UNREAD] == 2, 20, "those with the most end")
             small.send("x" * 500_000)
             assert small.recv(20) == "taken"
+
+
+def test_a_socket_whose_client_reads_no_answers_to_its_pings_is_read_no_further() -> None:
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            await receive()
+
+    asked = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    pings = (bytes([0x89, 0xFD]) + bytes(4 + 125)) * 1000
+    with BackgroundServer(silent) as server, socket.create_connection(("127.0.0.1", server.port), 20) as client:
+        client.sendall(f"{asked}Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode())
+        assert client.recv(1024).startswith(b"HTTP/1.1 101")
+        client.settimeout(2)
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < 64_000_000:
+                sent += client.send(pings[sent % len(pings) :])
+        more = sent + 1_000_000
+        while sent < more:  # the client reads, and the server reads again
+            client.settimeout(20)
+            client.recv(2**20)
+            client.settimeout(0)
+            with contextlib.suppress(BlockingIOError):
+                sent += client.send(pings[sent % len(pings) :])
