@@ -90,6 +90,7 @@ class TaskApp(Declarations):
         models: Sequence[str] = (),
         reward_range: tuple[float, float] | None = None,
         baselines: Mapping[str, float] | None = None,
+        accept: Mapping[str, str] | None = None,
         version: str = "1",
         tags: Sequence[str] = (),
     ) -> Callable[[C], C]: ...
@@ -109,6 +110,7 @@ class TaskApp(Declarations):
         models: Sequence[str] = (),
         reward_range: tuple[float, float] | None = None,
         baselines: Mapping[str, float] | None = None,
+        accept: Mapping[str, str] | None = None,
         version: str = "1",
         tags: Sequence[str] = (),
         **unknown: Any,
@@ -121,6 +123,7 @@ class TaskApp(Declarations):
         limit); each truncates. max_steps may be the name of the constructor's parameter that gives it. Without max_steps
         and max_turns an episode has at most 1000 turns; max_turns=None is no
         limit. prompt: the system prompt of this environment. models: the roles that it calls with `context.model(role)`.
+        accept: checks of `taskapp doctor` whose findings are meant, each with the reason, which every report shows.
         """
         place = calling_line(1)
 
@@ -138,6 +141,7 @@ class TaskApp(Declarations):
                 "models": models,
                 "reward_range": reward_range,
                 "baselines": baselines,
+                "accept": accept,
                 "version": version,
                 "tags": _tags(tags),
             }
@@ -157,6 +161,7 @@ class TaskApp(Declarations):
         splits: Mapping[str, Rows] | None = None,
         max_turns: int | None = 1,
         models: Sequence[str] = (),
+        accept: Mapping[str, str] | None = None,
         version: str = "1",
         tags: Sequence[str] = (),
         **further: Rows,
@@ -177,6 +182,7 @@ class TaskApp(Declarations):
             "rows": rows,
             "max_turns": max_turns,
             "models": models,
+            "accept": accept,
             "version": version,
             "tags": _tags(tags),
             "tasks": splits,

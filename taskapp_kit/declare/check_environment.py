@@ -78,6 +78,7 @@ def check_environment(app: Declarations, declared: Declaration, problems: Proble
         models=models,
         reward_range=options["reward_range"],
         baselines=dict(options["baselines"] or {}),
+        accept=accepted_checks(options["accept"], place, problems),
         tags=options["tags"],
         system_prompt=options["prompt"],
         has_final_state=callable(getattr(cls, "final_state", None)),
@@ -221,6 +222,20 @@ def _most_steps(given: Any, config: Arguments) -> int | None:
         return None if given is None else int(given)
     default = next((item.default for item in config.parameters if item.name == given), None)
     return default if type(default) is int else None
+
+
+def accepted_checks(given: Any, place: str, problems: Problems) -> dict[str, str]:
+    """`accept=`: the doctor's checks, each with the reason why its finding is meant."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping) and all(
+        isinstance(text, str) and text.strip() for pair in given.items() for text in pair
+    ):
+        return dict(given)
+    problems.add(
+        place, f"accept={given!r}", "a mapping from a check of the doctor to the reason", 'e.g. accept={"private": "…"}'
+    )
+    return {}
 
 
 def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.check_actions import check_actions
-from taskapp_kit.declare.check_environment import check_limit, declared_models
+from taskapp_kit.declare.check_environment import accepted_checks, check_limit, declared_models
 from taskapp_kit.declare.declarations import Declaration, Declarations
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.private_fields import private_fields
@@ -67,6 +67,7 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
         max_refusals=None if options["max_turns"] else MAX_REFUSALS,  # every turn but the last is a refusal
         one_answer=one_answer,
         models=models,
+        accept=accepted_checks(options["accept"], place, problems),
         tags=options["tags"],
     )
 

@@ -52,7 +52,8 @@ class EnvironmentSpec:
     action; None is no limit. default_max_turns: turns of an environment that declares no limit of its own, None where
     there is one. one_answer: the policy's first answer ends the episode, whatever it is. step_timeout_seconds bounds one
     step (enforced by process isolation). models: the roles of models that it calls. reward_range: lowest and highest
-    reward of a step. baselines: highest acceptable mean reward of `noop`, `random`, `constant`.
+    reward of a step. baselines: highest acceptable mean reward of `noop`, `random`, `constant`. accept: checks of the
+    doctor whose findings are meant, with the reason.
     """
 
     name: str
@@ -76,6 +77,7 @@ class EnvironmentSpec:
     models: tuple[str, ...] = ()
     reward_range: tuple[float, float] | None = None
     baselines: Mapping[str, float] = field(default_factory=dict)
+    accept: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     system_prompt: str | None = None
     has_final_state: bool = False

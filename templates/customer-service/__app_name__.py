@@ -95,6 +95,7 @@ Sentence = Annotated[str, Field(min_length=5, max_length=500)]
     max_steps=40,
     models=("user",),
     baselines={"noop": 0.0, "random": 0.02},  # where idling or chance earn more, the rubrics are at fault
+    accept={"private": "The customer says in their own words what the row calls a kind."},  # of `taskapp doctor`
 )
 class Desk:
     """You are the clerk at a shop's customer service. Help the customer who writes to you, by these rules.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.protocols import SystemClock
@@ -75,6 +75,9 @@ def names() -> list[str]:
     return [DECLARATIONS, SETUP, *(item.name for item in CHECKS)]
 
 
+NOTHING: Mapping[str, str] = {}
+
+
 async def examine(
     app: TaskApp, options: DoctorOptions | None = None, settings: Settings | None = None
 ) -> AsyncIterator[DoctorFinding]:
@@ -85,7 +88,7 @@ async def examine(
     `allow` or `environment` that does not exist, Unavailable: a judge that is to be asked has no model.
     """
     options = options or DoctorOptions()
-    _check_names(options)
+    _check_names(options.allow)
     try:
         spec = app.freeze()
     except DeclarationError as error:
@@ -101,6 +104,8 @@ async def examine(
             f"There is no environment {options.environment!r}; there are: {', '.join(spec.environments)}."
         )
     chosen = [item for item in spec.environments.values() if options.environment in (None, item.name)]
+    for item in chosen:
+        _check_names(item.accept)
     service = Service(
         app,
         ServiceSettings(exposure="local", max_concurrent=THREADS, threads=THREADS, skip_judges=not options.judges),
@@ -122,7 +127,7 @@ async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> Asy
             await asyncio.to_thread(prepare_to_serve, subject.environment)
         except TaskappError as error:
             finding = DoctorFinding(SETUP, "rollout", "wrong", error.message, error.hint, subject.place, subject.name)
-            yield _allowed(finding, subject.options)
+            yield _allowed(finding, subject.options, subject.environment.accept)
             return
     subject.service.models.called.clear()
     subject.until = None if seconds is None else time.monotonic() + seconds
@@ -139,6 +144,7 @@ async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> Asy
                 item.name, "rollout", verdict.status, verdict.found, verdict.do, verdict.place, subject.name, seconds
             ),
             subject.options,
+            subject.environment.accept,
         )
 
 
@@ -173,13 +179,15 @@ def _declared(spec: AppSpec) -> DoctorFinding:
     return DoctorFinding(DECLARATIONS, "task app", "ok", found)
 
 
-def _allowed(finding: DoctorFinding, options: DoctorOptions) -> DoctorFinding:
+def _allowed(finding: DoctorFinding, options: DoctorOptions, accept: Mapping[str, str] = NOTHING) -> DoctorFinding:
+    if finding.name in accept:
+        return finding.accepted(accept[finding.name])
     return finding.accepted() if finding.name in options.allow else finding
 
 
-def _check_names(options: DoctorOptions) -> None:
+def _check_names(given: Iterable[str]) -> None:
     known = names()
-    for name in options.allow:
+    for name in given:
         if name not in known:
             close = closest(name, known)
             hint = f"Did you mean {close!r}?" if close else f"The checks are {', '.join(known)}."

@@ -77,9 +77,11 @@ class DoctorFinding:
             "seconds": round(self.seconds, 3),
         }
 
-    def accepted(self) -> DoctorFinding:
-        """Return the finding as the caller accepted it; a check that holds or was skipped stays."""
-        return replace(self, status="allowed") if self.status in ("warning", "wrong") else self
+    def accepted(self, reason: str = "") -> DoctorFinding:
+        """Return the finding as the caller or the declaration accepted it; a check that holds or was skipped stays."""
+        if self.status not in ("warning", "wrong"):
+            return self
+        return replace(self, status="allowed", found=f"{self.found} Accepted: {reason}" if reason else self.found)
 
 
 def of_server(finding: Finding) -> DoctorFinding:

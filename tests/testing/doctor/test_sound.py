@@ -10,6 +10,7 @@ import pytest
 
 from taskapp_kit.cli.templates import find_template, instantiate
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import ConfigError, DeclarationError
 from taskapp_kit.testing.doctor.examine import CHECKS, examine, names
 from taskapp_kit.testing.doctor.finding import DoctorFinding
 from taskapp_kit.testing.doctor.options import DoctorOptions
@@ -83,10 +84,40 @@ def test_a_template_passes(template: str, tmp_path: Path) -> None:
         pytest.importorskip("gymnasium", reason="needs taskapp-kit[gymnasium]")
     project = tmp_path / "my_game"
     instantiate(find_template(template), project, "my_game")
-    allow = {"private"} if template == "customer-service" else set()  # its customer says who it is, and what it wants
-    found = examined(str(project / "my_game.py"), quick=True, allow=allow)
+    found = examined(str(project / "my_game.py"), quick=True)
     assert found_in(found) == set()
-    assert {item.name for item in found if item.status == "allowed"} == allow
+    accepted = {"private"} if template == "customer-service" else set()  # its customer says what it wants
+    assert {item.name for item in found if item.status == "allowed"} == accepted
+
+
+ACCEPTS = """
+from pydantic import BaseModel
+from taskapp_kit import Private, TaskApp
+
+class Row(BaseModel):
+    word: Private[str]
+
+app = TaskApp("accepts", version="1.0.0")
+app.tasks("accepts", row=Row, prompt="Say canary-4711.", accept={accept}, train=[Row(word="canary-4711")])
+"""
+
+
+@pytest.mark.process
+def test_a_declaration_accepts_a_finding_and_every_report_has_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(ACCEPTS.format(accept={"private": "The word is to be said."}))
+    (finding,) = (item for item in examined(str(tmp_path / "app.py"), quick=True) if item.name == "private")
+    assert (finding.status, finding.ok) == ("allowed", True)
+    assert "The word is to be said." in finding.to_json()["found"]
+    (tmp_path / "other.py").write_text(ACCEPTS.format(accept={"privat": "A typo."}))
+    with pytest.raises(ConfigError):
+        examined(str(tmp_path / "other.py"), quick=True)
+
+
+@pytest.mark.parametrize("accept", [{"private": ""}, {"private": 1}, ["private"], {1: "x"}])
+def test_an_accepted_finding_needs_a_reason(accept: object, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(ACCEPTS.format(accept=accept))
+    with pytest.raises(DeclarationError):
+        find_app(str(tmp_path / "app.py")).freeze()
 
 
 def test_the_page_lists_every_check() -> None:
