@@ -29,7 +29,7 @@ pytestmark = pytest.mark.process
 DESCRIPTORS = 1024
 STRANGERS = 1010
 UNREAD = 60
-EARLY = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+EARLY = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
 QUEUED = b"GET /?a HTTP/1.1\r\n\r\n"
 """20 bytes, so that what a server reads at once, 256 000 bytes, holds whole ones."""
 
@@ -156,7 +156,7 @@ def test_a_flood_of_queued_requests_is_cut(few: Server) -> None:
 def test_a_process_without_descriptors_says_so(tmp_path: Path) -> None:
     few = 60
     with Server(tmp_path, descriptors=few) as server, ExitStack() as held:
-        ask = f"GET /health HTTP/1.1\r\nHost: x\r\nX-API-Key: {server.key}\r\n\r\n".encode()
+        ask = f"GET /health HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {server.key}\r\n\r\n".encode()
         for _ in range(few):
             held.enter_context(opened(listener(server.url), ask))
         until(lambda: "no file descriptor is left" in server.log(), 20, "the log says it")
@@ -203,7 +203,7 @@ def played(server: Server, seed: int = 1, key: str | None = None, **config: int)
 
 def fetching(server: Server, rollout_id: str, *headers: str, key: str | None = None) -> bytes:
     """A request for the answer of a rollout."""
-    lines = [f"GET /rollouts/{rollout_id} HTTP/1.1", "Host: x", f"X-API-Key: {key or server.key}", *headers]
+    lines = [f"GET /rollouts/{rollout_id} HTTP/1.1", "Host: localhost", f"X-API-Key: {key or server.key}", *headers]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
@@ -316,7 +316,7 @@ def test_a_rollout_counts_for_its_key_until_its_answer_is_read(patient: Server) 
         return httpx.post(server.url + "/rollout", json=body("large", kilobytes=1), headers=headers, timeout=60)
 
     request = json.dumps(body("large")).encode()
-    head = f"POST /rollout HTTP/1.1\r\nHost: x\r\nX-API-Key: {one}\r\nContent-Length: {len(request)}\r\n\r\n"
+    head = f"POST /rollout HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {one}\r\nContent-Length: {len(request)}\r\n\r\n"
     with opened(listener(server.url), head.encode() + request, window=NARROW) as reader:
         assert reader.recv(12) == b"HTTP/1.1 200"
         refused = ask()

@@ -139,7 +139,7 @@ class Caller:
         self, verb: str, path: str, *headers: str, content: Any = None, key: str | None = None, **how: Any
     ) -> bytes:
         """A request in HTTP/1.1. content: bytes as they are, anything else as JSON. key: the server's own when None."""
-        lines = [f"{verb} {path} HTTP/1.1", "Host: here", "Connection: close"]
+        lines = [f"{verb} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
         if key != "":
             lines.append(f"X-API-Key: {self.ring.environment if key is None else key}")
         data = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
@@ -234,7 +234,7 @@ def every_way_in(caller: Caller) -> None:
         caller.raw(f"GET /health HTTP/1.1\r\nX-API-Key: {key}\r\n".encode(), end=True)
         upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
                    "Sec-WebSocket-Key: " + base64.b64encode(key.encode()[:16]).decode())  # fmt: skip
-        lines = [f"GET /rollout?key={quote(key)} HTTP/1.1", "Host: here", f"X-API-Key: {key}", *upgrade, "", ""]
+        lines = [f"GET /rollout?key={quote(key)} HTTP/1.1", "Host: localhost", f"X-API-Key: {key}", *upgrade, "", ""]
         caller.raw("\r\n".join(lines).encode(), end=True)
 
 
@@ -304,7 +304,7 @@ def every_body(caller: Caller) -> None:
         caller.ask("POST", "/done", content=key.encode())
         for half in (whole[:40], key.encode()):
             caller.raw(
-                f"POST /rollout HTTP/1.1\r\nHost: h\r\nX-API-Key: {ring.environment}\r\n".encode()
+                f"POST /rollout HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {ring.environment}\r\n".encode()
                 + b"Content-Type: application/json\r\nContent-Length: 5000\r\n\r\n" + half, end=True
             )  # fmt: skip
 
