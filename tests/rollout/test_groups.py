@@ -290,8 +290,8 @@ async def _over_the_route(folder: Path) -> None:
         assert told.scores[0].score is None, "the judge weighs nothing"
         assert (await client.post("/score_group", json={"group_id": "g"})).status_code == 200
         for body, where in (
-            ({}, "rollout_ids"),
-            ({"rollout_ids": names, "group_id": "g"}, "rollout_ids"),
+            ({}, "body"),
+            ({"rollout_ids": names, "group_id": "g"}, "body"),
             ({"rollout_ids": names[:1]}, "rollout_ids"),
             ({"rollout_ids": ["../x", "y"]}, "rollout_ids"),
             ({"rollout_ids": names, "judge": 1}, "judge"),

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.auth import ApiKeyMiddleware
+from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.auth import LABEL, QUOTA, authenticator, open_paths
 from taskapp_kit.serve.errors import ERRORS
@@ -135,7 +136,9 @@ def test_label_and_quota_reach_the_scope(tmp_path: Path) -> None:
         await send({"type": "http.response.body", "body": body})
 
     keys = Keys.of(Settings(environment_api_key="plain", keys_file=file))
-    gate = ApiKeyMiddleware(app, authenticator(keys), is_open=open_paths(documents=False), errors=ERRORS)
+    gate = ApiKeyMiddleware(
+        app, authenticator(keys), is_open=open_paths(documents=False), sites=SiteRules(), errors=ERRORS
+    )
     with BackgroundServer(gate) as server:
 
         def told(key: str) -> Any:
