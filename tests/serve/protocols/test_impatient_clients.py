@@ -211,7 +211,8 @@ def test_an_episode_that_is_being_scored_is_not_lost(door: Door, kind: Any) -> N
         until(lambda: kind in (ByOpenEnvSocket, ByMcp, ByNemo) or _closing(door), 20, "it is closed")
         SCORE.set()
         answers = [item.result(60) for item in (first, repeated, *left) if item is not None]
-    rows = door.client.get("/rollouts").json()["rollouts"]
+    # a socket is told nothing: its episode is stored some time after
+    rows = until(lambda: door.client.get("/rollouts").json()["rollouts"], 20, "the rollout is stored")
     assert [(row["status"], row["reward"]) for row in rows] in ([("terminated", 1.0)], [("truncated", 1.0)])
     if kind is ByNemo:
         assert len({answer.text for answer in [*answers, client.end()]}) == 1 and answers[0].json()["reward"] == 1.0
