@@ -8,6 +8,7 @@ from typing import Any
 
 from taskapp_kit.cli.compare_output import print_comparisons
 from taskapp_kit.cli.options import shown_source
+from taskapp_kit.cli.terminal import shown_from
 from taskapp_kit.config import load
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings, Side, chosen_sides, compare, read_sides
@@ -41,4 +42,5 @@ def compared(
                 await source.close()
         return sides
 
-    return compare(chosen_sides(asyncio.run(read()), policy, baseline), how), how
+    with shown_from(", ".join(map(shown_source, references))):
+        return compare(chosen_sides(asyncio.run(read()), policy, baseline), how), how

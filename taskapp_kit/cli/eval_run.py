@@ -15,7 +15,7 @@ from taskapp_kit.cli.eval_session import ELSEWHERE, STORED_OPTIONS, EvalOptions,
 from taskapp_kit.cli.options import is_url
 from taskapp_kit.cli.policy_options import ChosenPolicies, chosen_model, chosen_policies
 from taskapp_kit.cli.show_output import print_worst, show_line
-from taskapp_kit.cli.terminal import clean, complain, console, echo, exit_status, print_json
+from taskapp_kit.cli.terminal import clean, complain, console, echo, exit_status, print_json, shown_from
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError, EvaluationStopped, TaskAppError, TaskappError
 from taskapp_kit.evaluate.continued import NAMES_IN_FILE, is_evaluation, policies_again, summarise_again
@@ -38,11 +38,12 @@ def run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
         path, given = Path(app), _given(ctx, app, options)
         config = read_config(path)
         asked = _stored(path, config, given, options)
-        finished = None if asked.retry_failed else summarise_again(path, asked.summary)
-        if finished is not None:
-            if not asked.as_json:
-                echo(f"Nothing is left to play in {clean(app)}.", err=True)
-            return _print(finished, Session(asked, Settings(), ""), as_json=asked.as_json)
+        with shown_from(app):
+            finished = None if asked.retry_failed else summarise_again(path, asked.summary)
+            if finished is not None:
+                if not asked.as_json:
+                    echo(f"Nothing is left to play in {app}.", err=True)
+                return _print(finished, Session(asked, Settings(), ""), as_json=asked.as_json)
         check_own(path, config, command_to_go_on(path, config))
         settings = _settings_again(path, config, given, options, env_files)
         asked, note = _to_play(asked, config, options, settings), ""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.cli.local_app import failure_shown, local_service, open_app
-from taskapp_kit.cli.options import is_url
+from taskapp_kit.cli.options import is_url, shown_source
+from taskapp_kit.cli.terminal import shown_from
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import RolloutQuery
@@ -33,7 +34,8 @@ def exported(
     app: str | None,
 ) -> ExportReport:
     """What was written to `out`. reference: a directory, a store or a URL. Raises ConfigError, StoreError, Unavailable."""
-    return asyncio.run(_exported(reference, key, settings, kind, out, query, split, filters, app))
+    with shown_from(shown_source(reference)):
+        return asyncio.run(_exported(reference, key, settings, kind, out, query, split, filters, app))
 
 
 async def _exported(

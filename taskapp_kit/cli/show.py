@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, WIDTH, json_option
+from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, WIDTH, json_option, shown_source
 from taskapp_kit.cli.selection import CHOICE, FILTERS, LIMIT, selection
 from taskapp_kit.cli.terminal import example, shown_from
 from taskapp_kit.contract.protocols import RowOrder
@@ -83,5 +83,5 @@ def command(
         "reward_above": reward_above,
     }
     chosen = selection(worst=worst, best=best, failed=failed, sort=sort, limit=limit, **filters)
-    with shown_from(source):
+    with shown_from(shown_source(source)):
         show_run.run(source, rollout_id, chosen, options)

@@ -149,7 +149,7 @@ def shown_from(place: str) -> Iterator[None]:
         yield
     except TaskappError:
         raise
-    except (AttributeError, LookupError, NotRenderableError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, NotRenderableError, TypeError, ValueError) as error:
         raise TaskAppError(
             f"What {place} gave cannot be shown: a member is missing or has another type than expected "
             f"({type(error).__name__}).",

@@ -19,6 +19,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -28,7 +29,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.limits import Spending
-from taskapp_kit.evaluate.plan import EvalPlan
+from taskapp_kit.evaluate.plan import EvalPlan, stored_policies
 from taskapp_kit.evaluate.results import Result
 from taskapp_kit.system.foreign_files import ForeignFileRefused, inside, read_inside
 from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
@@ -36,6 +37,7 @@ from taskapp_kit.system.private_files import make_private_folder, open_private, 
 CONFIG, RESULTS, SUMMARY, REPORT = "config.json", "results.jsonl", "summary.json", "report.html"
 DATABASE = "rollouts.db"
 """The store in an evaluation's directory."""
+MAX_LINE_BYTES = 16 * 2**20
 MAX_CONFIG_BYTES = 64 * 2**20
 FORMAT, SCHEMA_VERSION = "taskapp-eval", 1
 NOTHING = -1
@@ -251,7 +253,9 @@ def whole_lines(lines: BinaryIO, path: Path) -> Iterator[Line]:
     Raises StoreError: another one is not a JSON object.
     """
     offset = 0
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(iter(partial(lines.readline, MAX_LINE_BYTES), b""), start=1):
+        if len(line) == MAX_LINE_BYTES:
+            raise damaged(path, number, f"has {MAX_LINE_BYTES} bytes or more")
         if not line.endswith(b"\n"):
             return
         try:
@@ -304,9 +308,12 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = orjson.loads(text)
         known = config["format"] == FORMAT and config["schema_version"] <= SCHEMA_VERSION
-        if known and isinstance(config["asked"], dict) and isinstance(config["eval_id"], str):
+        options = config.get("options", {})
+        objects = (config["asked"], options, options.get("models", {}), options.get("not_stored", {}))
+        if known and isinstance(config["eval_id"], str) and all(isinstance(entry, dict) for entry in objects):
+            stored_policies(config["asked"])
             return dict(config)
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise ConfigError(
         f"{path / CONFIG} is not the configuration of an evaluation that this release knows.",

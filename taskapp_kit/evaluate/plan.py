@@ -174,7 +174,7 @@ class EvalPlan:
         try:
             given = stored_policies(asked) if policies is None else policies
             known = {name: asked[name] for name in _AS_STORED if name in asked}
-            return cls(
+            plan = cls(
                 Seeds.read(asked["seeds"]),
                 tuple(given.values()),
                 names=tuple(given),
@@ -182,8 +182,11 @@ class EvalPlan:
                 only=tuple((seed, sample) for seed, sample in asked.get("only", ())),
                 **{**known, **changed},
             )
+            len(plan), plan.to_json()  # what is of another type fails here
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigError("The evaluation's configuration is not of a release that this one knows.") from None
+        else:
+            return plan
 
 
 _AS_STORED = (
@@ -210,7 +213,9 @@ def stored_policy(config: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def stored_policies(asked: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The policies of a stored plan, by name, in their order. Raises KeyError, TypeError."""
-    if "policies" in asked:
-        return dict(asked["policies"])
-    return {policy_name(asked["policy"]): asked["policy"]}
+    """The policies of a stored plan, by name, in their order. Raises KeyError, TypeError, ValueError, AttributeError."""
+    found = dict(asked["policies"]) if "policies" in asked else {policy_name(asked["policy"]): asked["policy"]}
+    for config in found.values():
+        if not all(isinstance(config.get(name), str | None) for name in ("policy", "model", "inference_url")):
+            raise TypeError("a policy or its model is not named by text")
+    return found

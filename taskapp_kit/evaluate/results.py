@@ -11,6 +11,7 @@ import orjson
 
 from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.declared_types import check_types
 from taskapp_kit.contract.model_use import ModelUse, known_sum, tokens_of
 from taskapp_kit.contract.result import Rollout, RolloutResult
 from taskapp_kit.contract.scorecard import RolloutSummary
@@ -206,7 +207,9 @@ class Result:
         """The inverse of `line`, from the line's JSON. Raises KeyError, TypeError."""
         known = {name: entry[name] for name in cls.__slots__ if name in entry}
         known["environment"], known["split"] = entry["environment"] or "", entry["split"] or ""
-        return cls(**known, seed=entry["key"]["seed"])
+        known["seed"] = entry["key"]["seed"]
+        check_types(cls, known)
+        return cls(**known)
 
 
 def _other_cost(rollout: RolloutResult) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.client.task_app import TaskAppClient
+from taskapp_kit.contract.declared_types import check_types
 from taskapp_kit.contract.model_use import TOKEN_COUNTS, known_sum
 from taskapp_kit.contract.protocols import (
     ListingStore,
@@ -176,7 +177,7 @@ class DirectorySource(RolloutSource):
         if store is not None:
             known = {row.rollout_id: row async for row in store.rows(RolloutQuery(run_id=self._run_id))}
         entries = _entries(path, offsets)
-        rows = (_of_line(entry, known.get(str(entry.get("rollout_id"))), self.config) for entry in entries)
+        rows = (self._row(entry, known.get(str(entry.get("rollout_id")))) for entry in entries)
         wanted = (row for row in rows if query is None or fits(row, query))
         if order is None:
             found: Iterator[SourceRow] = iter(sorted(wanted, key=_by_seed))
@@ -186,6 +187,15 @@ class DirectorySource(RolloutSource):
             if limit is not None and number >= limit:
                 return
             yield row
+
+    def _row(self, entry: Mapping[str, Any], stored: SourceRow | None) -> SourceRow:
+        try:
+            return _of_line(entry, stored, self.config)
+        except (KeyError, TypeError, ValueError, AttributeError) as fault:
+            raise StoreError(
+                f"{self.path / RESULTS} has a line that is not a result of this release ({fault}).",
+                hint="Fix or remove that line, or name another directory.",
+            ) from fault
 
     def _opened(self) -> StoreSource | None:
         """The store in the directory, opened when it is needed; None without one. Raises StoreError."""
@@ -293,7 +303,7 @@ class ServerSource(RolloutSource):
 
     def _rows_of(self, page: Mapping[str, Any]) -> list[SourceRow]:
         try:
-            return [_checked(_summary_of(listed)) for listed in page["rollouts"]]
+            return [_summary_of(listed) for listed in page["rollouts"]]
         except (KeyError, TypeError, AttributeError):
             raise TaskAppError(
                 f"{self.place}/rollouts answered with something that is no list of rollouts.",
@@ -397,7 +407,7 @@ def _of_line(entry: Mapping[str, Any], stored: SourceRow | None, config: Mapping
         value = entry.get(name)
         return value if value is not None or stored is None else getattr(stored, name)
 
-    return SourceRow(
+    return _row(
         rollout_id=str(entry.get("rollout_id") or ""),
         environment=known("environment") or asked.get("environment") or "",
         split=known("split") or key.get("split") or "",
@@ -444,26 +454,6 @@ def _summary(row: RolloutSummaryRow) -> SourceRow:
     return _summary_of({"id": row.rollout_id, **{name: getattr(row, name) for name in _LISTED}})
 
 
-def _checked(row: SourceRow) -> SourceRow:
-    """The row of a server. Raises TypeError for one that has other than text and numbers where they belong."""
-    for kinds, names in _KINDS:
-        for name in names:
-            value = getattr(row, name)
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                raise TypeError(name)
-    return row
-
-
-_NUMBER, _WORD, _COUNT = (int, float, type(None)), (str, type(None)), (int, type(None))
-_KINDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (str, ("rollout_id", "environment", "split", "status")),
-    (int, ("seed",)),
-    (_WORD, ("policy", "model", "stop_reason", "boundary", "run_id", "group_id")),
-    (_COUNT, ("length", "tokens")),
-    (_NUMBER, ("reward", "cost", "seconds", "created_at")),
-)
-
-
 _LISTED = (
     "environment", "split", "seed", "policy", "model", "status", "stop_reason", "boundary", "reward", "length", "tokens",
     "cost", "seconds", "created_at", "run_id", "group_id",
@@ -474,4 +464,10 @@ def _summary_of(listed: Mapping[str, Any]) -> SourceRow:
     """A row of `GET /rollouts`. Members that this release does not know are ignored."""
     known: dict[str, Any] = {name: listed.get(name) for name in _LISTED}
     unknown: dict[str, Any] = dict.fromkeys(("sample", "code", "message", "turns"))
-    return SourceRow(rollout_id=listed["id"], criteria={}, metrics={}, **unknown, **known)
+    return _row(rollout_id=listed["id"], criteria={}, metrics={}, **unknown, **known)
+
+
+def _row(**members: Any) -> SourceRow:
+    """Raises TypeError for a member of another type than its own."""
+    check_types(SourceRow, members)
+    return SourceRow(**members)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,6 +11,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.declared_types import check_types
 from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
 from taskapp_kit.contract.protocols import SourceRow, StoredRollout
 from taskapp_kit.errors import StoreError, StoreRefusal
@@ -35,12 +35,6 @@ _ALL_FLOATS = _FLOATS + _OPTIONAL_FLOATS
 _OBJECTS = ("config", "policy", "timing", "private")
 _OPTIONAL_OBJECTS = ("scorecard", "failure")
 _DERIVED = ("policy_name", "model", "failure_boundary", "blob_hashes", "events_encoding")
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys((*_ALL_TEXTS, *_OBJECTS, *_OPTIONAL_OBJECTS, *_DERIVED), (str,)),
-    **dict.fromkeys(_INTS + _OPTIONAL_INTS, (int,)),
-    **dict.fromkeys(_ALL_FLOATS, (float, int)),
-    "events": (bytes,),
-}
 MOST_EVENT_BYTES = 1 << 28
 """Events of a rollout as JSON: the longest that is written, and the most that is unpacked."""
 _FIELDS = tuple(name for name in COLUMNS if name not in _DERIVED)
@@ -160,26 +154,25 @@ def _blob(name: str, data: Any) -> tuple[str, bytes]:
 def from_row(values: Sequence[Any], *, with_events: bool = True) -> StoredRollout:
     """The rollout that `to_row` wrote, its blobs left out. Raises StoreError for a row that cannot be read."""
     row = dict(zip(COLUMNS, values, strict=True))
-    if row["schema_version"] > SCHEMA_VERSION:
+    if type(row["schema_version"]) is int and row["schema_version"] > SCHEMA_VERSION:
         raise StoreError(
             f"rollout {row['rollout_id']!r} has schema version {row['schema_version']}; this release reads up to "
             f"{SCHEMA_VERSION}.",
             hint="Upgrade taskapp-kit.",
         )
     try:
-        _check_types(row)
         for name in _OBJECTS + _OPTIONAL_OBJECTS:
             text = row[name]
             row[name] = {} if text == "{}" else None if text is None else orjson.loads(text)
-            if type(row[name]) is not dict and text is not None:
-                raise TypeError(name)
         row["events"] = unpacked(row["events_encoding"], row["events"]) if with_events else []
+        members = {name: row[name] for name in _FIELDS}
+        check_types(StoredRollout, members)
     except (ValueError, TypeError, zlib.error) as fault:
         raise StoreError(
             f"rollout {row['rollout_id']!r} is in the store but cannot be read: {type(fault).__name__}.",
             hint="The store is damaged; restore it from a copy.",
         ) from fault
-    return StoredRollout(**{name: row[name] for name in _FIELDS})
+    return StoredRollout(**members)
 
 
 SOURCE_COLUMNS = (
@@ -194,12 +187,11 @@ def source_row(*values: Any) -> SourceRow:
     """The row of a list from `SOURCE_COLUMNS`. Raises StoreError for one that cannot be read."""
     row = dict(zip(SOURCE_COLUMNS, values, strict=True))
     try:
-        _check_types(row)
         policy = orjson.loads(row["policy"])
         failure = orjson.loads(row["failure"] or b"{}")
         card = orjson.loads(row["scorecard"] or b"{}")
         sample = policy.get("sample")
-        return SourceRow(
+        members: dict[str, Any] = dict(
             sample=sample if isinstance(sample, int) else None,
             policy=row["policy_name"],
             boundary=row["failure_boundary"],
@@ -210,6 +202,8 @@ def source_row(*values: Any) -> SourceRow:
             metrics=card.get("metrics") or {},
             **{name: row[name] for name in _AS_THEY_ARE},
         )
+        check_types(SourceRow, members)
+        return SourceRow(**members)
     except (ValueError, TypeError, KeyError, AttributeError) as fault:
         raise StoreError(
             f"rollout {row['rollout_id']!r} is in the store but cannot be read: {type(fault).__name__}.",
@@ -230,18 +224,7 @@ def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:
         if unpacking.unconsumed_tail:
             raise ValueError("events larger than any that is stored")
     events: list[dict[str, Json]] = orjson.loads(data)
-    if type(events) is not list:
-        raise TypeError("events")
     return events
-
-
-def _check_types(row: dict[str, Any]) -> None:
-    """Raises TypeError for a value that a column of ours never has: SQLite stores any type in any column."""
-    for name, value in row.items():
-        if value is None or name not in _TYPES:
-            continue
-        if not isinstance(value, _TYPES[name]) or (isinstance(value, float) and not math.isfinite(value)):
-            raise TypeError(name)
 
 
 def differing(stored: Sequence[Any], new: Sequence[Any]) -> list[str]:

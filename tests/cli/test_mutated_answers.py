@@ -67,6 +67,7 @@ def test_no_answer_ends_in_a_traceback_or_steers_the_terminal(run: Run, adder_se
         commands = (
             ("rollout", server.url, "--seed", "1", "--policy", "gold"),
             ("info", server.url),
+            ("show", server.url, "--worst", "1", "--full"),
         )
         for command in commands:
             between.place, between.answers = None, {}
