@@ -36,7 +36,13 @@ from taskapp_kit.evaluate.seeds import FIRST_SEEDS
     )
 )
 @click.argument("app", metavar="APP|URL|DIR", required=False)
-@click.option("--app-id", metavar="APP", help="The same as APP. Beside a URL: the app whose aggregates are computed.")
+@click.option(
+    "--app-id",
+    "--app",
+    "app_id",
+    metavar="APP",
+    help="The same as APP. Beside a URL: the app whose aggregates are computed. Beside a DIR from elsewhere: its app or URL.",
+)
 @ENVIRONMENT
 @click.option("--seeds", metavar="LIST", help=f"1000-1299, or 0,5,9.  [default: the first {FIRST_SEEDS} of the split]")
 @click.option(

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from taskapp_kit.cli.options import command_with
 from taskapp_kit.cli.policy_options import chosen_model
 from taskapp_kit.cli.selection import Selection, selection
 from taskapp_kit.config import Settings
@@ -65,8 +66,8 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
     policies = None
     if not (given.intersection(POLICY) and given.intersection(("app", "app_id"))):
         named = str(stored.get("url") or config.get("app_reference") or "APP")
-        listed = ["--failed"] if failed else ["--worst", str(worst)]
-        check_own(path, config, ["taskapp", "eval", named, *policy_flags(config), "--seeds-from", str(path), *listed])
+        app = [] if given.intersection(("app", "app_id")) else ["--app", named]
+        check_own(path, config, command_with([*app, *([] if given.intersection(POLICY) else policy_flags(config))]))
     if not given.intersection(POLICY):
         policies = policies_again(dict(config), lambda name: chosen_model(settings, name, None))
         if len(policies) > 1:

@@ -12,7 +12,7 @@ import click
 from taskapp_kit.cli.eval_again import played_again
 from taskapp_kit.cli.eval_output import print_summary
 from taskapp_kit.cli.eval_session import ELSEWHERE, STORED_OPTIONS, EvalOptions, Session
-from taskapp_kit.cli.options import is_url
+from taskapp_kit.cli.options import command_with, is_url
 from taskapp_kit.cli.policy_options import ChosenPolicies, chosen_model, chosen_policies
 from taskapp_kit.cli.show_output import print_worst, show_line
 from taskapp_kit.cli.terminal import clean, complain, console, echo, exit_status, print_json, shown_from
@@ -20,7 +20,7 @@ from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError, EvaluationStopped, TaskAppError, TaskappError
 from taskapp_kit.evaluate.continued import NAMES_IN_FILE, is_evaluation, policies_again, summarise_again
 from taskapp_kit.evaluate.directory import read_config
-from taskapp_kit.evaluate.own_directories import check_own, command_to_go_on
+from taskapp_kit.evaluate.own_directories import check_own, is_own, model_addresses
 from taskapp_kit.evaluate.plan import EvalPlan
 
 OF_THE_PLAN = (
@@ -35,8 +35,9 @@ def run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
     """The exit status. app: an APP, the URL of a server, or the directory of an evaluation. Raises UsageError, ConfigError."""
     env_files = options.pop("env_files")
     if app is not None and is_evaluation(app):
-        path, given = Path(app), _given(ctx, app, options)
-        config = read_config(path)
+        path, config = Path(app), read_config(Path(app))
+        own = is_own(path, config)
+        given = _given(ctx, app, options, own=own)
         asked = _stored(path, config, given, options)
         with shown_from(app):
             finished = None if asked.retry_failed else summarise_again(path, asked.summary)
@@ -44,7 +45,8 @@ def run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
                 if not asked.as_json:
                     echo(f"Nothing is left to play in {app}.", err=True)
                 return _print(finished, Session(asked, Settings(), ""), as_json=asked.as_json)
-        check_own(path, config, command_to_go_on(path, config))
+        if not own:
+            config = _named(path, config, options)
         settings = _settings_again(path, config, given, options, env_files)
         asked, note = _to_play(asked, config, options, settings), ""
     else:
@@ -93,7 +95,7 @@ def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[
         chosen = ChosenPolicies(again.policies, again.models)
     else:
         chosen = chosen_policies(settings, *given, app=played)
-    local = app_id if app is not None and is_url(app) else None
+    local = app_id if app not in (None, app_id) and is_url(played) else None
     if app is not None and app_id is not None and not is_url(app) and app_id != app:
         raise click.UsageError("APP and --app-id name two apps.")
     if is_url(played):
@@ -109,11 +111,14 @@ def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[
     return EvalOptions(played, local, chosen.configs, chosen.in_models_file, key, **options), chosen.note
 
 
-def _given(ctx: click.Context, path: str, options: dict[str, Any]) -> set[str]:
-    """The options on the command line beside a directory. Raises UsageError: one of them makes the directory's plan."""
+def _given(ctx: click.Context, path: str, options: dict[str, Any], *, own: bool) -> set[str]:
+    """The options on the command line beside a directory. Raises UsageError: one of them makes the directory's plan.
+
+    own: whether it is the user's own; the models' addresses of another one are repeated to confirm them.
+    """
     given = {name for name in options if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     for param in ctx.command.params:
-        if param.name in given and param.name in OF_THE_PLAN:
+        if param.name in given and param.name in OF_THE_PLAN and (own or param.name != "inference_urls"):
             raise click.UsageError(
                 f"{path} is an evaluation that has its own {param.opts[0]}; start another one with APP and --out."
             )
@@ -128,6 +133,30 @@ def _stored(path: Path, config: dict[str, Any], given: set[str], options: dict[s
     later["by"] = tuple(later["by"])
     plan = EvalPlan.of_stored(config["asked"])
     return EvalOptions("", None, {}, stored.get(NAMES_IN_FILE, {}), None, plan=plan, out=path, resume=True, **later)
+
+
+def _named(path: Path, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a directory from elsewhere, with the app, the store and the cache of the command line alone.
+
+    Raises ConfigError: the command line does not name all that the directory names. UsageError: another address.
+    """
+    stored, app, urls = dict(config.get("options", {})), options["app_id"], options["inference_urls"]
+    addresses = model_addresses(config)
+    if not set(urls) <= set(addresses):
+        raise click.UsageError(f"{path} is an evaluation that has its own --inference-url.")
+    missing = [word for url in addresses if url not in urls for word in ("--inference-url", url)]
+    if stored.get("store") not in (None, ELSEWHERE) and options["store"] is None:
+        missing += ["--store", str(stored["store"])]
+    if app is None or ("url" in stored and not is_url(app)):
+        missing += ["--app", str(stored.get("url") or config.get("app_reference") or "APP")]
+    if missing:
+        check_own(path, config, command_with(missing))
+    named = {name: value for name, value in stored.items() if name not in ("url", "store", "cache")}
+    return {
+        **config,
+        "app_reference": None if is_url(app) else app,
+        "options": named | ({"url": app} if is_url(app) else {}),
+    }
 
 
 def _settings_again(
@@ -149,7 +178,7 @@ def _to_play(asked: EvalOptions, config: dict[str, Any], options: dict[str, Any]
     """The same with its app and its keys. Raises ConfigError: one of them cannot be found again."""
     stored = config.get("options", {})
     app, local = stored.get("url") or config.get("app_reference"), None
-    if options["app_id"] is not None:
+    if options["app_id"] not in (None, app):
         app, local = (app, options["app_id"]) if "url" in stored else (options["app_id"], None)
     elif "url" in stored:
         local = config.get("app_reference")

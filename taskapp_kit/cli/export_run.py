@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.cli.local_app import failure_shown, local_service, open_app
-from taskapp_kit.cli.options import is_url, shown_source
+from taskapp_kit.cli.options import command_with, is_url, shown_source
 from taskapp_kit.cli.terminal import shown_from
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.config import Settings
@@ -53,7 +53,7 @@ async def _exported(
     source = open_source(reference, key=key)
 
     async def find_tools() -> ToolSchemas | None:
-        return await _tools(source, reference, key, settings, app, kind, out)
+        return await _tools(source, reference, key, settings, app)
 
     try:
         scope = ExportScope(query, split)
@@ -63,13 +63,12 @@ async def _exported(
 
 
 async def _tools(
-    source: RolloutSource, reference: str, key: str | None, settings: Settings, app: str | None, kind: str, out: Path
+    source: RolloutSource, reference: str, key: str | None, settings: Settings, app: str | None
 ) -> ToolSchemas | None:
     """The tools of the app: of --app, of the one that an evaluation names, or of the server at the URL."""
     named = app or source.config.get("app_reference")
     if app is None and isinstance(named, str):
-        again = ["taskapp", "export", reference, "--format", kind, "--out", str(out), "--app", named]
-        check_own(Path(reference), source.config, again)
+        check_own(Path(reference), source.config, command_with(["--app", named]))
     if isinstance(named, str):
         return ToolSchemas.of_app(open_app(named, settings).freeze())
     if not is_url(reference):

@@ -12,6 +12,7 @@ import importlib
 
 import click
 
+from taskapp_kit.cli.options import ARGUMENTS
 from taskapp_kit.cli.terminal import complain, exit_status
 from taskapp_kit.errors import TaskappError, closest
 from taskapp_kit.version import __version__
@@ -27,6 +28,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 class Commands(click.Group):
     """The root: finds commands by name, shows them by group, prints the kit's errors in one paragraph."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keeps the words, for messages that repeat the command with one option more."""
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command, in order."""

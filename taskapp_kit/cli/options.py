@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -85,6 +85,9 @@ class AtOnce(ValueKind):
         return int(text)
 
 
+ARGUMENTS = "taskapp_kit.arguments"
+"""Where a command's context keeps its words, for `command_with`."""
+MAY_HOLD_KEYS = ("--key", "--policy-config")
 AUTO = "auto"
 LARGEST_CONCURRENCY = 4096
 SEED = Seed()
@@ -243,6 +246,16 @@ def is_url(reference: str) -> bool:
 def shown_source(reference: str) -> str:
     """DIR, STORE or URL as output names it: `STORE` for an address that may have a password, which no output repeats."""
     return "STORE" if "://" in reference and ("@" in reference or "?" in reference) else reference
+
+
+def command_with(options: Sequence[str]) -> list[str]:
+    """The command line of this process with further options; values that may be or hold keys are left out."""
+    words = ["taskapp"]
+    for word in click.get_current_context().meta[ARGUMENTS]:
+        name, equals, _ = word.partition("=")
+        hidden = "…" if words[-1] in MAY_HOLD_KEYS else f"{name}=…" if equals and name in MAY_HOLD_KEYS else None
+        words.append(hidden or shown_source(word))
+    return [*words, *options]
 
 
 def episode(

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.local_app import local_service, open_app, show_traceback
-from taskapp_kit.cli.options import episode
+from taskapp_kit.cli.options import command_with, episode
 from taskapp_kit.cli.show_run import whole_id
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.protocols import Store
@@ -43,7 +43,7 @@ def source_of(source: str, app: str | None) -> tuple[str, str | None]:
         )
     reference = config.get("app_reference")
     if app is None and isinstance(reference, str):
-        check_own(path, config, ["taskapp", "replay", reference, "--from", source])
+        check_own(path, config, command_with(["--app", reference]))
         app = reference
     return str(database), app
 

@@ -11,7 +11,7 @@ import click
 
 from taskapp_kit.cli.compare_output import print_comparisons
 from taskapp_kit.cli.local_app import local_service, open_app
-from taskapp_kit.cli.options import shown_source
+from taskapp_kit.cli.options import command_with, shown_source
 from taskapp_kit.cli.terminal import clean, console
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.protocols import RolloutQuery
@@ -78,7 +78,7 @@ def _app(given: str | None, source: str, config: Mapping[str, Any], settings: Se
     """The app that --app or the user's own evaluation names. Raises UsageError, DiscoveryError, ConfigError."""
     stored = config.get("app_reference")
     if given is None and isinstance(stored, str):
-        check_own(Path(source), config, ["taskapp", "rescore", source, "--app", stored])
+        check_own(Path(source), config, command_with(["--app", stored]))
         given = stored
     if given is None:
         raise click.UsageError("Which app? Give --app APP; only an evaluation's directory can name it.")

@@ -6,7 +6,9 @@ that it names is imported, and no key is sent to its addresses, unless the recor
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.plan import stored_policies
 from taskapp_kit.system.private_files import make_private_folder, write_private
 
+OTHERS_WRITE = 0o022
 STATE_HOME = "XDG_STATE_HOME"
 
 
@@ -59,25 +62,13 @@ def check_own(directory: Path, config: Mapping[str, Any], command: list[str]) ->
     )
 
 
-def command_to_go_on(directory: Path, config: Mapping[str, Any]) -> list[str]:
-    """The command that goes on with an evaluation and names everything that `eval DIR` would take from the directory."""
-    asked, options = config["asked"], config.get("options", {})
-    url, app = options.get("url"), config.get("app_reference")
-    line = ["taskapp", "eval", str(url or app or "APP")]
-    if url and app:
-        line += ["--app-id", str(app)]
-    line += policy_flags(config)
-    for option, value in (
-        ("--env", options.get("environment")),
-        ("--split", asked.get("split")),
-        ("--seeds", asked.get("seeds")),
-        ("--repeats", asked.get("repeats")),
-        ("--config", orjson.dumps(asked["config"]).decode() if asked.get("config") else None),
-        ("--store", options.get("store")),
-    ):
-        if value is not None:
-            line += [option, str(value)]
-    return [*line, "--out", str(directory), "--resume"]
+def model_addresses(config: Mapping[str, Any]) -> list[str]:
+    """The models' addresses in a directory's `config.json`; a model of models.toml has its address there."""
+    aliases = config.get("options", {}).get("models", {})
+    policies = stored_policies(config["asked"]).items()
+    return list(
+        dict.fromkeys(url for name, policy in policies if name not in aliases and (url := policy.get("inference_url")))
+    )
 
 
 def policy_flags(config: Mapping[str, Any]) -> list[str]:
@@ -97,8 +88,15 @@ def policy_flags(config: Mapping[str, Any]) -> list[str]:
 
 
 def _record_of(directory: Path) -> Path:
+    """Raises OSError: there is no state directory, or other users may write it, who could then claim a directory."""
     chosen = Path(process_variable(STATE_HOME) or "")
-    state = chosen if chosen.is_absolute() else Path.home() / ".local" / "state"
+    try:
+        state = chosen if chosen.is_absolute() else Path.home() / ".local" / "state"
+    except RuntimeError:  # no HOME, and a user without an entry
+        raise FileNotFoundError(errno.ENOENT, "no home directory") from None
+    for folder in (state / "taskapp-kit", state / "taskapp-kit" / "evaluations"):
+        if folder.exists() and (folder.stat().st_uid != os.geteuid() or folder.stat().st_mode & OTHERS_WRITE):
+            raise PermissionError(errno.EPERM, "other users may write it")
     name = hashlib.sha256(bytes(directory.resolve())).hexdigest()[:32]
     return state / "taskapp-kit" / "evaluations" / f"{name}.json"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -79,7 +80,6 @@ def from_elsewhere(own: Path, stranger: Listener) -> Path:
 
 COMMANDS = [
     ("eval", "{}"),
-    ("eval", "{}", "--app-id", "adder.py"),
     ("eval", "--seeds-from", "{}", "--worst", "1", "--out", "again"),
     ("eval", "--seeds-from", "{}", "--worst", "1", "--out", "again", "--policy", "gold"),
     ("rescore", "{}"),
@@ -131,6 +131,55 @@ def test_a_directory_that_was_changed_since_is_foreign(
 ) -> None:
     change(own, edit)
     assert run("eval", str(own)).exit_code == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS[:-1], ids=" ".join)
+def test_the_printed_command_is_the_whole_one_with_the_app(
+    command: tuple[str, ...], run: Run, own: Path, stranger: Listener
+) -> None:
+    foreign = from_elsewhere(own, stranger)
+    words = [part.format(foreign) for part in command]
+    refused = run(*words)
+    printed = shlex.split(refused.stderr.partition("yourself: ")[2])[1:]
+    assert printed[: len(words)] == words
+    assert printed[printed.index("--app") + 1] == f"{foreign / 'app.py'}:app"
+    assert run(*printed).exit_code == 0
+    assert (own.parent / "ran").exists()
+
+
+@pytest.mark.parametrize("names", ["--inference-url", "--store", "--app"])
+def test_every_address_is_named_to_go_on_with_a_foreign_directory(
+    names: str, run: Run, own: Path, stranger: Listener
+) -> None:
+    foreign = from_elsewhere(own, stranger)
+    address = "sqlite:///elsewhere.db" if names == "--store" else stranger.url
+    option = {"--app": "url", "--store": "store"}.get(names)
+    if option is not None:
+        change(foreign, lambda config: config["options"].update({option: address}))
+    else:
+        change(foreign, lambda config: config["asked"].update(policy={"model": "m", "inference_url": address}))
+        (foreign / "results.jsonl").write_text("")
+    given = () if names == "--app" else ("--app", "adder.py")
+    refused = run("eval", str(foreign), *given, ENVIRONMENT_API_KEY=KEY)
+    assert (refused.exit_code, stranger.requests) == (2, [])
+    assert f"{names} {address}" in refused.stderr
+    assert run("eval", str(foreign), "--inference-url", "http://127.0.0.1:7/v1").exit_code == 2
+    done = run("eval", str(foreign), *given, names, address, ENVIRONMENT_API_KEY=KEY)
+    assert done.exit_code != 2, done.output
+
+
+def test_a_key_of_the_command_line_is_not_repeated(run: Run, own: Path, stranger: Listener) -> None:
+    refused = run("eval", str(from_elsewhere(own, stranger)), "--key", KEY)
+    assert (refused.exit_code, KEY in refused.output) == (2, False)
+
+
+def test_a_record_that_others_could_write_does_not_count(run: Run, own: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "taskapp-kit").mkdir(parents=True)
+    (state / "taskapp-kit").chmod(0o777)
+    done = run("eval", ADDER, "--policy", "gold", "--seeds", "0", "--out", "e", XDG_STATE_HOME=str(state))
+    assert (done.exit_code, "Warning" in done.stderr) == (0, True)
+    assert run("rescore", "e", XDG_STATE_HOME=str(state)).exit_code == 2
 
 
 def test_a_moved_directory_is_foreign_until_the_printed_command_names_its_app(run: Run, own: Path) -> None:
