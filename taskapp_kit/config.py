@@ -496,7 +496,7 @@ def _config_file(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path} cannot be read ({error.strerror}).", hint="Fix it or move it away.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text.", hint="Save it as UTF-8.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}.", hint="Fix that line.") from None
     open_names = {setting.name for setting in SETTINGS if not setting.secret}
     for name in content:

@@ -156,7 +156,7 @@ def read_task(folder: Path) -> HarborTask:
 def _settings(folder: Path, files: list[str]) -> dict[str, Any]:
     try:
         settings = tomllib.loads(_text(folder, "task.toml", MAX_SETTINGS_BYTES))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise TaskRefused(f"task.toml is not TOML: {error}") from error
     environment, verifier = _table(settings, "environment"), _table(settings, "verifier")
     for refused, what in (

@@ -13,7 +13,7 @@ import importlib
 import click
 
 from taskapp_kit.cli.options import ARGUMENTS
-from taskapp_kit.cli.terminal import complain, exit_status
+from taskapp_kit.cli.terminal import clean, complain, exit_status
 from taskapp_kit.errors import TaskappError, closest
 from taskapp_kit.version import __version__
 
@@ -68,6 +68,11 @@ class Commands(click.Group):
         """Runs the command; an error of the kit becomes one paragraph on stderr and an exit status."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            sentence = error.format_message()
+            if sentence == clean(sentence):
+                raise
+            raise click.UsageError(clean(sentence), error.ctx) from error
         except TaskappError as error:
             name = ctx.invoked_subcommand
             complain(error, self.get_command(ctx, name) if name is not None else None)

@@ -43,7 +43,11 @@ def _command(name: str, command: click.Command) -> str:
     arguments = [
         item.metavar or (item.name or "").upper() for item in command.params if isinstance(item, click.Argument)
     ]
-    lines = [f"### taskapp {' '.join([name, *arguments])}\n", inspect.cleandoc(command.help or "").replace("\b\n", ""), ""]
+    lines = [
+        f"### taskapp {' '.join([name, *arguments])}\n",
+        inspect.cleandoc(command.help or "").replace("\b\n", ""),
+        "",
+    ]
     options = [item for item in command.params if isinstance(item, click.Option)]
     if options:
         lines += ["| option | what it does |", "|---|---|"]

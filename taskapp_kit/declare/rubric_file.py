@@ -25,8 +25,8 @@ combine = "mean"
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,8 +140,8 @@ def read_rubric_file(path: Path, app: str) -> RubricFile:
                 entry["id"],
                 entry.get("description", ""),
                 float(entry.get("weight", 1.0)),
-                bool(entry.get("required", False)),
-                bool(entry.get("accumulate", True)),
+                entry.get("required", False),
+                entry.get("accumulate", True),
                 where,
                 entry.get("judge"),
                 tuple(entry.get("choices", ())),
@@ -166,7 +166,7 @@ def _judge_table(given: Any, place: str, problems: list[Problem]) -> JudgeTable:
         problems.append(Problem(where, f"is {given!r}", "a table", "write [judge]"))
         return JudgeTable(place)
     before = len(problems)
-    unknown = sorted(set(given) - KNOWN_OF_JUDGE)
+    unknown = sorted(map(str, set(given) - KNOWN_OF_JUDGE))
     if unknown:
         problems.append(
             Problem(where, f"has {unknown[0]!r}, which nothing reads", ", ".join(sorted(KNOWN_OF_JUDGE)), "drop it")
@@ -191,21 +191,24 @@ def _judge_table(given: Any, place: str, problems: list[Problem]) -> JudgeTable:
 
 
 def _number(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"]:
         return Problem(where, "has no id", "a table with id, description, weight", "give it an id")
-    unknown = sorted(set(entry) - KNOWN)
+    unknown = sorted(map(str, set(entry) - KNOWN))
     if unknown:
         return Problem(where, f"has {unknown[0]!r}, which nothing reads", ", ".join(sorted(KNOWN)), "rename or drop it")
     if entry["id"] in seen:
         return Problem(where, f"repeats the id {entry['id']!r}", "one entry for each id", "rename or remove one")
     if not isinstance(entry.get("description", ""), str):
         return Problem(where, f"has a description that is a {type(entry['description']).__name__}", "a text", "fix it")
+    for name in ("required", "accumulate"):
+        if not isinstance(entry.get(name, False), bool):
+            return Problem(where, f"has {name} {entry[name]!r}", "true or false", "fix it")
     weight = entry.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
+    if not _number(weight) or weight < 0:
         return Problem(where, f"has weight {weight!r}", "a finite number ≥ 0", "fix the weight")
     if entry.get("required") and weight == 0:
         return Problem(where, "is required and has weight 0", "a weight > 0: 0 only measures", "give it a weight")

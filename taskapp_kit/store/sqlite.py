@@ -34,6 +34,12 @@ from taskapp_kit.system.private_files import make_private_folder, open_private
 __all__ = ["Database", "SqliteStore", "StoreCheck", "explain"]
 
 
+READ_SECONDS = 60.0
+"""A read that takes longer is interrupted: the pages of a crafted file can lead in circles."""
+PROGRESS_STEPS = 1_000_000
+"""Of SQLite's virtual machine, between two looks at the clock."""
+
+
 class SqliteStore(SqlStore):
     """A `Store` in the file `path`, or in memory when `path` is None. Opening creates what is not there; blocks.
 
@@ -66,9 +72,9 @@ class Database(SqlDatabase):
     begin = "BEGIN IMMEDIATE"
     faults = (*SqlDatabase.faults, sqlite3.Error)
 
-    def __init__(self, path: Path | None, busy_timeout_seconds: float) -> None:
+    def __init__(self, path: Path | None, busy_timeout_seconds: float, read_seconds: float = READ_SECONDS) -> None:
         self._path = None if path is None else path.resolve()
-        self._busy_timeout_seconds = busy_timeout_seconds
+        self._busy_timeout_seconds, self._read_seconds = busy_timeout_seconds, read_seconds
         self.place = "memory" if self._path is None else str(self._path)
         self.writing = threading.Lock()
         if self._path is None:
@@ -194,6 +200,9 @@ class Database(SqlDatabase):
         def begin(connection: Connection) -> None:
             driver: Any = connection.connection.dbapi_connection  # straight to the driver: 35 µs less for each commit
             driver.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+            if read_only:
+                until = time.monotonic() + self._read_seconds
+                driver.set_progress_handler(lambda: time.monotonic() > until, PROGRESS_STEPS)
 
         event.listen(engine, "connect", prepare)
         event.listen(engine, "begin", begin)
@@ -266,6 +275,7 @@ _SENTENCES = (
         "it cannot be opened",
         "Make the file and its directory writable, or give another path.",
     ),
+    ("SQLITE_INTERRUPT", "the read took too long", "Ask for less; a file from elsewhere may be made so."),
     ("SQLITE_PERM", "access to it is not permitted", "Make the file and its directory writable."),
     ("SQLITE_NOTADB", "the file is not a SQLite database", "Give the store a file of its own."),
     (

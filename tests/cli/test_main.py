@@ -114,3 +114,10 @@ def test_a_declaration_that_does_not_hold_is_a_failure_with_its_place(run: Run, 
     assert told.exit_code == 1
     assert "wrong.py:10" in told.stderr
     assert "expected:" in told.stderr
+
+
+def test_a_usage_error_does_not_steer_the_terminal(run: Run) -> None:
+    name = "r\x1b[2J\x9b31m\u202e"
+    assert run("eval", ADDER, "--policy", "gold", "--seeds", "0", "--out", name).exit_code == 0
+    told = run("eval", name, "--seeds", "1")
+    assert (told.exit_code, set(told.output) & set(name[1:2] + "\x9b\u202e")) == (2, set())

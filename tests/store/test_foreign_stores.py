@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store import open_store
 from taskapp_kit.store.rows import MOST_EVENT_BYTES, packed, to_row
+from taskapp_kit.store.sqlite import Database
 from tests.store.stored_samples import rollout
 
 
@@ -116,3 +118,14 @@ def test_what_could_not_be_read_again_is_not_written() -> None:
     assert packed(json.dumps([{}]).encode())[0] == "json"
     with pytest.raises(StoreRefusal):
         to_row(rollout(events=[{"text": "x" * MOST_EVENT_BYTES}]))
+
+
+def test_a_read_that_does_not_end_is_interrupted(tmp_path: Path) -> None:
+    database = Database(tmp_path / "r.db", 10.0, read_seconds=0.0)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    try:
+        with database.readers.connect() as connection, pytest.raises(OperationalError) as caught:
+            connection.exec_driver_sql(endless).scalar()
+        assert "SQLITE_INTERRUPT" in str(database.explain(caught.value, "read"))
+    finally:
+        database.close()

@@ -183,7 +183,7 @@ def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) 
     what = f"the # /// script block of {source.name}" if block else source.name
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         reason = re.sub(r"at line (\d+)", lambda found: f"at line {int(found[1]) + first_line}", str(error))
         raise ConfigError(f"{source}: {what} is not TOML: {reason}.", hint="Fix that line.") from None
     lines = lines_of(text)

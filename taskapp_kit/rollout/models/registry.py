@@ -87,7 +87,7 @@ class ModelNames:
             raise ConfigError(
                 f"{file} cannot be read: {error.strerror}.", hint="Name a file of models in TASKAPP_MODELS_FILE."
             ) from None
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+        except (ValueError, RecursionError):
             raise ConfigError(
                 f"{file} is not TOML in UTF-8.", hint='Write [NAME] and below it url = "https://…/v1".'
             ) from None
