@@ -2,40 +2,41 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two processors have work for three processes, and each process collects all tests for itself (10 s). A file's tests
-# stay in one process, in order, the longest files (tests/conftest.py) first; those of tests/fuzz share names, which the
-# processes could not tell apart. They alone need schemathesis, over half a second of each process.
+# Two processors have work for three processes, as many tests wait for something. Each process collects all tests for
+# itself (12 s). A process that has nothing left takes over half of what another one still has.
 TEST_PROCESSES ?= 3
-# What failed beside others on a busy machine is tried once more, alone; a real fault fails again.
-# Only where tests failed (status 1): after a run that broke off, the last failures are those of an earlier run.
-ALONE = { status=$$?; [ $$status -eq 1 ] || exit $$status; echo "once more, alone: what failed" >&2; PYTEST_ADDOPTS= $(BIN)/pytest -m "$(MARKS)" --last-failed --last-failed-no-failures none; }
 # make suite TESTS="tests/store tests/cli": a part of it
 TESTS ?=
+# make suite ORDER=7: the modules in another order, and the tests in each; 7 gives the same order again
+ORDER ?=
 # The markers are explained in pyproject.toml.
 TRAIN_MARKS ?= train and not exhaustive
 LARGE ?= large
-MARKS ?= not interop and not browser and not large and not exhaustive
+ELSEWHERE := not interop and not browser and not large
+MARKS ?= $(ELSEWHERE) and not exhaustive and not ci
 GOLDEN ?=
 STARTED := $(shell date +%s)
 # The tests start some hundreds of Python processes, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
-# $(call stage,2,types): a heading with the stage, and the time so far
-stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 3] %s (%d min %02d s so far)\n' '$(1)' '$(2)' $$((seconds / 60)) $$((seconds % 60))
+# $(call stage,1,lint): a heading with the stage, and the time so far
+stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 2] %s (%d min %02d s so far)\n' '$(1)' '$(2)' $$((seconds / 60)) $$((seconds % 60))
 EXTRAS := crafter,gymnasium,jobs,mcp,modal,otel,parquet,postgres,textarena,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test test-fast test-all test-train trained faithfulness learn learned kills killed doctor-foreign suite check lint types drawn interop interop-full interop-fully browser large golden fuzz sentinels bench docs wheel clean help
+.PHONY: demo test test-fast test-all test-train trained faithfulness learn learned kills killed doctor-foreign suite check lint types hooks drawn interop interop-full interop-fully browser large golden fuzz sentinels bench docs wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
-	@echo "make test     lint, types and the test suite"
-	@echo "make test-fast  the tests that need neither a server nor another process"
-	@echo "make test-all the same with every repetition that is marked exhaustive"
+	@echo "make test     lint and the test suite, in minutes; CI (.ci/run) runs the tests marked ci, too"
+	@echo "make test-fast  the tests that need neither a server nor another process, in seconds"
+	@echo "make test-all lint, types, and all tests that need no further tool: also those marked ci or exhaustive, and make drawn"
 	@echo "make test-train  the tests that need torch, in an environment of their own (.venv-train); TRAIN_MARKS=train: with every repetition"
 	@echo "make kills       training jobs whose processes are killed thirty times"
 	@echo "make faithfulness  500 rollouts: rows have the sampled tokens, whatever clients do (after make test-train)"
-	@echo "make check    lint and types alone"
-	@echo "make suite    the test suite alone"
+	@echo "make check    lint and types"
+	@echo "make hooks    make check before each commit of this clone"
+	@echo "make suite    the test suite alone; TESTS=tests/store: a part of it, MARKS=ci: its tests that CI runs, ORDER=7: in another order"
+	@echo "make drawn    requests drawn from the OpenAPI documents"
 	@echo "make interop  the tests against real foreign clients (builds their environments once); prints their matrix, and writes docs/interop.md"
 	@echo "make interop-full  services, the scripts of examples/forge and training jobs on Ray; a real vLLM samples for training jobs (after make test-train)"
 	@echo "make browser  the viewer in a real Chromium, at two widths, light and dark; the web environment"
@@ -78,17 +79,17 @@ demo: $(VENV)/core
 test: $(VENV)/dev
 	$(call stage,1,lint)
 	@$(MAKE) --no-print-directory lint
-	$(call stage,2,types and requests drawn from the OpenAPI documents)
-	@$(MAKE) --no-print-directory -j2 types drawn
-	$(call stage,3,the test suite in $(TEST_PROCESSES) processes)
+	$(call stage,2,the test suite in $(TEST_PROCESSES) processes)
 	@$(MAKE) --no-print-directory suite
 
 # Seconds instead of minutes: what needs neither a server nor another process.
 test-fast:
-	@$(MAKE) --no-print-directory suite MARKS="not interop and not browser and not large and not exhaustive and not server and not process"
+	@$(MAKE) --no-print-directory suite MARKS="$(MARKS) and not server and not process"
 
 test-all:
-	@$(MAKE) --no-print-directory test MARKS="not interop and not browser and not large"
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory suite MARKS="$(ELSEWHERE)"
+	@$(MAKE) --no-print-directory drawn
 
 # torch is large, and nothing else needs it: the other targets skip these tests. The CPU
 # build of torch, which PyTorch's own index has, is a tenth of the size: put it into .venv-train first where space is short.
@@ -127,7 +128,7 @@ killed: $(VENV)/train
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -p no:schemathesis -s tests/train/engine/test_killed.py
 
 suite: $(VENV)/dev
-	$(BIN)/pytest -p no:schemathesis -m "$(MARKS)" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --ignore tests/fuzz $(TESTS) || $(ALONE)
+	$(BIN)/pytest -p no:schemathesis -m "$(MARKS)" -n $(TEST_PROCESSES) --dist worksteal $(ORDER:%=--order-seed %) --ignore tests/fuzz $(TESTS)
 
 check: lint types
 
@@ -138,6 +139,12 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
+# Before each commit, `make check`; once in a clone.
+hooks:
+	git config core.hooksPath .githooks
+
+# In one process: these tests share names, which several processes could not tell apart. They alone need schemathesis,
+# whose import takes over half a second.
 drawn: $(VENV)/dev
 	$(BIN)/pytest tests/fuzz
 
@@ -176,7 +183,7 @@ fuzz: $(VENV)/dev
 	FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz -s --timeout 1800
 
 sentinels: $(VENV)/dev
-	$(BIN)/pytest -m "not interop and not browser and not large" --sentinels="$$(mktemp -d)"
+	$(BIN)/pytest -m "$(ELSEWHERE)" --sentinels="$$(mktemp -d)"
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import random
 import shutil
 import signal
 import socket
@@ -88,6 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sentinels", type=Path, metavar="DIR", help="keep what the run writes in DIR; search it for keys"
     )
+    parser.addoption("--order-seed", type=int, metavar="N", help="the modules and their tests in an order drawn with N")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -106,9 +108,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection() -> Generator[None, object, object]:
     """What is collected lives until the end, so the garbage collector walks through none of it, now or in the tests.
 
-    It took a third of a collection's time.
+    It took a third of a collection's time. The doctor thaws what it froze, which would thaw this, too: from then on
+    each of its own collections took half a second.
     """
     gc.disable()
+    gc.unfreeze = lambda: None
     try:
         return (yield)
     finally:
@@ -116,19 +120,26 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-LONGEST = (
-    "testing/doctor/test_gallery", "contract/test_statistics", "deploy/test_modal_plan", "cli/test_deploy", "docs/test_blocks",
-    "deploy/test_modal_idempotency", "environments/math/test_math_equality", "templates/test_templates",
-    "deploy/test_modal_container", "fire/test_sentinels", "cli/test_serve", "guides/test_rl_guides", "backend/test_hostile",
-    "environments/math/test_math_generators", "testing/doctor/test_sound", "backend/test_restart", "test_wheel", "deploy/test_wheel",
-)  # fmt: skip
-"""Begun first: whichever comes last is run by one process while the others have nothing left to do."""
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {f"tests/{name}.py": place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept: Counter[str] = Counter()
+    for item in items:
+        mark = next((mark for mark in item.own_markers if mark.name == "ci"), None)
+        test = item.nodeid.partition("[")[0]
+        if (
+            mark is not None
+            and item.get_closest_marker("exhaustive") is None
+            and kept[test] < mark.kwargs.get("keep", 0)
+        ):
+            kept[test] += 1
+            item.own_markers.remove(mark)
+    if config.option.order_seed is not None:
+        modules: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
+        draw = random.Random(config.option.order_seed)
+        shuffled = draw.sample(list(modules.values()), len(modules))
+        items[:] = [item for module in shuffled for item in draw.sample(module, len(module))]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
+import itertools
 import json
 import re
+import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +17,14 @@ from pathlib import Path
 import httpx
 import pytest
 from front_door import ALIAS, KEY, Door, error_of, opened, request_body
-from siege import SECOND, besieged, parsed, siege
+from siege import SECOND, Siege, besieged, parsed, siege
 
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.keys import Keys
+from taskapp_kit.serve.viewer import viewer
 from taskapp_kit.serve.viewer.session import MAX_SESSIONS, SESSION_SECONDS, TRIES_AT_ONCE, Sessions
-from taskapp_kit.serve.viewer.viewer import PAGES
+from taskapp_kit.serve.viewer.viewer import PAGES, Viewer
 from taskapp_kit.store import open_store
 from tests.serve.test_auth import ATTACKS, HALF_SENT
 
@@ -70,20 +75,39 @@ def test_every_pattern_is_among_the_routes_that_are_attacked() -> None:
     assert len(ATTACKS) >= 250
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_every_attack_on_the_key_is_refused_at_every_route(
-    door: Door, route: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    host = door.url.removeprefix("http://")
+def refused(attack: Siege, name: str, route: str) -> None:
+    answer = parsed(attack.send(redirected(ATTACKS[name], route, attack.door.url.removeprefix("http://"))))
+    assert answer.status_code == 401, (name, route, answer.status_code, answer.text[:200])
+    assert "set-cookie" not in answer.headers
+    if not ATTACKS[name].startswith(b"HEAD"):
+        assert error_of(answer)["code"] == "unauthorised", (name, route)
+
+
+def test_every_attack_on_the_key_is_refused_at_a_route(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     with siege(door, caplog) as attack:
         for name, data in ATTACKS.items():
-            if data.count(b" ") < 2 or name == "without a version":
-                continue
-            answer = parsed(attack.send(redirected(data, route, host)))
-            assert answer.status_code == 401, (name, answer.status_code, answer.text[:200])
-            assert "set-cookie" not in answer.headers
-            if not data.startswith(b"HEAD"):
-                assert error_of(answer)["code"] == "unauthorised", name
+            if data.count(b" ") >= 2 and name != "without a version":
+                refused(attack, name, "/ui/rollouts.json")
+
+
+def test_an_attack_on_the_key_is_refused_at_every_route(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    with siege(door, caplog) as attack:
+        for route in ROUTES:
+            for name in ("key: nothing", "key: longer", "GET /health"):
+                refused(attack, name, route)
+
+
+def test_no_page_is_mounted_outside_the_gate() -> None:
+    """The access check is asked once, before any page is chosen; so one route with every attack stands for all."""
+    answer = ast.parse(textwrap.dedent(inspect.getsource(Viewer._answer)))
+    calls = sorted((node.lineno, ast.unparse(node.func)) for node in ast.walk(answer) if isinstance(node, ast.Call))
+    names = [name for _, name in calls]
+    assert names.index("self._gate.check_site") < names.index("self._login") < names.index("self._gate.caller")
+    before = set(names[: names.index("self._gate.caller")])
+    assert before == {"self._gate.check_site", "_split", "self._login"}, "only the login answers without a key"
+    for page in ("_page(", "_static(", "_report("):
+        uses = re.findall(rf"(?:def|return|self\.|await)\s*(?:self\.)?{re.escape(page)}", inspect.getsource(viewer))
+        assert len(uses) == 2, f"{page} has another caller than Viewer._answer: {uses}"
 
 
 def test_no_attack_on_the_key_logs_in(door: Door, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,16 +121,19 @@ def test_no_attack_on_the_key_logs_in(door: Door, caplog: pytest.LogCaptureFixtu
             assert "set-cookie" not in answer.headers
 
 
-@pytest.mark.parametrize("verb", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-@pytest.mark.parametrize("route", ["/ui/login", "/ui/", "/ui/rollouts.json", "/ui/annotate"])
-@pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "https://127.0.0.1", "http://localhost:1", "file://", "http://x@127.0.0.1"]
-)  # fmt: skip
-def test_another_origin_is_refused_for_every_verb(door: Door, verb: str, route: str, origin: str) -> None:
-    for headers in ({}, {"X-API-Key": KEY}):
-        answer = door.stranger.request(verb, route, headers={"Origin": origin, **headers})
-        assert answer.status_code == 403, answer.text
-        assert not [name for name in answer.headers if name.startswith("access-control")]
+VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+ORIGINS = ("http://evil.example", "null", "https://127.0.0.1", "http://localhost:1", "file://", "http://x@127.0.0.1")
+CHECKED = ("/ui/login", "/ui/", "/ui/rollouts.json", "/ui/annotate")
+
+
+def test_another_origin_is_refused_for_every_verb(door: Door) -> None:
+    """Every verb with every origin; every route with each verb and each origin."""
+    for (row, verb), (column, origin) in itertools.product(enumerate(VERBS), enumerate(ORIGINS)):
+        route = CHECKED[(row + column) % len(CHECKED)]
+        for headers in ({}, {"X-API-Key": KEY}):
+            answer = door.stranger.request(verb, route, headers={"Origin": origin, **headers})
+            assert answer.status_code == 403, (verb, route, origin, answer.text)
+            assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
 @pytest.mark.parametrize(
@@ -241,11 +268,20 @@ def test_a_long_login_is_refused_unread(local: Door) -> None:
     assert local.stranger.post("/ui/login", json={"key": KEY}).status_code == 415
 
 
-@pytest.mark.parametrize("given", ["", "wrong", KEY[:-1], KEY + "x", KEY.upper(), f"{KEY},{ALIAS}", "null"])
-def test_a_wrong_login_gives_no_cookie_and_repeats_nothing(local: Door, given: str) -> None:
-    answer = local.stranger.post("/ui/login", data={"key": given})
+WRONG = ("", "wrong", KEY[:-1], KEY + "x", KEY.upper(), f"{KEY},{ALIAS}", "null")
+
+
+def test_a_wrong_login_gives_no_session() -> None:
+    sessions = Sessions(Keys([("environment", KEY), ("second", ALIAS)]), failed_seconds=0.0)
+    for given in WRONG:
+        assert asyncio.run(sessions.log_in(given)) is None, given
+    assert asyncio.run(sessions.log_in(KEY))
+
+
+def test_a_wrong_login_gives_no_cookie_and_repeats_nothing(local: Door) -> None:
+    answer = local.stranger.post("/ui/login", data={"key": KEY + "x"})
     assert answer.status_code == 401 and "set-cookie" not in answer.headers
-    assert not given or given == "null" or given not in answer.text
+    assert KEY not in answer.text
 
 
 def test_failed_logins_take_a_while_and_few_are_tried_at_once(local: Door) -> None:
