@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -69,9 +69,10 @@ class Broken:
 
 @app.environment("slow", splits={"train": range(8)})
 class Slow:
-    """Takes its time."""
+    """Takes its time, or until it is released."""
 
     closed = 0
+    released = threading.Event()
 
     def __init__(self, seconds: float = 0.2) -> None:
         self.seconds = seconds
@@ -82,7 +83,7 @@ class Slow:
     @action
     def wait(self) -> Step:
         """Wait."""
-        time.sleep(self.seconds)
+        Slow.released.wait(self.seconds)
         return Step("waited", reward=0.0)
 
     def close(self) -> None:

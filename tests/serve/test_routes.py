@@ -364,7 +364,9 @@ def test_one_too_many_is_told_to_come_back() -> None:
         until(lambda: narrow.stranger.get("/health", headers={"X-API-Key": KEY}).json()["in_flight"] == 1)
         second = narrow.stranger.post("/rollout", json=request_body(), headers={"X-API-Key": KEY})
         assert not results, "both were answered while the rollout ran"
+        Slow.released.set()
         first.join()
+        Slow.released.clear()
     assert second.status_code == 503 and error_of(second)["code"] == "saturated"
     assert int(second.headers["retry-after"]) >= 1
     assert results[0].status_code == 200
@@ -415,5 +417,7 @@ def test_a_key_has_its_quota_over_http(tmp_path: Path) -> None:
         assert (refused.status_code, error_of(refused)["code"]) == (429, "key_quota_reached")
         assert int(refused.headers["retry-after"]) >= 1
         assert post(door, "second-key-of-three", request_body()).status_code == 200
+        Slow.released.set()
         assert running.result().status_code == 200
+        Slow.released.clear()
         assert post(door, "first-key-of-three", request_body()).status_code == 200
