@@ -165,6 +165,7 @@ def test_a_clock_that_was_set_back_keeps_no_record_for_ever(run: Run) -> None:
     run(use)
 
 
+@pytest.mark.ci
 def test_of_a_hundred_claims_at_once_one_wins(run: Run) -> None:
     async def use(store: IdempotencyStore, clock: Clock) -> None:
         claims = [record(f"r{number}") for number in range(100)]
@@ -214,6 +215,7 @@ def test_one_rollout_has_one_record(run: Run) -> None:
     run(use)
 
 
+@pytest.mark.ci
 def test_a_cancelled_claim_owns_nothing_and_a_cancelled_settle_is_stored(run: Run) -> None:
     async def use(store: IdempotencyStore, clock: Clock) -> None:
         for number in range(20):

@@ -237,6 +237,7 @@ def test_nothing_is_made_of_a_line_that_nobody_wants(talker: TaskApp) -> None:
     assert " INFO " not in out.getvalue()
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("log_format", "workers"),

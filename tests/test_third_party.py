@@ -83,6 +83,7 @@ def test_the_license_of_crafter_is_given_as_the_package_has_it() -> None:
     assert license_text.strip() in PAGE
 
 
+@pytest.mark.ci
 def test_every_file_that_follows_crafter_is_listed() -> None:
     crafter = pytest.importorskip("crafter")
     sources = [file.read_text() for file in sorted(Path(crafter.__file__).parent.glob("*.py"))]

@@ -167,6 +167,7 @@ def test_list_shows_what_came_with_it(installed: Path, tmp_path: Path) -> None:
     assert run(installed, tmp_path, "taskapp-kit", "list") == shown
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "template",
     [name if name == "questions" else pytest.param(name, marks=pytest.mark.exhaustive) for name in TEMPLATES],

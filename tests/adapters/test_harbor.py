@@ -66,6 +66,7 @@ def after(app: TaskApp, *commands: str, seed: int = 0, **options: Any) -> Rollou
 class TestInABox:
     pytestmark = needs_box
 
+    @pytest.mark.ci(keep=2)
     @pytest.mark.parametrize("name", NAMES)
     def test_the_solution_is_right_and_idling_is_not(self, name: str, tmp_path: Path) -> None:
         app = app_of(write_tasks(tmp_path))
@@ -77,6 +78,7 @@ class TestInABox:
         assert idle.reward == 0.0 and idle.trajectory.stop_reason == "max_steps"  # a limit: the tests run, too
         assert gold.trajectory.initial == TASKS[name]["instruction.md"].strip()
 
+    @pytest.mark.ci
     def test_the_doctor_finds_nothing_wrong(self, tmp_path: Path) -> None:
         write_tasks(tmp_path / "tasks")
         (tmp_path / "terminal.py").write_text(textwrap.dedent(APP))
@@ -157,6 +159,7 @@ class TestInABox:
             after(app)
         assert failed.value.boundary == "environment"
 
+    @pytest.mark.ci(keep=2)
     @pytest.mark.parametrize(
         ("left", "program"),
         [

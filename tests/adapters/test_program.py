@@ -211,12 +211,14 @@ def test_a_child_process_is_said_to_be_isolated_by_nothing(caplog: pytest.LogCap
     assert "agent runs as a child process: nothing isolates it" in caplog.text
 
 
+@pytest.mark.ci
 def test_a_limit_truncates_and_the_program_is_gone(tmp_path: Path, boxed: bool) -> None:
     limits = replace(PROGRAM_LIMITS, wall_seconds=3)
     rollout, _ = play(tmp_path, "chat(asked); import time; time.sleep(600)", boxed=boxed, limits=limits)
     assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("truncated", "program_stopped")
 
 
+@pytest.mark.ci(keep=1)
 def test_the_rollouts_deadline_ends_a_program_that_calls_nothing(tmp_path: Path, boxed: bool) -> None:
     began = time.monotonic()
     command = ["python", "agent.py", mark := secrets.token_hex()]

@@ -56,6 +56,7 @@ def test_gold_is_right_and_nothing_private_is_recorded(name: str) -> None:
     assert rollout.trajectory.steps[0].info == {"submitted": entry["answer"].strip()}
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize("name", THREE)
 def test_the_doctor_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
@@ -85,6 +86,7 @@ def test_the_doctor_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
     assert asyncio.run(lines()) == {}
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_a_seed_is_the_same_problem_in_every_process_and_past_a_block() -> None:
     names = (*THREE, "zebra_puzzles", "word_sorting")

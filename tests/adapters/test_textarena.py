@@ -68,6 +68,7 @@ def first_free(observation: str, rng: random.Random) -> str:
     return next(f"[{cell}]" for cell in range(9) if f"'[{cell}]'" in observation.rpartition("Available Moves")[2])
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["guess", "tictactoe"])
 def test_the_doctor_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
@@ -129,6 +130,7 @@ def test_same_seed_same_game_whatever_else_draws() -> None:
         thread.join()
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_same_seed_same_game_in_two_processes() -> None:
     games = ("Minesweeper-v0-small", "Bandit-v0", "Sudoku-v0-very-easy")

@@ -53,6 +53,7 @@ UNREADABLE = {
 }
 
 
+@pytest.mark.ci(keep=4)
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_an_answer_that_is_none_is_a_failure_and_no_number(name: str) -> None:
     status, events = job_of(lambda _: raw(UNREADABLE[name]))

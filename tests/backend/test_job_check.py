@@ -168,6 +168,7 @@ class Starting(ScriptedApp):
         return await super()._task_info(request)
 
 
+@pytest.mark.ci
 def test_a_task_app_that_does_not_answer_in_time_is_asked_when_the_job_begins() -> None:
     scripted = Starting()
     with serving(scripted.app()) as url, backend() as back:

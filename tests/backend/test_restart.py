@@ -133,6 +133,7 @@ def rows(folder: Path, job_id: str) -> list[tuple[Any, ...]]:
         ).fetchall()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_killed_backend_goes_on_where_it_was(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -156,6 +157,7 @@ def test_a_killed_backend_goes_on_where_it_was(tmp_path: Path, seed: int) -> Non
             assert marks(mark, "reset") <= TOTAL + 2 * 4
 
 
+@pytest.mark.ci
 def test_a_stopped_backend_exits_with_0_and_goes_on(tmp_path: Path) -> None:
     gate, mark = tmp_path / "gate", tmp_path / "mark"
     with live(tmp_path) as url, processes(tmp_path) as process:

@@ -36,6 +36,7 @@ def test_an_app_is_checked_here_and_nothing_is_left_behind(run: Run, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_a_finding_that_is_wrong_makes_the_status_1(run: Run, tmp_path: Path) -> None:
     (tmp_path / "careless.py").write_text(CARELESS)

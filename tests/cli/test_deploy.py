@@ -233,6 +233,7 @@ class Slow(ControlPlane):
         return api_pb2.ImageGetOrCreateResponse()
 
 
+@pytest.mark.ci
 @pytest.mark.server
 @pytest.mark.parametrize(
     "number",
@@ -271,6 +272,7 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
         assert list((own / "tmp").iterdir()) == []
 
 
+@pytest.mark.ci(keep=2)
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("secrets", "apps", "arguments", "status", "words"),

@@ -95,6 +95,7 @@ HARMLESS = [
 ]
 
 
+@pytest.mark.ci(keep=3)
 @pytest.mark.parametrize("command", [*COMMANDS, *HARMLESS], ids=" ".join)
 @pytest.mark.parametrize("names", ["code", "address"])
 def test_what_a_foreign_directory_names_is_neither_imported_nor_sent_a_key(
@@ -133,6 +134,7 @@ def test_a_directory_that_was_changed_since_is_foreign(
     assert run("eval", str(own)).exit_code == 2
 
 
+@pytest.mark.ci(keep=2)
 @pytest.mark.parametrize("command", COMMANDS[:-1], ids=" ".join)
 def test_the_printed_command_is_the_whole_one_with_the_app(
     command: tuple[str, ...], run: Run, own: Path, stranger: Listener
@@ -147,6 +149,7 @@ def test_the_printed_command_is_the_whole_one_with_the_app(
     assert (own.parent / "ran").exists()
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("names", ["--inference-url", "--store", "--app"])
 def test_every_address_is_named_to_go_on_with_a_foreign_directory(
     names: str, run: Run, own: Path, stranger: Listener

@@ -115,6 +115,7 @@ ENDS: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("end", ENDS)
 def test_train_with_a_backend_that_means_harm(end: str, as_json: bool, run: Run, tmp_path: Path) -> None:
@@ -127,6 +128,7 @@ def test_train_with_a_backend_that_means_harm(end: str, as_json: bool, run: Run,
     safe(json.dumps(json.loads(done.stdout), ensure_ascii=True) if as_json and done.stdout else done.stdout)
 
 
+@pytest.mark.ci(keep=2)
 @pytest.mark.parametrize("job", [EVIL, "j" * 9000, None, True, [1], ".."], ids=lambda job: repr(job)[:20])
 def test_a_job_whose_name_cannot_be_used_is_not_followed(job: Any, run: Run, tmp_path: Path) -> None:
     with both({"status": "running"}, tmp_path, job) as variables:
@@ -208,6 +210,7 @@ def test_setup_with_a_backend_that_means_harm(run: Run, tmp_path: Path) -> None:
         safe(done.output + done.stderr)
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_a_server_that_takes_and_never_answers_is_told_of_and_left_by_one_ctrl_c(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:

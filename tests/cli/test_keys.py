@@ -193,6 +193,7 @@ def test_the_file_is_found_as_every_setting_is(run: Run, tmp_path: Path) -> None
     assert found == {"from-toml": ["a"], "from-env-file": ["b"], "from-environment": ["c"], "from-flag": ["d"]}
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_a_running_server_notices_mint_and_revoke(run: Run, tmp_path: Path) -> None:
     first = run("keys", "mint", "first").stdout.strip()

@@ -51,6 +51,7 @@ async def with_client(folder: Path, mode: str, body: Any, *args: str) -> str:
     return (folder / "err.txt").read_text()
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_client_plays_an_episode_and_the_reward_is_on_stderr(tmp_path: Path, mode: str) -> None:
     async def play(client: Any) -> None:

@@ -33,6 +33,7 @@ def _takes_ctrl_c() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("edits", "stop"),
     [

@@ -142,6 +142,7 @@ def test_show_config_tells_sources_and_masks_keys(run: Run, tmp_path: Path) -> N
     assert "canary" not in told.stdout
 
 
+@pytest.mark.ci
 def test_reload_serves_the_changed_file_under_the_same_key(tmp_path: Path) -> None:
     app = tmp_path / "adder.py"
     app.write_text(Path(ADDER).read_text())

@@ -42,6 +42,7 @@ def test_nothing_is_created_where_nothing_is_stored(tmp_path: Path) -> None:
     assert isinstance(ran.exception, StoreError) and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.ci
 @pytest.mark.server
 @pytest.mark.process
 def test_a_store_is_shown_with_the_link_and_without_it_not(tmp_path: Path) -> None:
@@ -75,6 +76,7 @@ def test_a_store_is_shown_with_the_link_and_without_it_not(tmp_path: Path) -> No
         viewing.wait(timeout=30)
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.server
 @pytest.mark.process
 @pytest.mark.parametrize("judge_price", [1.0, None])

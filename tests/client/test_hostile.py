@@ -194,6 +194,7 @@ WIRE: dict[str, Callable[[socket.socket], None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("wire", WIRE)
 def test_a_line_that_goes_wrong(wire: str) -> None:
     async def ask(url: str) -> None:

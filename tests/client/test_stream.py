@@ -178,6 +178,7 @@ def test_a_stream_that_forgets_to_end_is_left_when_the_job_is_over() -> None:
         assert asyncio.run(asyncio.wait_for(once(url), 30)) == ["rl.train.step"]
 
 
+@pytest.mark.ci
 def test_events_that_go_back_repeat_or_have_no_number() -> None:
     odd = [{"seq": seq, "type": "x", "message": str(seq)} for seq in (1, 2, 2, 1, -4, 3, 3)]
     odd += [{"seq": "4", "type": "x"}, {"seq": None}, {"seq": True}, {"type": 7}]

@@ -236,6 +236,7 @@ def test_what_was_refused_before_it_ran_is_asked_for_again_without_a_key(status:
     assert len(seen) == 2
 
 
+@pytest.mark.ci
 def test_a_full_server_is_waited_for_as_long_as_there_is_time() -> None:
     app, seen = scripted(*[(503, enveloped("saturated"), {"Retry-After": "0"})] * 5, GOOD)
     with listening(app) as url:
@@ -366,6 +367,7 @@ def test_wrong_fields_are_told_once() -> None:
     assert str(told.value).count("holds no agent") == 1
 
 
+@pytest.mark.ci
 def test_more_rollouts_than_places_are_all_played_in_the_end() -> None:
     async def many(url: str) -> list[Any]:
         async with TaskAppClient(url, KEY, retries=0) as client:
@@ -398,6 +400,7 @@ def test_a_submitted_rollout_that_takes_too_long_is_cancelled(played: Counted) -
     assert isinstance(told.value, TimeoutError)
 
 
+@pytest.mark.ci
 def test_with_an_idempotency_key_it_runs_on_and_is_told_where_it_is_found(played: Counted) -> None:
     """Somebody else may have asked with that key and be waiting, and this caller may come again."""
     slow = a_rollout(22, seconds=2.5)

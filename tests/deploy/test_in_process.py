@@ -412,6 +412,7 @@ def test_a_key_that_the_app_does_not_know() -> None:
         pass
 
 
+@pytest.mark.ci
 def test_an_app_that_is_never_well_is_told_with_what_it_said() -> None:
     with failing(TaskAppError, r"\b3 s: .*HTTP 500", app=answering(500, {}), health_check_timeout=3):
         pass
@@ -435,6 +436,7 @@ def test_an_app_of_others_that_reads_the_environment(monkeypatch: pytest.MonkeyP
         assert (task_app.api_key, asked(task_app)) == (KEY, 200)
 
 
+@pytest.mark.ci
 def test_an_answer_that_drips_is_not_waited_for() -> None:
     async def drips(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -635,6 +637,7 @@ async def test_five_at_once_that_want_the_same_port() -> None:
         assert outer.port != inner.port
 
 
+@pytest.mark.ci
 def test_start_and_stop_again_and_again_leaves_nothing() -> None:
     def held() -> tuple[int, int]:
         return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())

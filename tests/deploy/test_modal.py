@@ -205,6 +205,7 @@ def _registered(done: Deploy) -> dict[str, Any]:
     }
 
 
+@pytest.mark.ci
 def test_everything_that_pyproject_and_flags_say_is_registered(own: Path) -> None:
     (own / "pyproject.toml").write_text(EVERYTHING)
     with ControlPlane({"capitals-env": {"ENVIRONMENT_API_KEY", "TASKAPP_STORE"}, "vendor": set()}).running() as plane:
@@ -308,6 +309,7 @@ def test_an_installed_wheel_deploys_as_a_checkout_does(tmp_path: Path) -> None:
 # What the container then answers.
 
 
+@pytest.mark.ci
 def test_modals_own_entry_point_serves_crafter_behind_the_key(crafter: Deploy, tmp_path: Path) -> None:
     plane = crafter.plane
     with plane.container(tmp_path, {"ENVIRONMENT_API_KEY": KEY, "TASKAPP_STORE": "sqlite:////nowhere/at/all.db"}):

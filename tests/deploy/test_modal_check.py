@@ -41,6 +41,7 @@ def test_an_app_that_answers_is_healthy_with_its_key_and_refuses_others() -> Non
         assert ask(url, None) == (False, [])
 
 
+@pytest.mark.ci
 def test_an_app_that_is_slow_to_come_is_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -63,6 +64,7 @@ def test_an_app_that_is_slow_to_come_is_waited_for() -> None:
         thread.join(30)
 
 
+@pytest.mark.ci
 def test_an_app_that_never_answers_is_given_up_with_where_to_look() -> None:
     with pytest.raises(ModalRefused, match=r"http://127\.0\.0\.1:9") as caught:
         ask("http://127.0.0.1:9", KEY, seconds=0.1)

@@ -28,7 +28,7 @@ from taskapp_kit.deploy.modal.container import serve, tickets_of, why_not_shared
 from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS
 from taskapp_kit.errors import ConfigError
 
-pytestmark = [pytest.mark.process, pytest.mark.server]
+pytestmark = [pytest.mark.ci, pytest.mark.process, pytest.mark.server]
 
 CHECKOUT = Path(__file__).parents[2]
 KEY, VENDOR_KEY = "canary-door-key-5c1f", "canary-vendor-key-77b2"
@@ -186,6 +186,7 @@ def test_slow_rollouts_run_side_by_side(containers: Two) -> None:
 # -- containers together --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_one_key_sent_to_both_is_one_episode_and_one_answer(containers: Two) -> None:
     with ThreadPoolExecutor(8) as pool:
         planes = [containers.one, containers.two] * 4
@@ -200,6 +201,7 @@ def test_one_key_sent_to_both_is_one_episode_and_one_answer(containers: Two) -> 
     assert containers.played(201) == 0
 
 
+@pytest.mark.ci
 def test_what_one_was_asked_for_the_other_gives(containers: Two) -> None:
     accepted = rollout(containers.one, 300, 1.5, Prefer="respond-async")
     assert accepted.status == 202, accepted.body
@@ -237,6 +239,7 @@ def test_a_dict_that_is_down_fails_what_needs_it_and_nothing_else(containers: Tw
     assert rollout(containers.two, 501, Idempotency_Key="k-501").status == 200
 
 
+@pytest.mark.ci
 def test_a_container_that_is_killed_loses_what_it_played_to_the_other(containers: Two) -> None:
     """The last test that uses these containers: one of them is gone after it."""
     accepted = rollout(containers.one, 600, 1.0, die=True, Prefer="respond-async", Idempotency_Key="k-600")

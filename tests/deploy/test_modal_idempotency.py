@@ -127,6 +127,7 @@ def test_of_claims_at_once_in_two_containers_one_wins_each_key(dicts: Dicts, cli
     with_two(client, use)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("why", ["lost", "freed", "released", "old"])
 def test_of_takeovers_at_once_one_wins(dicts: Dicts, client: Any, why: str) -> None:
     """Five containers want the key of a rollout that gave it up; again and again."""
@@ -160,6 +161,7 @@ def test_of_takeovers_at_once_one_wins(dicts: Dicts, client: Any, why: str) -> N
     asyncio.run(use())
 
 
+@pytest.mark.ci
 def test_an_answer_of_the_dict_that_was_lost_on_the_way_changes_nothing(dicts: Dicts, client: Any) -> None:
     """Modal's client repeats a put whose answer was lost; "it exists" then means our own."""
 

@@ -230,6 +230,7 @@ def test_a_file_with_the_name_of_one_of_pythons_modules_is_an_app_as_any(folder:
     assert done.stdout == "mine\n", done.stderr
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "tail",
     [

@@ -97,6 +97,7 @@ def test_the_sandbox_is_asked_for_with_walls_and_without_secrets(plane: WithSand
     assert image.dockerfile_commands[0].startswith("FROM python:3.") and not image.context_files
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize(
     ("code", "cause"),
     [
@@ -119,6 +120,7 @@ def test_limits_hold_there(machines: ModalMachines, code: str, cause: str) -> No
         assert box.run_sync("print('alive')").stdout in ("alive\n", "")
 
 
+@pytest.mark.ci
 def test_what_a_program_does_is_a_result(machines: ModalMachines) -> None:
     with Sandbox(limits=LIMITS) as box:
         assert box.run_sync("import os; os.kill(os.getpid(), 11)").signal == 11
@@ -152,6 +154,7 @@ def test_nothing_outlives_a_run(machines: ModalMachines) -> None:
         assert box.run_sync("import os\nprint(len([n for n in os.listdir('/proc') if n.isdigit() and os.stat('/proc/' + n).st_uid == os.getuid()]))").stdout == "1\n"  # fmt: skip
 
 
+@pytest.mark.ci
 def test_files_are_read_back_under_a_limit_and_never_through_a_link(machines: ModalMachines) -> None:
     with Sandbox(limits=LIMITS) as box:
         box.run_sync("import os; open('long', 'w').write('x' * 5000); os.symlink('/etc/passwd', 'link')")
@@ -185,6 +188,7 @@ def test_what_happens_to_the_machine_is_our_failure_and_no_result(
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.ci
 def test_a_cancelled_run_is_dead_before_the_cancellation_goes_on(plane: WithSandboxes, machines: ModalMachines) -> None:
     async def use() -> None:
         async with Sandbox(limits=LIMITS) as box:
@@ -200,6 +204,7 @@ def test_a_cancelled_run_is_dead_before_the_cancellation_goes_on(plane: WithSand
     asyncio.run(asyncio.wait_for(use(), 30))
 
 
+@pytest.mark.ci
 def test_a_box_closed_from_another_thread_ends_its_run(machines: ModalMachines) -> None:
     box = Sandbox(limits=LIMITS).__enter__()
     threading.Timer(0.7, box.close).start()

@@ -289,6 +289,7 @@ def test_a_cloudflared_that_gives_up_is_tried_three_times_and_quoted(tmp_path: P
     assert "steadier" in raised.value.hint
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("behaviour", [QUIET, GARBAGE])
 def test_a_cloudflared_that_says_nothing_useful_is_ended(tmp_path: Path, behaviour: str) -> None:
     fake = FakeCloudflared(tmp_path, behaviour)
@@ -305,6 +306,7 @@ def test_a_program_that_is_none(tmp_path: Path) -> None:
         opened(quick(fake))
 
 
+@pytest.mark.ci
 def test_a_whole_group_that_will_not_go_is_killed(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, STUBBORN + BOX)
     tunnel = opened(quick(fake))

@@ -170,6 +170,7 @@ def test_no_private_file_gets_in(tmp_path: Path) -> None:
     assert int(count) > 100 and found == "[]"
 
 
+@pytest.mark.ci
 def test_pip_takes_it(tmp_path: Path) -> None:
     wheel = kit_wheel(tmp_path / "cache")
     done = subprocess.run(
@@ -195,6 +196,7 @@ def test_pip_takes_it(tmp_path: Path) -> None:
     assert info.version == metadata.version("taskapp-kit")
 
 
+@pytest.mark.ci
 def test_the_build_tool_packs_the_same_files(tmp_path: Path) -> None:
     """But for what is private by its name (a template's .gitignore), the kit's own packing is hatchling's."""
     pytest.importorskip("hatchling", reason="needs hatchling, of taskapp-kit[dev]")

@@ -42,6 +42,8 @@ TEACHING = ("README.md", "CONTRIBUTING.md", "docs/tutorial.md", "docs/contract.m
 LONG_JOURNEYS = {"crafter", "eval", "export", "jobs", "math", "store", "trainers", "tutorial"}
 """Pages whose commands take seconds of processor time each; the tests of cli, client, evaluate and the environments
 assert their parts."""
+QUICK = {"README", "agents", "backend", "gymnasium", "in-process", "judges", "models", "rl-config"}
+"""Those that `make test` runs."""
 SKIPPED_FOLDERS = {"out", "build", "dist", "node_modules"}
 COMMAND_SECONDS = 60
 SENTINEL = "===block-command-done==="
@@ -234,7 +236,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.name, marks=[pytest.mark.exhaustive] if page.stem in LONG_JOURNEYS else [])
+        pytest.param(
+            page,
+            id=page.name,
+            marks=[pytest.mark.exhaustive] * (page.stem in LONG_JOURNEYS) + [pytest.mark.ci] * (page.stem not in QUICK),
+        )
         for page in PAGES
         if any(block.runs for block in blocks(page))
     ],

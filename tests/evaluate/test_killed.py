@@ -58,6 +58,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads((out / "summary.json").read_text())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.exhaustive), "1"])
 def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, workers: str, whole: Any) -> None:
     out, rng, kills = tmp_path / "out", random.Random(7), 0

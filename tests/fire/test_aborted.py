@@ -14,7 +14,7 @@ from tests.fire.load import cut, send
 from tests.fire.server import Server, body, recent
 from tests.waiting import until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.ci, pytest.mark.process]
 
 WARM_UP, AT_ONCE = 200, 32
 RSS_BYTES, DESCRIPTORS = 15 * 2**20, 8

@@ -13,7 +13,7 @@ from tests.fire.load import Cut, ask_all, cut, send
 from tests.fire.server import Server, body, recent
 from tests.waiting import until
 
-pytestmark = [pytest.mark.process, pytest.mark.server]
+pytestmark = [pytest.mark.ci, pytest.mark.process, pytest.mark.server]
 
 CALLERS = 8
 THREADS = 64

@@ -133,6 +133,7 @@ def backend(folder: Path) -> Iterator[tuple[str, str]]:
         process.wait()
 
 
+@pytest.mark.ci
 def test_nor_at_a_backend(tmp_path: Path) -> None:
     with backend(tmp_path) as (url, key):
         headers = {"Authorization": f"Bearer {key}"}
@@ -153,6 +154,7 @@ def test_a_flood_of_queued_requests_is_cut(few: Server) -> None:
         assert ended(few, "queued_requests") == len(strangers)
 
 
+@pytest.mark.ci
 def test_a_process_without_descriptors_says_so(tmp_path: Path) -> None:
     few = 60
     with Server(tmp_path, descriptors=few) as server, ExitStack() as held:
@@ -248,6 +250,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.ci
 def test_unread_answers_of_one_rollout_share_their_memory(patient: Server) -> None:
     with ExitStack() as readers:
         rollout_id, _ = played(patient)
@@ -263,6 +266,7 @@ def test_unread_answers_of_one_rollout_share_their_memory(patient: Server) -> No
         assert patient.health()["healthy"] is True
 
 
+@pytest.mark.ci
 def test_a_reader_that_pauses_gets_its_whole_answer(patient: Server) -> None:
     """Longer than the server looks for progress, shorter than it waits: a trainer's step blocks its reader for long."""
     before = ended(patient, "stalled_reader")
@@ -273,6 +277,7 @@ def test_a_reader_that_pauses_gets_its_whole_answer(patient: Server) -> None:
     assert ended(patient, "stalled_reader") == before
 
 
+@pytest.mark.ci
 def test_a_reader_that_takes_nothing_for_long_is_ended(tmp_path: Path) -> None:
     with large(tmp_path, TASKAPP_STALLED_SECONDS="2") as server, ExitStack() as readers:
         rollout_id, _ = played(server)
@@ -282,6 +287,7 @@ def test_a_reader_that_takes_nothing_for_long_is_ended(tmp_path: Path) -> None:
         assert "reader ended cause=stalled_reader" in server.log()
 
 
+@pytest.mark.ci
 def test_beyond_the_cap_the_longest_stalled_reader_goes_first(tmp_path: Path) -> None:
     with large(tmp_path, TASKAPP_MAX_BUFFERED_BYTES="30000000") as server, ExitStack() as readers:
         answers = [played(server, seed) for seed in range(8)]

@@ -39,6 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize(("environment", "breaks"), CASES)
 def test_a_crash_is_a_typed_failure_and_the_process_is_replaced(
     server: Server, environment: str, breaks: str, tmp_path: Path
@@ -64,6 +65,7 @@ def test_a_crash_is_a_typed_failure_and_the_process_is_replaced(
     assert f"error_id={error['error_id']}" in server.log()
 
 
+@pytest.mark.ci
 def test_a_crash_costs_only_those_in_the_same_process(server: Server, tmp_path: Path) -> None:
     until_shared_by(server, 2, tmp_path / "probes")
     journal = tmp_path / "journal"

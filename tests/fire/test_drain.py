@@ -44,6 +44,7 @@ async def _with_sigterm(
         return answers, time.monotonic() - began
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.exhaustive), "2"])
 def test_sixteen_of_sixteen_are_answered(tmp_path: Path, workers: str) -> None:
     journal = tmp_path / "journal"
@@ -63,6 +64,7 @@ def test_sixteen_of_sixteen_are_answered(tmp_path: Path, workers: str) -> None:
     assert sum(line[0] == "close" for line in note(journal)) == RUNNING
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("workers", "environment"),
     [
@@ -94,6 +96,7 @@ def test_what_outlasts_the_grace_is_told_and_kept_as_cancelled(tmp_path: Path, w
     assert reset == closed, "environments are closed before the server ends"
 
 
+@pytest.mark.ci
 def test_a_thread_that_hangs_does_not_hold_the_server(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     with Server(tmp_path / "server", "--grace-seconds", "1") as server:

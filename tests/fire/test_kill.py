@@ -17,7 +17,7 @@ from tests.fire.load import ask, session
 from tests.fire.server import Server, alive, all_stored, body, missing, stored
 from tests.waiting import until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.ci, pytest.mark.process]
 
 ROUNDS = int(os.environ.get("TASKAPP_FIRE_ROUNDS", "5"))
 CALLERS = 16

@@ -120,6 +120,7 @@ def each(misdeeds: Iterable[str]) -> list[Any]:
     ]
 
 
+@pytest.mark.ci(keep=6)
 @pytest.mark.parametrize(("place", "breaks"), each(RAISES), indirect=["place"])
 def test_what_raises_is_a_typed_failure_and_what_was_played_is_kept(place: Place, breaks: str) -> None:
     steps, boundary, code, words = RAISES[breaks]
@@ -160,6 +161,7 @@ def test_a_bad_neighbour_spoils_nobody_elses_rollout(place: Place, breaks: str) 
     assert place.server.post(again).json()["digest"] == place.digests[LONG], "the store is read still"
 
 
+@pytest.mark.ci
 def test_an_environment_that_changes_directory_takes_no_key_along(tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_text("first the-first-key-of-the-file\n")
@@ -175,6 +177,7 @@ def test_an_environment_that_changes_directory_takes_no_key_along(tmp_path: Path
         assert opens("the-first-key-of-the-file")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "place", ["threads", "workers", pytest.param("alone", marks=pytest.mark.exhaustive)], indirect=True
 )

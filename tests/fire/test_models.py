@@ -17,7 +17,7 @@ from tests.fire.load import Told, ask, ask_all, cut, send, session
 from tests.fire.server import Server, body, error_of, recent, stored
 from tests.waiting import until
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.ci, pytest.mark.server]
 
 IN_FLIGHT = 64
 ROUNDS = 5

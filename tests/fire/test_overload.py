@@ -11,7 +11,7 @@ import pytest
 from tests.fire.load import Told, ask, session
 from tests.fire.server import Server, body
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.ci, pytest.mark.process]
 
 PLACES = 16
 SECONDS = 3.0

@@ -448,6 +448,7 @@ def the_end(caller: Caller) -> None:
 # -- the runs ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("workers", "log_format"), [pytest.param("0", "text", marks=pytest.mark.exhaustive), ("2", "json")]
 )

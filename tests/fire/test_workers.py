@@ -15,7 +15,7 @@ import pytest
 from tests.fire.load import ask_all, session
 from tests.fire.server import ADDER, FIRE, Server, all_stored, body
 
-pytestmark = [pytest.mark.process, pytest.mark.server]
+pytestmark = [pytest.mark.ci, pytest.mark.process, pytest.mark.server]
 
 WORKERS = ["2", *(pytest.param(count, marks=pytest.mark.exhaustive) for count in ("1", "4"))]
 OWN = {"rollout_id", "timing", "seconds"}

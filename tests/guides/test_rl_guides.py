@@ -414,6 +414,7 @@ def modal_line(line: Line, place: Place) -> Ran:
         return run(line, Place(**{**vars(place), "extra": modal}))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "line",
     [

@@ -92,6 +92,7 @@ def test_no_garbage_becomes_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(names) > 30
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_judge_that_hangs_is_a_timeout_of_the_rollout(

@@ -221,6 +221,7 @@ async def play(env, model, task):
 """
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("cancelled", [False, True])

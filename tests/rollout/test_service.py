@@ -742,6 +742,7 @@ def test_a_place_is_given_back_however_it_ends(app: TaskApp, given: dict[str, An
     serving(app, work, max_concurrent=1)
 
 
+@pytest.mark.ci
 def test_a_place_is_given_back_when_the_client_goes_or_the_store_fails(app: TaskApp, gate: str) -> None:
     one, shelf = Caller("blue", max_in_flight=1), Shelf()
 

@@ -163,6 +163,7 @@ class Alone:
 """
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1, 4])
 async def test_worker_processes_drive_the_same_episodes(workers: int, tmp_path: Path) -> None:

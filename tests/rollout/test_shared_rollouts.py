@@ -648,6 +648,7 @@ def test_what_is_being_settled_is_cancelled_no_more() -> None:
 # -- the end of the server -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_drain_ends_what_hangs_and_says_so_everywhere(tmp_path: Path, workers: int) -> None:

@@ -94,6 +94,7 @@ BOMBS: dict[str, tuple[str, set[KilledFor]]] = {
 }
 
 
+@pytest.mark.ci(keep=10)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_ended_within_its_limits(level: int, name: str) -> None:
     code, causes = BOMBS[name]
@@ -136,6 +137,7 @@ def test_what_is_printed_is_kept_from_the_start(level: int) -> None:
     assert result.ok and result.killed_for is None
 
 
+@pytest.mark.ci(keep=2)
 @pytest.mark.parametrize("how", ["ends", "is killed"])
 def test_no_daemon_outlives_its_run(level: int, how: str) -> None:
     word = token()
@@ -298,6 +300,7 @@ one, two = socket.socketpair(); one.send(b"own"); print(two.recv(3))
                 listener.accept()
 
 
+@pytest.mark.ci(keep=1)
 def test_the_hosts_files_are_out_of_sight(level: int, tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     import orjson
@@ -392,6 +395,7 @@ print(sys.stdin.read(), __name__, quit)
             assert opened.run_sync(served).stdout == "own\n"
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 def test_what_was_used_is_told(level: int) -> None:
     with box(level) as opened:

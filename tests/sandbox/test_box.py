@@ -103,6 +103,7 @@ def test_closing_from_elsewhere_ends_the_run(level: int) -> None:
         opened.read_sync("x")
 
 
+@pytest.mark.ci(keep=1)
 def test_ending_a_run_at_any_moment_leaves_nobody(level: int) -> None:
     """Also while the walls are still put up: nobody that was on the way to become the program outlives the run."""
     for turn in range(40):
@@ -238,6 +239,7 @@ def test_what_a_killed_owner_left_under_an_id_is_ended() -> None:
         left.wait()
 
 
+@pytest.mark.ci(keep=1)
 def test_forty_runs_leave_nothing(level: int) -> None:
     with box(level) as warm:
         assert warm.run_sync("pass").ok

@@ -47,6 +47,7 @@ def test_nothing_of_a_program_is_in_the_next_but_its_files() -> None:
         assert second.stdout == "False None 1\n"
 
 
+@pytest.mark.ci
 def test_its_time_counts_from_when_it_has_its_program() -> None:
     with Sandbox(level=LEVEL, warm=True, limits=replace(SMALL, wall_seconds=1.0)) as box:
         until(_waiting, what="an interpreter waits")
@@ -110,6 +111,7 @@ def test_a_module_that_a_program_left_does_not_run_between_programs(level: int) 
         assert box.run_sync("import encodings; print(sum([1, 2]))").stdout == "3\n"
 
 
+@pytest.mark.ci
 def test_an_interpreter_does_not_start_while_its_folder_is_emptied() -> None:
     with Sandbox(level=LEVEL, warm=True, limits=SMALL) as box:
         for _ in range(10):

@@ -149,6 +149,7 @@ def test_sizes_are_limited(level: int) -> None:
             opened.list_sync()
 
 
+@pytest.mark.ci(keep=1)
 def test_any_tree_is_removed(level: int) -> None:
     deep = """
 import os

@@ -74,6 +74,7 @@ def test_it_is_told_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     assert seen == [1]
 
 
+@pytest.mark.ci
 def test_a_culprit_is_told_once_in_a_while_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         watchdog = watched(0.5, 0.5)

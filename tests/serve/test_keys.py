@@ -150,6 +150,7 @@ def test_label_and_quota_reach_the_scope(tmp_path: Path) -> None:
         assert told("wrong")["detail"]["error"]["code"] == "unauthorised"
 
 
+@pytest.mark.ci
 @pytest.mark.server
 def test_a_running_server_takes_a_minted_key_and_refuses_a_revoked_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

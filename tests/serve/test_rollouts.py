@@ -222,6 +222,7 @@ def as_stored(here: House, frames: list[Frame], rollout_id: str) -> None:
 # -- Idempotency-Key -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.server
 def test_a_hundred_at_once_with_one_key_are_one_episode(here: House, tmp_path: Path) -> None:
     body, headers = a_body(mark=tmp_path / "mark", slow=0.05), here.key()
@@ -517,6 +518,7 @@ WAITING = 13
 """Events of a rollout that waits in its third step: started, observed, two turns of four, called, answered, acted."""
 
 
+@pytest.mark.ci(keep=8)
 @pytest.mark.server
 @pytest.mark.parametrize("how", ["GET", "POST"])
 @pytest.mark.parametrize("cut", [0, 1, 6, WAITING])
@@ -584,6 +586,7 @@ def test_two_followers_see_the_same(there: House, tmp_path: Path) -> None:
     well_formed(frames)
 
 
+@pytest.mark.ci(keep=8)
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("config", "code"),
@@ -609,6 +612,7 @@ def test_a_failure_ends_its_stream_and_is_stored_so(here: House, config: dict[st
     as_stored(here, frames, path[-32:])
 
 
+@pytest.mark.ci
 def test_one_that_hangs_is_told_as_it_is_stored(there: House, tmp_path: Path) -> None:
     body = a_body(gate=tmp_path / "gate", safety={"max_time_s": 0.3})
     with following(there, body=body) as stream:

@@ -153,6 +153,7 @@ def test_a_socket_needs_the_key_that_opened_its_session(tmp_path: Path) -> None:
         assert len(door.service.sessions) == door.service.in_flight == 0
 
 
+@pytest.mark.ci
 def test_dropped_sockets_and_abandoned_sessions_leave_no_environment_and_no_memory(live: Door, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
 

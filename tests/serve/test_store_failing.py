@@ -45,6 +45,7 @@ def refused_unplayed(door: Door, count: int = 20) -> None:
     assert RESETS[0] == before
 
 
+@pytest.mark.ci
 def test_a_deleted_file_is_one_lost_rollout_and_not_fifty(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
     with opened(store=SqliteStore(path)) as door:
@@ -62,6 +63,7 @@ def test_a_deleted_file_is_one_lost_rollout_and_not_fifty(tmp_path: Path) -> Non
         assert "taskapp_store_failing 0.0" in door.client.get("/metrics").text
 
 
+@pytest.mark.ci
 def test_a_claim_that_cannot_be_written_counts_too(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
     with opened(store=SqliteStore(path)) as door:
@@ -87,6 +89,7 @@ def test_a_rollout_that_the_store_refuses_is_no_failing_store(tmp_path: Path) ->
         assert status_of(door) == "healthy"
 
 
+@pytest.mark.ci
 def test_a_rollout_that_could_be_kept_only_later_is_found(tmp_path: Path) -> None:
     class FailsOnce(SqliteStore):
         failed = False
@@ -152,6 +155,7 @@ class Filling:
 """
 
 
+@pytest.mark.ci
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
 def test_a_full_disk_refuses_before_playing_and_recovers(tmp_path: Path) -> None:
@@ -200,6 +204,7 @@ def test_a_full_disk_refuses_before_playing_and_recovers(tmp_path: Path) -> None
         server.wait(60)
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_a_postgres_server_that_stopped_refuses_before_playing_and_recovers() -> None:
     postgres = new_server()

@@ -171,6 +171,7 @@ def test_two_requests_in_one_packet_are_two_requests(server: BackgroundServer) -
     assert [dict(headers)[b"x-n"] for headers in SEEN] == [b"1", b"2"]
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize(
     ("sent", "status"),
     [(b"", b""), (b"GET / HTTP/1.1\r\nX-Slow: ", b"408"), (b"\r\n", b"408"), (get("/"), b"200")],
@@ -188,6 +189,7 @@ def test_nor_does_one_when_the_clock_was_set_back(strict: BackgroundServer) -> N
     strict._server.last_notified = 0.0
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("more", [b"\r\n", b"G"], ids=["an empty line", "a letter"])
 def test_a_byte_after_an_answer_does_not_stop_the_idle_timer(strict: BackgroundServer, more: bytes) -> None:
     with connect(strict, get("/")) as connection:

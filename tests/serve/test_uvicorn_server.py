@@ -125,6 +125,7 @@ def test_a_shutdown_without_end_is_cancelled() -> None:
     assert not server.running
 
 
+@pytest.mark.ci
 def test_code_that_blocks_the_server_outlives_it_and_that_is_said() -> None:
     entered, release = threading.Event(), threading.Event()
 
@@ -331,6 +332,7 @@ def test_while_it_drains_it_answers_and_then_it_ends_well(tmp_path: Path) -> Non
         assert process.wait(5) == 0
 
 
+@pytest.mark.ci
 @pytest.mark.process
 @pytest.mark.parametrize("how", [pytest.param("the grace is over", marks=pytest.mark.exhaustive), "a second signal"])
 def test_what_does_not_end_in_time_is_answered_as_cancelled(tmp_path: Path, how: str) -> None:

@@ -279,6 +279,7 @@ async def step_of(service: Any, seconds: float) -> EnvironmentStep:
         return step
 
 
+@pytest.mark.ci
 @pytest.mark.process
 async def test_a_replica_that_dies_or_has_many_stuck_threads_is_made_anew(tmp_path: Path) -> None:
     async with app_from(tmp_path, HANGS).as_service(sessions_per_replica=9) as service:
@@ -311,6 +312,7 @@ def good(answer_text: str) -> str:
 KEY = "key-of-the-judge-alone"
 
 
+@pytest.mark.ci
 @pytest.mark.process
 @pytest.mark.server
 async def test_a_judge_has_the_key_that_the_options_give_and_no_other(

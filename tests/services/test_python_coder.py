@@ -37,6 +37,7 @@ class Answer:
     text: str
 
 
+@pytest.mark.ci
 @both
 async def test_programs_have_outputs_and_reasons(backend: Any) -> None:
     coder = SandboxedPythonCoder.options(procs=1, with_gpus=False, num_replicas=2, backend=backend).as_service(
@@ -80,6 +81,7 @@ async def test_a_program_leaves_nothing_to_the_next() -> None:
         coder.close()
 
 
+@pytest.mark.ci
 @pytest.mark.process
 async def test_the_whole_of_a_run_is_returned() -> None:
     coder = SandboxedPythonCoder(limits=LIMITS)

@@ -73,6 +73,7 @@ def test_without_a_function_or_with_one_that_no_process_finds() -> None:
 KEY = "key-of-the-reward-model"
 
 
+@pytest.mark.ci
 @pytest.mark.process
 @pytest.mark.server
 async def test_a_reward_model_behind_an_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +144,7 @@ async def answered(service: Service, seed: int, words: str) -> Rollout:
     return await service.rollout(a_request("constant", action=words, seed=seed))
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 2])
 async def test_rubrics_ask_a_service_in_threads_and_in_worker_processes(tmp_path: Path, workers: int) -> None:

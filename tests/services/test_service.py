@@ -66,6 +66,7 @@ async def test_calls_go_to_instances_made_with_the_given_arguments(backend: Any)
         assert named == {"key": (None, 2**70)}
 
 
+@pytest.mark.ci
 @both
 async def test_the_least_loaded_replica_gets_the_call(backend: Any) -> None:
     async with of(Counter, backend, 3).as_service() as counter:
@@ -130,6 +131,7 @@ async def test_a_call_that_may_be_repeated_is_done_by_another_replica(backend: A
         assert await alone.die_once.route(str(tmp_path / "alone")) > 0
 
 
+@pytest.mark.ci
 @both
 async def test_no_call_that_may_be_repeated_is_lost_when_replicas_are_killed(backend: Any) -> None:
     async with of(Counter, backend, 3, concurrent_calls=4).as_service() as counter:
@@ -172,6 +174,7 @@ async def test_a_new_replica_has_the_last_state_before_it_serves(backend: Any) -
         assert await counter.current.fanout() == [3, 3]
 
 
+@pytest.mark.ci
 @both
 async def test_a_replica_that_cannot_have_the_state_does_not_serve_without_it(backend: Any) -> None:
     async with of(Counter, backend).as_service() as counter:
@@ -183,6 +186,7 @@ async def test_a_replica_that_cannot_have_the_state_does_not_serve_without_it(ba
         assert (await counter.pid.fanout())[0] == first
 
 
+@pytest.mark.ci
 @both
 async def test_a_call_that_takes_too_long_ends(backend: Any) -> None:
     async with of(Counter, backend, 1, call_seconds=1.0).as_service() as counter:
@@ -208,6 +212,7 @@ async def test_a_caller_that_gives_up_cancels_what_can_be_cancelled(backend: Any
         await until_async(lambda: counter.stats().replicas[0].in_flight == 0, what="no call is under way")
 
 
+@pytest.mark.ci
 @both
 async def test_more_calls_than_may_wait_are_refused(backend: Any) -> None:
     async with of(Counter, backend, 1, max_waiting=2, queue_seconds=0.4).as_service() as counter:
@@ -417,6 +422,7 @@ async def test_an_idle_replica_that_was_killed_is_made_again() -> None:
         assert await counter.pid.route() != pid
 
 
+@pytest.mark.ci
 @pytest.mark.process
 async def test_a_call_is_refused_when_no_replica_can_be_made_again(tmp_path: Path) -> None:
     async with of(Vanishing, "local", 1).as_service(str(tmp_path / "mark")) as service:

@@ -33,6 +33,7 @@ def of(cls: type[Actor], backend: Any, replicas: int = 1, **options: Any) -> Any
     return cls.options(num_replicas=replicas, backend=backend, **options)
 
 
+@pytest.mark.ci
 @both
 async def test_a_synchronous_call_whose_caller_left_keeps_its_place(backend: Any, tmp_path: Path) -> None:
     mark = tmp_path / "done"
@@ -51,6 +52,7 @@ async def test_a_synchronous_call_whose_caller_left_keeps_its_place(backend: Any
         assert set(await service.pid.fanout()) == pids
 
 
+@pytest.mark.ci
 @both
 async def test_a_call_that_does_not_end_has_its_process_killed(backend: Any) -> None:
     async with of(Slow, backend, call_seconds=0.5).as_service() as service:
@@ -61,6 +63,7 @@ async def test_a_call_that_does_not_end_has_its_process_killed(backend: Any) -> 
         assert await service.pid.route() != first
 
 
+@pytest.mark.ci
 @pytest.mark.process
 async def test_so_has_one_whose_caller_left() -> None:
     async with of(Slow, "local", call_seconds=0.5).as_service() as service:
@@ -98,6 +101,7 @@ async def test_a_fanout_of_state_that_all_refuse_is_taken_back(backend: Any) -> 
         assert await service.current.fanout() == [1, 1]
 
 
+@pytest.mark.ci
 @both
 async def test_a_replica_that_dies_while_it_gets_its_state_is_started_once_more(backend: Any, tmp_path: Path) -> None:
     mark = tmp_path / "dies"

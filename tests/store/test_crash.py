@@ -83,6 +83,7 @@ def test_every_acknowledged_rollout_survives_kill_9(tmp_path: Path, after_saves:
     assert found.rollouts >= len(acknowledged)
 
 
+@pytest.mark.ci
 def test_three_processes_write_into_one_new_file(tmp_path: Path) -> None:
     path = tmp_path / "new" / "rollouts.db"
     processes = [child(SAVER, str(path), f"p{number}", "150") for number in range(3)]

@@ -299,6 +299,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2]))
 """
 
 
+@pytest.mark.ci(keep=1)
 def test_two_processes_claim_the_same_keys_and_one_wins_each(shared_address: str) -> None:
     processes = [child(CLAIMER, shared_address, name) for name in ("a", "b")]
     try:

@@ -65,6 +65,7 @@ def refusal(address: str) -> str:
     return text
 
 
+@pytest.mark.ci
 def test_each_way_of_not_getting_in_is_a_sentence(postgres: PostgresServer) -> None:
     address, place = postgres.database(), f"127.0.0.1:{postgres.port}"
     name = name_of(address)
@@ -372,6 +373,7 @@ def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_done_twice(postgres:
         with_store(address.replace(str(postgres.port), str(proxy.port)), use)
 
 
+@pytest.mark.ci
 def test_a_server_that_is_away_is_told_and_found_again(postgres: PostgresServer) -> None:
     address = postgres.database()
 

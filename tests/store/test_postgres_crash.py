@@ -112,6 +112,7 @@ def test_every_acknowledged_rollout_survives_kill_9_of_ours(postgres: PostgresSe
     assert found.rollouts >= len(acknowledged)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("what", [pytest.param("a backend", marks=pytest.mark.exhaustive), "the server"])
 def test_every_acknowledged_rollout_survives_kill_9_of_theirs(postgres: PostgresServer, what: str) -> None:
     """One killed backend makes Postgres end all others and replay its log; a killed server has to be started anew."""

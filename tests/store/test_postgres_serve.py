@@ -76,6 +76,7 @@ class Served:
         return self.ask("POST", "/rollout", json=body, headers=headers)
 
 
+@pytest.mark.ci
 def test_two_servers_share_keys_results_and_rollouts(postgres: PostgresServer, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     address = postgres.database()

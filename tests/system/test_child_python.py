@@ -166,6 +166,7 @@ def test_modals_command_line_imports_none(folder: Path) -> None:
     assert imported(folder) == []
 
 
+@pytest.mark.ci
 def test_a_box_of_any_level_imports_none_of_the_host(folder: Path) -> None:
     levels = (0, *holding())
     code = (
@@ -213,6 +214,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc shows environments on Linux only")
 @pytest.mark.parametrize("reload", [("--reload",), pytest.param((), marks=pytest.mark.exhaustive)])
 def test_no_process_of_a_server_shows_its_key_to_an_environment_in_a_worker(

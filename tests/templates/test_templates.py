@@ -35,6 +35,7 @@ def test_these_templates_are_there() -> None:
     assert tuple(template.name for template in templates()) == NAMES
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize(
     "template",

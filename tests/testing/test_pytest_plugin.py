@@ -44,11 +44,13 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.ci
 def test_the_fixtures_serve_the_app_of_the_command_line(project: Path) -> None:
     done = run(project, "--taskapp", "game.py", "--doctor", "off")
     assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
 
 
+@pytest.mark.ci
 def test_each_line_of_the_doctor_is_a_test(project: Path) -> None:
     done = run(project, "--taskapp", "game.py", "-vv", "-k", "doctor")
     assert done.returncode == 0, done.stdout
@@ -100,6 +102,7 @@ def test_served(taskapp_served):
 """
 
 
+@pytest.mark.ci
 def test_an_app_whose_judge_has_no_model_is_served_without_judges(tmp_path: Path) -> None:
     (tmp_path / "judged.py").write_text(JUDGED)
     (tmp_path / "test_judged.py").write_text(JUDGED_TEST)

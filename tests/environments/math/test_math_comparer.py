@@ -79,6 +79,7 @@ def test_what_takes_too_long_is_ended_and_replaced() -> None:
     until(lambda: set(children()) <= before)
 
 
+@pytest.mark.ci
 def test_a_costly_comparison_holds_up_no_other() -> None:
     with comparing(cpu_seconds=1.0) as comparer:
         with ThreadPoolExecutor(2) as pool:
@@ -96,6 +97,7 @@ def test_a_costly_comparison_holds_up_no_other() -> None:
         assert done >= 5
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells how much memory a process had")
 def test_memory_is_bounded() -> None:
     with comparing(memory_bytes=256 << 20, cpu_seconds=30.0) as comparer:

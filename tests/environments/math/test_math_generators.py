@@ -36,6 +36,7 @@ for generator in reversed(GENERATORS):
 """
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_two_processes_make_the_same_problems() -> None:
     """This one and another, which hashes otherwise and makes them in another order."""

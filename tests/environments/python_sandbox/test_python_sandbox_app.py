@@ -169,6 +169,7 @@ def test_private_fields_stay_here() -> None:
     assert gold["reward"] == 1.0
 
 
+@pytest.mark.ci
 @needs_walls
 def test_eight_at_once_and_nothing_left() -> None:
     def mine() -> set[str]:
@@ -210,6 +211,7 @@ for rollout in play(app_at(int(sys.argv[2])), body(programs), body(seed=4), body
 """
 
 
+@pytest.mark.ci
 def test_two_processes_play_the_same_episodes(level: int) -> None:
     def digests(hash_seed: str) -> list[str]:
         done = subprocess.run(

@@ -57,6 +57,7 @@ def played(level: int) -> dict[str, Rollout]:
     return dict(zip(names, play(app, *requests), strict=True))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("level", "name"), EACH)
 def test_no_cheat_pays(level: int, name: str) -> None:
     rollout = played(level)[name]
@@ -110,6 +111,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
     assert rollout.scorecard.reward == 0.0
 
 
+@pytest.mark.ci
 def test_what_waits_is_ended(level: int) -> None:
     app = app_with(Boxes(level, judge_limits=replace(JUDGE_LIMITS, wall_seconds=3)))
     lines = (

@@ -280,6 +280,7 @@ async def test_a_child_has_the_environment_that_was_given_and_no_other(monkeypat
 # -- stops --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("exclusive", [False, True])
 async def test_at_the_deadline_a_job_is_asked_to_stop_and_its_answer_counts(exclusive: bool) -> None:
     async with pool(exclusive=1) as made:
@@ -361,6 +362,7 @@ async def test_many_steps_together_may_take_longer_than_one_may() -> None:
             assert frame == {"stepped": 10}
 
 
+@pytest.mark.ci
 async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well() -> None:
     async with pool() as made:
         good = asyncio.create_task(run(made, "wait", seconds=1))
@@ -461,6 +463,7 @@ async def test_an_idle_child_that_dies_is_replaced_and_no_job_meets_it() -> None
         assert made.counters()["replaced"] == 2
 
 
+@pytest.mark.ci
 async def test_exclusive_children_that_nobody_needs_any_more_are_let_go_but_one() -> None:
     async with pool(shared=0, exclusive=3, spare_seconds=0.2) as made:
         await asyncio.gather(*(run(made, "wait", exclusive=True, seconds=2.0) for _ in range(3)))
@@ -507,6 +510,7 @@ async def test_a_kill_takes_along_what_the_environment_started() -> None:
         await until(lambda: not lives(told.frames[0]["pid"]))
 
 
+@pytest.mark.ci
 async def test_forty_replacements_leave_no_descriptor_no_zombie_and_no_task() -> None:
     async with pool(shared=0, exclusive=2) as made:
         await run(made, "echo", exclusive=True)

@@ -211,6 +211,7 @@ MISDEEDS = {
 }
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("environment", ["shared", "alone"])
 def test_each_misdeed_costs_one_rollout_and_says_where(with_worker: Serve, environment: str) -> None:
     async def work(service: Service) -> None:
@@ -270,6 +271,7 @@ def test_observations_of_fifty_megabytes(hostile: TaskApp) -> None:
     serving(hostile, work, workers=1)
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("environment", ["shared", "untimed"])
 def test_the_deadline_stops_a_slow_episode_and_kills_a_hung_one(with_worker: Serve, environment: str) -> None:
     async def work(service: Service) -> None:

@@ -147,6 +147,7 @@ def memory() -> int:
     return held()[0]
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("name", BY_HTTP)
 @pytest.mark.parametrize("many", [40, pytest.param(250, marks=pytest.mark.exhaustive)])
 def test_sessions_that_are_opened_and_abandoned(door: Door, name: str, many: int) -> None:
@@ -191,6 +192,7 @@ def test_frames_out_of_order_and_of_20_mb(door: Door, name: str) -> None:
     assert memory() - before < 2 * BIG
 
 
+@pytest.mark.ci
 def test_bodies_of_20_mb_are_refused_whatever_they_are_sent_to(door: Door) -> None:
     before, body = memory(), b'{"x": "' + b"y" * BIG + b'"}'
     places = (
@@ -249,6 +251,7 @@ def test_a_full_server_says_so(name: str) -> None:
         assert len(full.service.sessions) == 1
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("name", BY_HTTP)
 def test_a_key_that_is_revoked_ends_its_sessions(name: str, tmp_path: Path) -> None:
     file = tmp_path / "keys"

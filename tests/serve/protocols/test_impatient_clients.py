@@ -199,6 +199,7 @@ class ByViewer(Client):
 ALL = [BySessions, ByOpenEnv, ByOpenEnvSocket, ByOrs, ByMcp, ByNemo, ByViewer]
 
 
+@pytest.mark.ci(keep=3)
 @pytest.mark.parametrize("kind", ALL)
 def test_an_episode_that_is_being_scored_is_not_lost(door: Door, kind: Any) -> None:
     client = kind(door)
@@ -332,6 +333,7 @@ def test_unread_messages_of_sockets_share_one_limit() -> None:
             assert small.recv(20) == "taken"
 
 
+@pytest.mark.ci
 def test_a_socket_whose_client_reads_no_answers_to_its_pings_is_read_no_further() -> None:
     async def silent(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "websocket":

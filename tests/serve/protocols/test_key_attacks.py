@@ -58,6 +58,7 @@ def filled(path: str, session_id: str) -> str:
     return re.sub(r"{(\w+)(:\w+)?}", lambda found: known.get(found[1], "x"), path)
 
 
+@pytest.mark.ci(keep=2)
 @pytest.mark.parametrize("name", [SESSIONS, *protocol_names()])
 def test_no_attack_on_the_key_gets_in(door: Door, name: str, caplog: pytest.LogCaptureFixture) -> None:
     session = door.client.post("/sessions").json()["session_id"]

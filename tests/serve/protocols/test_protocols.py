@@ -63,6 +63,7 @@ def test_a_server_without_protocols_imports_none() -> None:
     assert ran.stdout.strip() == "['taskapp_kit.serve.protocols.wire_protocol']"
 
 
+@pytest.mark.ci
 @pytest.mark.process
 @pytest.mark.parametrize("name", protocol_names())
 def test_the_package_works_without_the_folder_of_a_protocol(name: str, tmp_path: Path) -> None:

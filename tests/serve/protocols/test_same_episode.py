@@ -84,6 +84,7 @@ def seeds_of(place: Place, environment: str) -> st.SearchStrategy[int]:
     return st.sampled_from(seeds[:1000])
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize(
     ("reference", "environment"),
     [pytest.param(*played, marks=pytest.mark.browser if "web" in played else ()) for played in PLAYED],

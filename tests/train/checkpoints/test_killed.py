@@ -59,6 +59,7 @@ def kill_in_a_save(root: Path, iterations: int, kind: str, random: Random) -> tu
     return saved, any(path.name.startswith(UNFINISHED) for path in root.iterdir())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("kind", "kills"),
     [

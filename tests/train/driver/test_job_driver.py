@@ -114,6 +114,7 @@ def test_a_policy_that_the_task_app_plays_is_not_named_and_a_label_is() -> None:
     assert job.ledger.of("rl.job.warning") == []
 
 
+@pytest.mark.ci(keep=2)
 @pytest.mark.parametrize(
     ("changes", "shared"),
     [
@@ -211,6 +212,7 @@ def test_what_failed_outside_of_its_episode_is_attempted_again_under_another_key
     assert [len(rows) for rows in job.learner.batches] == [6, 6]
 
 
+@pytest.mark.ci
 def test_a_task_app_that_is_restarted_fails_no_rollout() -> None:
     """Its rollouts break off, once after a call of the model. They are new attempts with the draws of the ones before."""
     away, back = threading.Event(), threading.Event()
@@ -330,6 +332,7 @@ def test_a_job_in_which_rewards_never_differ_has_a_warning(reward: float, credit
     assert not ended(CallingApp(), settings=DRIVER).ledger.of("rl.job.warning")
 
 
+@pytest.mark.ci
 def test_a_straggler_is_left_out_and_its_reward_is_counted_when_it_ends() -> None:
     release = asyncio.Event()
     released: list[RolloutAsked] = []
@@ -356,6 +359,7 @@ def test_a_straggler_is_left_out_and_its_reward_is_counted_when_it_ends() -> Non
     assert [one.code for one in job.ledger.rollouts if one.failed] == ["straggler"]
 
 
+@pytest.mark.ci
 def test_a_rollout_that_hangs_is_given_up_and_its_attempt_ends_with_the_job() -> None:
     async def play(asked: RolloutAsked) -> Answer:
         if asked.place == ("rl", f"{JOB}.train.1.0", 0):
@@ -370,6 +374,7 @@ def test_a_rollout_that_hangs_is_given_up_and_its_attempt_ends_with_the_job() ->
     assert [(one.boundary, one.code) for one in job.ledger.rollouts if one.failed] == [("timeout", "too_long")]
 
 
+@pytest.mark.ci
 def test_a_job_in_which_nothing_moves_stops_and_names_what_does_not_answer() -> None:
     async def hang(asked: RolloutAsked) -> Answer:
         await for_ever()
@@ -387,6 +392,7 @@ def test_a_job_in_which_nothing_moves_stops_and_names_what_does_not_answer() -> 
     assert sampler.cancelled == PLAN.at_once
 
 
+@pytest.mark.ci
 def test_a_job_that_moves_slowly_is_not_stopped() -> None:
     """Longer than the limit in all, with something that moves in between."""
 
@@ -430,6 +436,7 @@ def test_it_goes_on_from_its_state() -> None:
         assert sorted(max(row.advantages, key=abs) for row in rows) == [-10.0, -10.0, 0.0, 0.0, 10.0, 10.0]
 
 
+@pytest.mark.ci(keep=2)
 @pytest.mark.parametrize(
     ("every", "eval_every", "saved", "scored"),
     [

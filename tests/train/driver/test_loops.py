@@ -132,6 +132,7 @@ def growing() -> ScriptedSampler:
     return sampler
 
 
+@pytest.mark.ci(keep=2)
 @pytest.mark.parametrize(
     ("rule", "last", "reason", "idle"),
     [
@@ -187,6 +188,7 @@ def versions_of(rows: Sequence[TrainingRow]) -> set[int]:
     return {version for row in rows for version, on in zip(row.versions, row.mask, strict=True) if on}
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_iterations_are_played_ahead_and_each_rollout_is_learned_from_once(ahead: int) -> None:
     app, sampler = CallingApp(), ScriptedSampler(version=0)

@@ -65,12 +65,14 @@ def test_a_trainer_that_dies_is_replaced_and_goes_on(tmp_path: Path) -> None:
         assert len({event["data"]["pid"] for event in of(back, job_id, "rl.train.step")}) == 2
 
 
+@pytest.mark.ci
 def test_a_job_whose_trainers_die_after_a_unit_each_goes_on(tmp_path: Path) -> None:
     with scripted(tmp_path, "dies between units") as (back, job_id):
         assert back.ended(job_id)["status"] == "succeeded"
         assert len(of(back, job_id, "rl.trainer.died")) == 3
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("script", "cause"), [("dies", "SIGSEGV"), ("raises", "RuntimeError: a bug near (key)")])
 def test_a_job_fails_after_three_deaths_in_a_row(tmp_path: Path, script: str, cause: str) -> None:
     with scripted(tmp_path, script) as (back, job_id):

@@ -539,6 +539,7 @@ def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
     assert record.turns[0].delivered
 
 
+@pytest.mark.ci
 def test_a_hang_up_frees_the_slot() -> None:
     sampler = ScriptedSampler(held=True)
 

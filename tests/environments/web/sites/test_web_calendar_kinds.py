@@ -14,7 +14,7 @@ from environments.web.sites.calendar.kinds import KINDS
 from environments.web.sites.kind import LEVELS, Kind, Level, Problem
 from environments.web.sites.site import Request
 
-SEEDS = 20
+SEEDS = 8
 CASES = [
     pytest.param(kind, level, feasible, id=f"{kind.name}-{level}-{'feasible' if feasible else 'infeasible'}")
     for kind in KINDS

@@ -308,6 +308,7 @@ def test_another_key_finds_no_session_and_may_use_the_same_id(yard: Door) -> Non
     assert len(yard.service.sessions) == 0
 
 
+@pytest.mark.ci
 def test_a_revoked_key_and_an_idle_session_leave_nothing(tmp_path: Path) -> None:
     key_file.add(tmp_path / "keys", "trainer", KEY)
     key_file.add(tmp_path / "keys", "other", ALIAS)
