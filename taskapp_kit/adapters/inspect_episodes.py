@@ -254,7 +254,7 @@ def tools_of(body: Mapping[str, Any]) -> list[ToolInfo]:
     for tool in body.get("tools") or ():
         function = tool["function"]
         schema = function["parameters"]
-        shown = resolved({name: part for name, part in schema.items() if name != "$defs"}, schema.get("$defs", {}))
+        shown = resolved(schema, schema)
         tools.append(
             ToolInfo(
                 name=function["name"],
@@ -277,7 +277,7 @@ def _config(body: Mapping[str, Any]) -> GenerateConfig:
     if asked is None:
         return GenerateConfig()
     schema = asked["schema"]
-    shown = resolved({name: part for name, part in schema.items() if name != "$defs"}, schema.get("$defs", {}))
+    shown = resolved(schema, schema)
     return GenerateConfig(
         response_schema=ResponseSchema.model_validate(
             {"name": asked["name"], "json_schema": shown, "strict": asked.get("strict")}

@@ -275,11 +275,8 @@ def _typed(
     """The method of an environment of one action."""
     if isinstance(sample, Mapping):
         raise parts.wrong("has sample= by tool, and the environment has one action", "fn(rng) -> fields", "fix sample=")
-    definitions = schema.get("$defs", {})
     constant = [
-        name
-        for name, item in schema["properties"].items()
-        if {"const", "default"} <= resolved(item, definitions).keys()
+        name for name, item in schema["properties"].items() if {"const", "default"} <= resolved(item, schema).keys()
     ]
     return tool_method(
         parts, tool, description, schema, OpenEnvEnvironment.send,

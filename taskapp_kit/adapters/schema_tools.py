@@ -17,6 +17,7 @@ from pydantic import Field, WithJsonSchema
 
 from taskapp_kit.adapters.class_parts import ClassParts
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.json_schema import Schema, read_schema, referenced
 from taskapp_kit.declare.marks import action
 
 SIMPLE = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None, "array": list[Any]}
@@ -60,7 +61,6 @@ def tool_method(
             f"of {parts.name}: the arguments of {name!r} are no object with members", "a JSON Schema of an object",
             "change it where it is declared",
         )  # fmt: skip
-    definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
     required = schema.get("required", ())
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     absent = set()
@@ -72,13 +72,13 @@ def tool_method(
                 f"of {parts.name}: {name!r} has an argument {field!r}", "names that Python's parameters can have",
                 "rename it where it is declared",
             )  # fmt: skip
-        shown = resolved(given, definitions)
+        shown = resolved(given, schema)
         default: Any = inspect.Parameter.empty
         if field not in required:
             default = shown.get("default")
             if "default" not in shown:
                 absent.add(field)
-        annotation: Any = Annotated[type_of_schema(shown), WithJsonSchema(shown)]
+        annotation: Any = Annotated[type_of_schema(read_schema(shown)), WithJsonSchema(shown)]
         parameters.append(
             inspect.Parameter(field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
@@ -98,61 +98,55 @@ def tool_method(
     return action(name=name, noop=noop, sample=sample)(method)
 
 
-def resolved(schema: Any, definitions: Mapping[str, Any], within: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a schema with every reference replaced by what it names; one that contains itself becomes any JSON."""
-    found: dict[str, Any] = _resolved(schema, definitions, within)
+def resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema with every reference replaced by what it names; one that contains itself becomes any JSON.
+
+    root: the document in which references name their targets.
+    """
+    found: dict[str, Any] = _resolved(schema, root, ())
     return found if isinstance(found, dict) else {}
 
 
-def _resolved(schema: Any, definitions: Mapping[str, Any], within: tuple[str, ...], names: bool = False) -> Any:
+def _resolved(schema: Any, root: Mapping[str, Any], within: tuple[str, ...], names: bool = False) -> Any:
     """names: the keys are those of members, not keywords."""
     if isinstance(schema, list):
-        return [_resolved(item, definitions, within) for item in schema]
+        return [_resolved(item, root, within) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     reference = None if names else schema.get("$ref")
     if isinstance(reference, str):
-        target = reference.rpartition("/")[2]
-        if target in within or target not in definitions:
+        if reference in within:
             return {}
         beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return {
-            **_resolved(definitions[target], definitions, (*within, target)),
-            **_resolved(beside, definitions, within),
-        }
+        target = referenced(reference, root)
+        return {**_resolved(target, root, (*within, reference)), **_resolved(beside, root, within)}
     return {
         key: value
         if key in ("default", "const", "enum", "examples") and not names
-        else _resolved(value, definitions, within, names=key == "properties" and not names)
+        else _resolved(value, root, within, names=key == "properties" and not names)
         for key, value in schema.items()
         if names or key not in SHOWN_NOT
     }
 
 
-def type_of_schema(schema: Mapping[str, Any]) -> Any:
-    """Return the Python type of a resolved schema's values, Any for what it has no type for."""
-    if "const" in schema:
-        return _choices([schema["const"]])
-    if isinstance(schema.get("enum"), list):
-        return _choices(schema["enum"])
-    for word in ("anyOf", "oneOf"):
-        if isinstance(schema.get(word), list) and schema[word]:
-            return _union([type_of_schema(branch) for branch in schema[word]])
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        return _union([type_of_schema({**schema, "type": one}) for one in kind])
+def type_of_schema(schema: Schema) -> Any:
+    """Return the Python type of a schema's values, Any for what it has no type for."""
+    if schema.choices:
+        return _choices(schema.choices)
+    if schema.branches:
+        return _union([type_of_schema(branch) for branch in schema.branches])
+    kind = schema.kind
     if kind == "object":
         return dict[str, Any]
     if kind not in SIMPLE:
         return Any
     annotation: Any = SIMPLE[kind]
-    items = schema.get("items")
-    if kind == "array" and isinstance(items, Mapping) and "prefixItems" not in schema:
-        annotation = list[type_of_schema(items)]  # type: ignore[misc]
+    if kind == "array" and "items" in schema.keywords and not schema.first_items:
+        annotation = list[type_of_schema(schema.items)]  # type: ignore[misc]
     limits = {
-        LIMITS[word]: schema[word]
-        for word in LIMITED.get(str(kind), ())
-        if isinstance(schema.get(word), int | float) and not isinstance(schema[word], bool)
+        LIMITS[word]: schema.keywords[word]
+        for word in LIMITED.get(kind, ())
+        if isinstance(schema.keywords.get(word), int | float) and not isinstance(schema.keywords[word], bool)
     }
     return Annotated[annotation, Field(**limits)] if limits else annotation
 

@@ -145,8 +145,7 @@ class TrlEnvironment:
 def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
     """Returns the method of an action, with the hints and the docstring of which transformers makes the tool's schema."""
     name, schema = str(tool["name"]), tool["parameters"]
-    definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
-    properties = {field: resolved(given, definitions) for field, given in schema.get("properties", {}).items()}
+    properties = {field: resolved(given, schema) for field, given in schema.get("properties", {}).items()}
     required = schema.get("required", ())
 
     def method(self: TrlEnvironment, **arguments: Any) -> str:

@@ -3,61 +3,60 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
+from taskapp_kit.contract.json_schema import Schema, read_schema
+
+MAX_DEPTH = 5
 BOUNDS = (("minimum", "≥ "), ("exclusiveMinimum", "> "), ("maximum", "≤ "), ("exclusiveMaximum", "< "))
 
 
-def members(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
+def members(schema: Any) -> list[tuple[str, str]]:
     """The members of an object schema: (name, words); one that may be left out has its default or a `?`."""
-    definitions = schema.get("$defs", {})
-    required = schema.get("required", ())
-    found = []
-    for name, part in schema.get("properties", {}).items():
-        words = schema_words(part, definitions)
-        if "default" in part:
-            words += f" = {json.dumps(part['default'], ensure_ascii=False)}"
-        elif name not in required:
+    return _members(read_schema(schema), 0)
+
+
+def _members(schema: Schema, depth: int) -> list[tuple[str, str]]:
+    described = []
+    for name, part in schema.members.items():
+        words = _words(part, depth)
+        if "default" in part.keywords:
+            words += f" = {json.dumps(part.keywords['default'], ensure_ascii=False)}"
+        elif name not in schema.required:
             name += "?"
-        found.append((name, words))
-    return found
+        described.append((name, words))
+    return described
 
 
-def schema_words(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> str:
-    """One value's schema in words. What is deeper than five levels is an ellipsis."""
-    if not isinstance(schema, Mapping) or depth > 5:
+def _words(schema: Schema, depth: int) -> str:
+    """One value's schema in words. What is deeper than MAX_DEPTH is an ellipsis."""
+    keywords = schema.keywords
+    if depth > MAX_DEPTH:
         return "…"
-    if "$ref" in schema:
-        return schema_words(definitions.get(str(schema["$ref"]).rsplit("/", 1)[-1], {}), definitions, depth + 1)
-    if "const" in schema:
-        return json.dumps(schema["const"], ensure_ascii=False)
-    if "enum" in schema:
-        return " | ".join(item if isinstance(item, str) else json.dumps(item) for item in schema["enum"])
-    for word in ("anyOf", "oneOf"):
-        if word in schema:
-            return " | ".join(schema_words(part, definitions, depth + 1) for part in schema[word])
-    kind = schema.get("type")
-    if kind == "array":
-        return _list_words(schema, definitions, depth)
-    if kind == "object" and schema.get("properties"):
-        inner = {**schema, "$defs": definitions}
-        return "{" + ", ".join(f"{name}: {words}" for name, words in members(inner)) + "}"
-    if kind == "string":
+    if "const" in keywords:
+        return json.dumps(keywords["const"], ensure_ascii=False)
+    if schema.choices:
+        return " | ".join(item if isinstance(item, str) else json.dumps(item) for item in schema.choices)
+    if schema.branches:
+        return " | ".join(_words(part, depth + 1) for part in schema.branches)
+    if schema.kind == "array":
+        return _list_words(schema, depth)
+    if schema.kind == "object" and schema.members:
+        return "{" + ", ".join(f"{name}: {words}" for name, words in _members(schema, depth + 1)) + "}"
+    if schema.kind == "string":
         return _text_words(schema)
-    if kind in ("integer", "number"):
-        bounds = [f"{sign}{schema[key]:g}" for key, sign in BOUNDS if key in schema]
-        if "minimum" in schema and "maximum" in schema and len(bounds) == 2:
-            bounds = [f"{schema['minimum']:g} to {schema['maximum']:g}"]
-        return " ".join([kind, *bounds])
-    return str(kind or "any JSON")
+    if schema.kind in ("integer", "number"):
+        bounds = [f"{sign}{keywords[key]:g}" for key, sign in BOUNDS if key in keywords]
+        if "minimum" in keywords and "maximum" in keywords and len(bounds) == 2:
+            bounds = [f"{keywords['minimum']:g} to {keywords['maximum']:g}"]
+        return " ".join([schema.kind, *bounds])
+    return schema.kind or "any JSON"
 
 
-def _list_words(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> str:
-    if "prefixItems" in schema:
-        parts = [schema_words(part, definitions, depth + 1) for part in schema["prefixItems"]]
-        return "[" + ", ".join(parts) + "]"
-    low, high = schema.get("minItems"), schema.get("maxItems")
+def _list_words(schema: Schema, depth: int) -> str:
+    if schema.first_items:
+        return "[" + ", ".join(_words(part, depth + 1) for part in schema.first_items) + "]"
+    low, high = schema.keywords.get("minItems"), schema.keywords.get("maxItems")
     count = "list of "
     if low is not None and high is not None:
         count += f"{low} of " if low == high else f"{low} to {high} of "
@@ -65,14 +64,14 @@ def _list_words(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth
         count += f"at most {high} of "
     elif low is not None:
         count += f"at least {low} of "
-    item = schema_words(schema.get("items", {}), definitions, depth + 1)
+    item = _words(schema.items, depth + 1)
     return count + (f"({item})" if " | " in item else item)
 
 
-def _text_words(schema: Mapping[str, Any]) -> str:
+def _text_words(schema: Schema) -> str:
     words = "text"
-    if "pattern" in schema:
-        words += f" matching {schema['pattern']}"
-    if "maxLength" in schema:
-        words += f" of at most {schema['maxLength']} characters"
+    if "pattern" in schema.keywords:
+        words += f" matching {schema.keywords['pattern']}"
+    if "maxLength" in schema.keywords:
+        words += f" of at most {schema.keywords['maxLength']} characters"
     return words

@@ -14,9 +14,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from taskapp_kit.contract.json_schema import read_schema
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.contract.trajectory import Decision, ToolCall
-from taskapp_kit.contract.typed_values import resolved, typed_argument, typed_value
+from taskapp_kit.contract.typed_values import typed_argument, typed_value
 
 
 class NotUnderstood(ValueError):
@@ -56,15 +57,14 @@ def _call(tool: Tool, rest: str) -> Decision:
 
 def _arguments(tool: Tool, rest: str) -> dict[str, Any]:
     """The arguments that words after a tool's name mean."""
-    definitions = tool.parameters.get("$defs", {})
-    fields = {name: resolved(part, definitions) for name, part in tool.parameters.get("properties", {}).items()}
+    fields = read_schema(tool.parameters).members
     if not rest:
         return {}
     if not fields:
         raise NotUnderstood(f"{tool.name} takes no arguments.")
     if len(fields) == 1:
         ((name, schema),) = fields.items()
-        return {name: typed_argument(rest.removeprefix(f"{name}="), schema, definitions)}
+        return {name: typed_argument(rest.removeprefix(f"{name}="), schema)}
     try:
         words = shlex.split(rest)
     except ValueError:
@@ -76,7 +76,7 @@ def _arguments(tool: Tool, rest: str) -> dict[str, Any]:
             name, value = next((free for free in fields if free not in found), ""), word
         if not name:
             raise NotUnderstood(f"{tool.name} takes {len(fields)} arguments: {', '.join(fields)}.")
-        found[name] = typed_value(value, fields[name], definitions)
+        found[name] = typed_value(value, fields[name])
     return found
 
 

@@ -62,7 +62,7 @@ def test_what_fits_the_schema_arrives_unchanged(members: dict[str, Any], seed: i
     arguments, _ = spec.arguments.read(drawn)
     getattr(made(), spec.method)(**arguments)
     assert received == [drawn]
-    shown = {name: resolved(member, {"Way": WAY}) for name, member in members.items()}
+    shown = {name: resolved(member, schema) for name, member in members.items()}
     assert spec.tool.parameters["properties"] == shown
     assert "$ref" not in repr(spec.tool.parameters)
 

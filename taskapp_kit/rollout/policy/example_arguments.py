@@ -8,10 +8,11 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.json_schema import FORMATS, Schema, read_schema
 from taskapp_kit.contract.protocols import Tool
 
 DEPTH = 12
-"""A recursive schema is followed to this depth."""
+"""A recursive schema is followed to this depth, references counted."""
 
 
 def example_call(tool: Tool) -> dict[str, Json]:
@@ -26,50 +27,43 @@ def example_text(tool: Tool) -> str:
 
 def example_arguments(tool: Tool) -> dict[str, Json]:
     """Arguments that the tool accepts: the required ones, or the first when none is required."""
-    schema = tool.parameters
-    example = _example(schema, schema.get("$defs", {}), DEPTH)
+    schema = read_schema(tool.parameters)
+    example = _example(schema, 0)
     if not isinstance(example, dict):
         return {}
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    if not example and properties:
-        name, inner = next(iter(properties.items()))
-        example = {name: _example(inner, schema.get("$defs", {}), DEPTH)}
+    if not example and schema.members:
+        name, part = next(iter(schema.members.items()))
+        example = {name: _example(part, 0)}
     return example
 
 
-def _example(schema: Any, definitions: Mapping[str, Any], depth: int) -> Json:
-    if not isinstance(schema, Mapping) or depth == 0:
+def _example(schema: Schema, depth: int) -> Json:
+    keywords = schema.keywords
+    if depth + len(schema.followed) >= DEPTH:
         return None
-    if isinstance(schema.get("examples"), list) and schema["examples"]:
-        return schema["examples"][0]
-    if "default" in schema and schema["default"] is not None:
-        return schema["default"]
-    if "$ref" in schema:
-        return _example(definitions.get(str(schema["$ref"]).rsplit("/", 1)[-1]), definitions, depth - 1)
-    if "const" in schema:
-        return schema["const"]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    for word in ("allOf", "anyOf", "oneOf"):
-        for branch in schema.get(word) or ():
-            if branch.get("type") != "null":
-                return _example(branch, definitions, depth - 1)
-    kind = schema.get("type", "object" if "properties" in schema else None)
-    if isinstance(kind, list):
-        kind = kind[0] if kind else None
-    if kind in ("integer", "number"):
-        return _number(schema, whole=kind == "integer")
-    if kind == "string":
-        return _string(schema)
-    if kind == "boolean":
-        return True
-    if kind == "array":
-        return _array(schema, definitions, depth)
-    if kind == "object":
-        wanted = schema.get("required", ())
-        properties = schema.get("properties", {})
-        return {name: _example(properties.get(name), definitions, depth - 1) for name in wanted}
-    return None
+    if isinstance(keywords.get("examples"), list) and keywords["examples"]:
+        return keywords["examples"][0]
+    if keywords.get("default") is not None:
+        return keywords["default"]
+    if "const" in keywords or schema.choices:
+        return schema.choices[0]
+    for branch in schema.branches:
+        if branch.kind != "null":
+            return _example(branch, depth + 1)
+    match schema.kind:
+        case "integer" | "number":
+            return _number(keywords, whole=schema.kind == "integer")
+        case "string":
+            return _string(keywords)
+        case "boolean":
+            return True
+        case "array":
+            return _array(schema, depth)
+        case "object":
+            members = schema.members
+            return {name: _example(members[name], depth + 1) if name in members else None for name in schema.required}
+        case _:
+            return None
 
 
 def _number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
@@ -90,20 +84,17 @@ def _number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
 
 
 def _string(schema: Mapping[str, Any]) -> str:
-    formats = {"date": "2024-01-31", "date-time": "2024-01-31T12:00:00Z", "time": "12:00:00Z", "email": "a@example.com",
-               "uri": "https://example.com", "uuid": "00000000-0000-4000-8000-000000000000"}  # fmt: skip
-    words = formats.get(str(schema.get("format")), "...")
+    if schema.get("format") in FORMATS:
+        return FORMATS[schema["format"]]
     least, most = int(schema.get("minLength", 0)), int(schema.get("maxLength", 1000))
-    return (
-        (words + "." * min(1000, max(0, least - len(words))))[:most] if schema.get("format") not in formats else words
-    )
+    return ("..." + "." * min(1000, max(0, least - 3)))[:most]
 
 
-def _array(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> list[Json]:
-    if schema.get("prefixItems"):
-        return [_example(item, definitions, depth - 1) for item in schema["prefixItems"]]
-    least = min(8, int(schema.get("minItems", 0)))
-    if schema.get("maxItems") == 0:
+def _array(schema: Schema, depth: int) -> list[Json]:
+    if schema.first_items:
+        return [_example(item, depth + 1) for item in schema.first_items]
+    if schema.keywords.get("maxItems") == 0:
         return []
-    item = _example(schema.get("items"), definitions, depth - 1)
+    item = _example(schema.items, depth + 1) if "items" in schema.keywords else None
+    least = min(8, int(schema.keywords.get("minItems", 0)))
     return [item] * max(least, 1 if item is not None else 0)

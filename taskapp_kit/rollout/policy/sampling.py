@@ -1,18 +1,35 @@
-"""Uniform random values of a JSON Schema, for the `random` policy."""
+"""Random values of a JSON Schema: uniform ones for the policy `random`, and ones as from a model that follows the schema."""
 
 from __future__ import annotations
 
-import math
 import random
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.json_schema import FORMATS, Schema, read_schema
 
 Draw = Callable[[random.Random], Json]
 
 SPAN_LIMIT = 2**63
 """A range of integers wider than this counts as unbounded."""
+DEEP = 5
+"""Below this depth a free sampler draws required parts only, so that a schema that contains itself comes to an end."""
+MAX_DEPTH = 50
+OPEN_RANGE = 100
+"""The width of a range of numbers that has one end or none."""
+MAX_TEXT, MAX_LIST = 10_000, 1_000
+"""The greatest lengths that are drawn where a schema demands more."""
+WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "hazel", "iris", "juniper", "kelp", "larch")
+PATTERN_TEXTS = ("amber", "Amber", "AMBER", "a", "A", "7", "42", "123", "1234", "AB123", "ab-12", "a1", "1.0", "1.0.0")
+"""The texts that a free sampler tries on a `pattern`; where none matches, it draws as if there was no pattern."""
+MORE_FORMATS: Mapping[str, str] = {
+    "duration": "P1D",
+    "url": FORMATS["uri"],
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+}
 
 
 class Unbounded(ValueError):
@@ -20,80 +37,197 @@ class Unbounded(ValueError):
 
 
 def compile_sampler(schema: Mapping[str, Json], name: str = "arguments") -> Draw:
-    """Returns a function that draws one value of the schema, each field uniformly. Raises Unbounded naming the field.
+    """Return a function that draws one value of the schema, each field uniformly. Raises Unbounded naming the field.
 
     An optional field without bounds is left out, so it has its default.
     """
-    return _compile(schema, name, schema.get("$defs", {}))
+    return UniformSampler().compiled(read_schema(schema), name, 0)
 
 
-def _compile(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any]) -> Draw:
-    if "$ref" in schema:
-        target = str(schema["$ref"]).rsplit("/", 1)[-1]
-        if target not in definitions:
-            raise Unbounded(f"{name} ({target}) can contain itself without limit")
-        return _compile(definitions[target], name, {key: part for key, part in definitions.items() if key != target})
-    if "const" in schema:
-        constant = schema["const"]
-        return lambda rng: constant
-    if "enum" in schema:
-        choices = list(schema["enum"])
-        return lambda rng: rng.choice(choices)
-    if len(schema.get("allOf", ())) == 1:  # a reference with other keywords beside it
-        return _compile(schema["allOf"][0], name, definitions)
-    for word in ("anyOf", "oneOf"):
-        if word in schema:
-            branches = [_compile(branch, name, definitions) for branch in schema[word]]
+def draw(schema: Json, rng: random.Random) -> Json:
+    """Return one value of the schema, whatever it leaves open; where bounds leave none, the nearest.
+
+    Raises ValueError where only an endless value would fit, and other errors where the schema is no schema.
+    """
+    return FreeSampler().compiled(read_schema(schema), "value", 0)(rng)
+
+
+def sentence(rng: random.Random, least: int = 3, most: int = 8) -> str:
+    """Return a few words, with a capital and a full stop."""
+    return " ".join(rng.choices(WORDS, k=rng.randint(least, most))).capitalize() + "."
+
+
+class UniformSampler:
+    """Compiles a schema to a function that draws its values uniformly; refuses what has no bounds."""
+
+    def compiled(self, schema: Schema, name: str, depth: int) -> Draw:
+        """Return the function for one place of the schema. name: of the place, in errors."""
+        if "const" in schema.keywords:
+            constant = schema.keywords["const"]
+            return lambda rng: constant
+        if choices := schema.choices:
+            return lambda rng: rng.choice(choices)
+        if branches := [self.part(branch, name, depth) for branch in self.branches(schema, depth)]:
             return lambda rng: rng.choice(branches)(rng)
-    kind = schema.get("type")
-    if kind == "boolean":
-        return lambda rng: rng.random() < 0.5
-    if kind == "null":
-        return lambda rng: None
-    if kind == "integer":
-        return _integers(schema, name)
-    if kind == "number":
-        return _numbers(schema, name)
-    if kind == "array":
-        return _arrays(schema, name, definitions)
-    if kind == "object":
-        return _objects(schema, name, definitions)
-    raise Unbounded(f"{name} ({kind or 'any JSON'}) has no bounds to draw from")
+        match schema.kind:
+            case "boolean":
+                return lambda rng: rng.random() < 0.5
+            case "null":
+                return lambda rng: None
+            case "integer" | "number":
+                return self._number(schema, name)
+            case "array":
+                return self._list(schema, name, depth)
+            case "object":
+                return self.object(schema, name, depth)
+            case _:
+                return self.text(schema, name)
+
+    def part(self, schema: Schema, name: str, depth: int) -> Draw:
+        """Return the function for a part of the schema."""
+        if schema.recursive:
+            raise Unbounded(f"{name} ({schema.recursive}) can contain itself without limit")
+        return self.compiled(schema, name, depth + 1)
+
+    def branches(self, schema: Schema, depth: int) -> list[Schema]:
+        """Return the branches that may be drawn."""
+        return schema.branches
+
+    def range(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
+        """Return both ends of a range of numbers."""
+        if low is None or high is None or (kind == "integer" and high - low >= SPAN_LIMIT):
+            raise Unbounded(f"{name} ({kind}) has no minimum and maximum")
+        if kind == "integer" and low > high:
+            raise Unbounded(f"{name} (integer) has no value between its bounds")
+        return low, high
+
+    def lengths(self, schema: Schema, name: str, depth: int) -> tuple[int, int]:
+        """Return the least and the greatest number of items after the first ones."""
+        if schema.first_items:
+            return 0, 0
+        if "maxItems" not in schema.keywords:
+            raise Unbounded(f"{name} (list) has no maximum length")
+        return int(schema.keywords.get("minItems", 0)), int(schema.keywords["maxItems"])
+
+    def text(self, schema: Schema, name: str) -> Draw:
+        """Return the function for a text, or for any JSON."""
+        raise Unbounded(f"{name} ({schema.kind or 'any JSON'}) has no bounds to draw from")
+
+    def object(self, schema: Schema, name: str, depth: int) -> Draw:
+        """Return the function for an object."""
+        members, required = schema.members, schema.required
+        fields: dict[str, Draw] = {}
+        for key, part in members.items():
+            try:
+                fields[key] = self.part(part, f"{name}.{key}", depth)
+            except Unbounded:
+                if key in required:
+                    raise
+        if not members and schema.keywords.get("additionalProperties") not in (False, None):
+            raise Unbounded(f"{name} (object) has no named properties")
+        if len(fields) == 1:
+            ((only, drawn),) = fields.items()
+            return lambda rng: {only: drawn(rng)}
+        return lambda rng: {key: drawn(rng) for key, drawn in fields.items()}
+
+    def _number(self, schema: Schema, name: str) -> Draw:
+        keywords, kind = schema.keywords, str(schema.kind)
+        least, above = keywords.get("minimum"), keywords.get("exclusiveMinimum")
+        most, below = keywords.get("maximum"), keywords.get("exclusiveMaximum")
+        step = keywords.get("multipleOf")
+        if kind == "integer":
+            step = max(1, int(step or 1))
+        if step:  # the ends, counted in steps
+            least = None if least is None else int(-(-least // step))
+            above = None if above is None else int(above // step) + 1
+            most = None if most is None else int(most // step)
+            below = None if below is None else int(-(-below // step)) - 1
+        lows, highs = ([end for end in ends if end is not None] for ends in ((least, above), (most, below)))
+        low, high = self.range(max(lows, default=None), min(highs, default=None), kind, name)
+        if step:
+            return lambda rng: rng.randint(int(low), int(high)) * step
+        return lambda rng: value if (value := rng.uniform(low, high)) not in (above, below) else (low + high) / 2
+
+    def _list(self, schema: Schema, name: str, depth: int) -> Draw:
+        first = [self.part(item, f"{name}[{at}]", depth) for at, item in enumerate(schema.first_items)]
+        low, high = self.lengths(schema, name, depth)
+        if first and high == 0:
+            return lambda rng: [part(rng) for part in first]
+        item = self.part(schema.items, f"{name}[]", depth)
+        if schema.keywords.get("uniqueItems"):
+            return lambda rng: _distinct(item, rng, rng.randint(low, high))
+        return lambda rng: [*(part(rng) for part in first), *(item(rng) for _ in range(rng.randint(low, high)))]
 
 
-def _integers(schema: Mapping[str, Any], name: str) -> Draw:
-    lows = [math.ceil(schema["minimum"])] if "minimum" in schema else []
-    lows += [math.floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
-    highs = [math.floor(schema["maximum"])] if "maximum" in schema else []
-    highs += [math.ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
-    if not lows or not highs or min(highs) - max(lows) >= SPAN_LIMIT:
-        raise Unbounded(f"{name} (integer) has no minimum and maximum")
-    step = max(1, int(schema.get("multipleOf", 1)))
-    first, last = -(-max(lows) // step), min(highs) // step
-    if first > last:
-        raise Unbounded(f"{name} (integer) has no value between its bounds")
-    return lambda rng: rng.randint(first, last) * step
+class FreeSampler(UniformSampler):
+    """Draws values of any schema, as a model that follows it would. A part is compiled when it is drawn."""
+
+    def part(self, schema: Schema, name: str, depth: int) -> Draw:
+        """Return the function for a part of the schema, which may contain the schema itself."""
+        if depth > MAX_DEPTH:
+            raise ValueError("it asks for a value that contains itself without end")
+
+        def drawn(rng: random.Random) -> Json:
+            return self.compiled(schema, name, depth + 1)(rng)
+
+        return drawn
+
+    def branches(self, schema: Schema, depth: int) -> list[Schema]:
+        """Return the branches that may be drawn; deep inside the one that ends soonest."""
+        branches = sorted(schema.branches, key=_depth_ahead)
+        return branches if depth < DEEP else branches[:1]
+
+    def range(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
+        """Return both ends of a range of numbers; where there is no value between them, the lower one twice."""
+        if low is None:
+            low = 0 if high is None else high - OPEN_RANGE
+        return low, low + OPEN_RANGE if high is None else max(low, high)
+
+    def lengths(self, schema: Schema, name: str, depth: int) -> tuple[int, int]:
+        """Return the least and the greatest number of items after the first ones."""
+        first = len(schema.first_items)
+        least = max(0, min(int(schema.keywords.get("minItems", 0)), MAX_LIST) - first)
+        most = least if first or depth >= DEEP else least + 3
+        return least, max(least, min(most, int(schema.keywords.get("maxItems", most))))
+
+    def text(self, schema: Schema, name: str) -> Draw:
+        """Return the function for a text, or for any JSON."""
+        keywords = schema.keywords
+        shortest, longest = min(int(keywords.get("minLength", 0)), MAX_TEXT), int(keywords.get("maxLength", MAX_TEXT))
+        fixed = FORMATS.get(str(keywords.get("format"))) or MORE_FORMATS.get(str(keywords.get("format")))
+        if "pattern" in keywords:
+            matching = (text for text in PATTERN_TEXTS if shortest <= len(text) <= longest)
+            fixed = next((text for text in matching if re.search(str(keywords["pattern"]), text)), fixed)
+
+        def text(rng: random.Random) -> str:
+            drawn = fixed or rng.choice(WORDS)
+            while len(drawn) < shortest:
+                drawn += " " + rng.choice(WORDS)
+            return drawn[: max(0, longest)]
+
+        return text
+
+    def object(self, schema: Schema, name: str, depth: int) -> Draw:
+        """Return the function for an object: the required members, and others at random."""
+        keywords, members, required = schema.keywords, schema.members, schema.required
+        others = schema.part(keywords.get("additionalProperties"))
+        least, most = min(int(keywords.get("minProperties", 0)), MAX_LIST), int(keywords.get("maxProperties", MAX_LIST))
+        optional = [key for key in members if key not in required]
+        more = [] if keywords.get("additionalProperties") is False else [f"key{number + 1}" for number in range(least)]
+
+        def object_of(rng: random.Random) -> Json:
+            chosen = [key for key in optional if depth < DEEP and rng.random() < 0.5]
+            keys = [*required, *chosen[: max(0, most - len(required))]]
+            spare = [key for key in (*optional, *more) if key not in keys]
+            keys += spare[: max(0, least - len(keys))]
+            return {key: self.part(members.get(key, others), key, depth)(rng) for key in keys}
+
+        return object_of
 
 
-def _numbers(schema: Mapping[str, Any], name: str) -> Draw:
-    low = schema.get("minimum", schema.get("exclusiveMinimum"))
-    high = schema.get("maximum", schema.get("exclusiveMaximum"))
-    if low is None or high is None:
-        raise Unbounded(f"{name} (number) has no minimum and maximum")
-    return lambda rng: rng.uniform(float(low), float(high))
-
-
-def _arrays(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any]) -> Draw:
-    if "prefixItems" in schema:
-        parts = [_compile(item, f"{name}[{i}]", definitions) for i, item in enumerate(schema["prefixItems"])]
-        return lambda rng: [part(rng) for part in parts]
-    low, high = int(schema.get("minItems", 0)), schema.get("maxItems")
-    if high is None:
-        raise Unbounded(f"{name} (list) has no maximum length")
-    item = _compile(schema.get("items", {}), f"{name}[]", definitions)
-    if schema.get("uniqueItems"):
-        return lambda rng: _distinct(item, rng, rng.randint(low, int(high)))
-    return lambda rng: [item(rng) for _ in range(rng.randint(low, int(high)))]
+def _depth_ahead(schema: Schema) -> int:
+    """How far a branch may lead: plain values end a schema that contains itself, references to it go on."""
+    return 2 if schema.recursive else 1 if schema.kind in ("object", "array") else 0
 
 
 def _distinct(item: Draw, rng: random.Random, count: int) -> list[Json]:
@@ -106,20 +240,3 @@ def _distinct(item: Draw, rng: random.Random, count: int) -> list[Json]:
         if not misses:
             drawn.append(value)
     return drawn
-
-
-def _objects(schema: Mapping[str, Any], name: str, definitions: Mapping[str, Any]) -> Draw:
-    required = set(schema.get("required", ()))
-    fields: dict[str, Draw] = {}
-    for key, part in schema.get("properties", {}).items():
-        try:
-            fields[key] = _compile(part, f"{name}.{key}", definitions)
-        except Unbounded:
-            if key in required:
-                raise
-    if not schema.get("properties") and schema.get("additionalProperties") not in (False, None):
-        raise Unbounded(f"{name} (object) has no named properties")
-    if len(fields) == 1:
-        ((only, drawn),) = fields.items()
-        return lambda rng: {only: drawn(rng)}
-    return lambda rng: {key: draw(rng) for key, draw in fields.items()}

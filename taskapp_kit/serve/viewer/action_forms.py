@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.typed_values import choices, resolved, typed_argument, typed_value
+from taskapp_kit.contract.json_schema import Schema, read_schema
+from taskapp_kit.contract.typed_values import typed_argument, typed_value
 from taskapp_kit.declare.specs import ActionSpec
 
 MOST_BUTTONS = 40
@@ -110,12 +111,10 @@ def fields_of(schema: Mapping[str, Any], *, values: Mapping[str, Json] | None = 
     """The controls of an object's members. values: what stands in them at first, in place of the defaults."""
     if _is_union(schema):
         return [Field("f0", "arguments", "json", required=True, long=True, hint="a JSON object")]
-    definitions = schema.get("$defs", {})
-    required = schema.get("required", ())
-    given = values or {}
+    whole, shown_first = read_schema(schema), values or {}
     return [
-        _field(f"f{index}", name, part, definitions, required=name in required, given=given)
-        for index, (name, part) in enumerate((schema.get("properties") or {}).items())
+        _field(f"f{index}", name, part, shown_first.get(name, part.keywords.get("default")), name in whole.required)
+        for index, (name, part) in enumerate(whole.members.items())
     ]
 
 
@@ -129,11 +128,11 @@ def read_fields(schema: Mapping[str, Any], form: Mapping[str, str]) -> dict[str,
         if not isinstance(read, dict):
             raise BadFields({"f0": "is not a JSON object"})
         return read
-    definitions = schema.get("$defs", {})
+    members = read_schema(schema).members
     found: dict[str, Json] = {}
     problems: dict[str, str] = {}
     for control in fields_of(schema):
-        part = (schema.get("properties") or {})[control.name]
+        part = _without_null(members[control.name])[0]
         text = form.get(control.control, "").replace("\r\n", "\n")
         if control.kind == "text" and (text or control.required):
             found[control.name] = text
@@ -146,9 +145,10 @@ def read_fields(schema: Mapping[str, Any], form: Mapping[str, str]) -> dict[str,
             except ValueError as error:
                 problems[control.control] = f"is not JSON: {error}"
         elif control.kind == "words":
-            found[control.name] = typed_argument(text.strip(), _plain(part, definitions)[0], definitions)
+            found[control.name] = typed_argument(text.strip(), part)
         else:
-            found[control.name] = typed_value(text.strip(), _typed(part, definitions), definitions)
+            sent = [json.loads(option) for option, _ in control.options]  # as JSON, of which a string is one, too
+            found[control.name] = typed_value(text.strip(), replace(part, keywords={"enum": sent}) if sent else part)
     if problems:
         raise BadFields(problems)
     return found
@@ -202,28 +202,20 @@ def _direction(label: str, taken: set[str]) -> str | None:
     return found[0] if len(found) == 1 and found[0] not in taken else None
 
 
-def _field(
-    control: str, name: str, schema: Any, definitions: Mapping[str, Any], *, required: bool, given: Mapping[str, Json]
-) -> Field:
-    part, nullable = _plain(schema, definitions)
-    outer = schema if isinstance(schema, Mapping) else {}
-    description = str(outer.get("description") or part.get("description") or "")
-    default: Any = given.get(name, outer.get("default"))
+def _field(control: str, name: str, schema: Schema, default: Any, required: bool) -> Field:
+    part, nullable = _without_null(schema)
+    keywords, kind = part.keywords, part.kind
+    description = str(schema.keywords.get("description") or keywords.get("description") or "")
     need = required and not nullable
-    options = _options(part)
-    if options:
-        first = "" if default is None else json.dumps(default)
+    first = "" if default is None else json.dumps(default)
+    if options := _options(part):
         return Field(control, name, "choice", description, options, default=first, required=need)
-    item = resolved(part.get("items"), definitions) if part.get("type") == "array" else {}
-    if _options(item):
+    if options := _options(part.items) if kind == "array" else ():
         first = " ".join(map(str, default)) if isinstance(default, list) else ""
-        return Field(
-            control, name, "words", description, _options(item), default=first, required=need, hint=_how_many(part)
-        )
-    kind = part.get("type")
+        return Field(control, name, "words", description, options, default=first, required=need, hint=_how_many(part))
     if kind in ("integer", "number"):
-        low, high = part.get("minimum", part.get("exclusiveMinimum")), part.get("maximum", part.get("exclusiveMaximum"))
-        first = "" if default is None else json.dumps(default)
+        low = keywords.get("minimum", keywords.get("exclusiveMinimum"))
+        high = keywords.get("maximum", keywords.get("exclusiveMaximum"))
         step = "1" if kind == "integer" else "any"
         return Field(control, name, "number", description, (), low, high, step, first, need, hint=_range(low, high))
     if kind == "string":
@@ -234,47 +226,34 @@ def _field(
     return Field(control, name, "json", description, default=first, required=required, long=True, hint=hint)
 
 
-def _plain(schema: Any, definitions: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """The schema behind its references, and whether it also takes null; of a real union only that it is one."""
-    part = resolved(schema, definitions)
-    branches = part.get("anyOf") or part.get("oneOf")
-    if not branches:
-        return part, False
-    parts = [resolved(branch, definitions) for branch in branches]
-    rest = [one for one in parts if one.get("type") != "null"]
-    nullable = len(rest) < len(parts)
+def _without_null(schema: Schema) -> tuple[Schema, bool]:
+    """The schema of values other than null, and whether null fits too; of a real union only that it is one."""
+    branches = [] if schema.choices else schema.branches
+    rest = [branch for branch in branches if branch.kind != "null"]
+    nullable = len(rest) < len(branches)
     if len(rest) == 1:
-        inner, deeper = _plain(rest[0], definitions)
+        inner, deeper = _without_null(rest[0])
         return inner, nullable or deeper
-    consts = [choice for one in rest for choice in choices(one)]
-    if all(choices(one) for one in rest):
-        return {"enum": consts}, nullable
-    return {}, nullable
+    if not branches:
+        return schema, False
+    choices = [choice for branch in rest for choice in branch.choices] if all(branch.choices for branch in rest) else []
+    return replace(schema, keywords={"enum": choices} if choices else {}), nullable
 
 
-def _typed(schema: Any, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema by which one typed word is read; choices were sent as JSON, of which a string is one, too."""
-    part = _plain(schema, definitions)[0]
-    options = _options(part)
-    return {"enum": [json.loads(option) for option, _ in options]} if options else part
-
-
-def _options(part: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    values = choices(part)
-    if part.get("type") == "boolean" and not values:
+def _options(part: Schema) -> tuple[tuple[str, str], ...]:
+    values = part.values(MOST_NUMBERS)
+    if part.kind == "boolean" and not values:
         values = [True, False]
-    low, high = part.get("minimum"), part.get("maximum")
-    if part.get("type") == "integer" and not values and isinstance(low, int) and isinstance(high, int):
-        values = list(range(low, high + 1)) if high - low < MOST_NUMBERS and "multipleOf" not in part else []
     return tuple((json.dumps(value), value if isinstance(value, str) else json.dumps(value)) for value in values)
 
 
-def _is_long(part: Mapping[str, Any]) -> bool:
-    return not isinstance(part.get("maxLength"), int) or part["maxLength"] > 200
+def _is_long(part: Schema) -> bool:
+    longest = part.keywords.get("maxLength")
+    return not isinstance(longest, int) or longest > 200
 
 
-def _how_many(part: Mapping[str, Any]) -> str:
-    low, high = part.get("minItems"), part.get("maxItems")
+def _how_many(part: Schema) -> str:
+    low, high = part.keywords.get("minItems"), part.keywords.get("maxItems")
     if low is not None and high is not None:
         return f"several: {low} to {high}, with spaces between"
     return f"several: up to {high}, with spaces between" if high is not None else "several, with spaces between"

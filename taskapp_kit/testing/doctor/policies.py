@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import PolicyStops, Tool, View
 from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
-from taskapp_kit.testing.mock_model.schema_sampling import draw, sentence
+from taskapp_kit.rollout.policy.sampling import draw, sentence
 
 LEFT = "left"
 """The stop reason where a recording ends before its episode does."""

@@ -11,10 +11,10 @@ import orjson
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError, closest
+from taskapp_kit.rollout.policy.sampling import draw, sentence
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused
 from taskapp_kit.testing.mock_model.judges import Given, judge, obedient_judge
 from taskapp_kit.testing.mock_model.reply import Call, Reply, reply_of
-from taskapp_kit.testing.mock_model.schema_sampling import draw, sentence
 
 Behaviour = Callable[[ChatRequest], Any | Awaitable[Any]]
 Script = Behaviour | Sequence[Any] | str | Path

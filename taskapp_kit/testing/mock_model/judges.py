@@ -16,9 +16,9 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.rollout.policy.sampling import draw
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused
 from taskapp_kit.testing.mock_model.reply import Call, Reply
-from taskapp_kit.testing.mock_model.schema_sampling import draw
 
 SCORE_NAMES = ("score", "grade", "rating", "verdict", "reward", "value")
 CHOICE_NAMES = ("choice", *SCORE_NAMES)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from taskapp_kit.testing.mock_model.regex_sampling import draw_match
-from taskapp_kit.testing.mock_model.schema_sampling import draw, sentence
+from taskapp_kit.rollout.policy.sampling import draw, sentence
 
 NAMES = st.sampled_from(["a", "b", "c", "long name"])
 
@@ -44,9 +43,6 @@ LEAVES = st.one_of(
         st.integers(-50, 50),
     ),
     st.builds(text, st.integers(0, 40), st.none() | st.integers(0, 9)),
-    st.sampled_from([r"^[a-h][1-8]$", r"\d{3}-\d{4}", r"^(?:left|right)+$", r"^[^\s]{2,5}$", r"^(\w)x\1$"]).map(
-        lambda pattern: {"type": "string", "pattern": pattern}
-    ),
     st.sampled_from(["date", "date-time", "email", "ipv4", "ipv6", "uuid", "uri", "hostname", "time"]).map(
         lambda form: {"type": "string", "format": form}
     ),
@@ -137,10 +133,18 @@ def test_all_choices_are_drawn() -> None:
     assert {draw({"type": "integer", "minimum": 1, "maximum": 3}, rng) for _ in range(100)} == {1, 2, 3}  # type: ignore[misc]
 
 
-def test_a_pattern_that_cannot_be_drawn_is_none() -> None:
-    assert draw_match("[", random.Random(0)) is None
-    assert draw_match("^a$", random.Random(0), shortest=5) is None
-    assert draw_match("^a{2,}$", random.Random(0), shortest=20) is not None
+@pytest.mark.parametrize(
+    "schema",
+    [{"pattern": "^[A-Z]+$"}, {"pattern": "^\\d{3}$"}, {"pattern": "^[a-z]+-?[0-9]+$", "minLength": 3}],
+)
+def test_a_simple_pattern_is_matched(schema: dict[str, Any]) -> None:
+    jsonschema_rs.validate(schema, draw(schema, random.Random(0)))
+
+
+@pytest.mark.parametrize("pattern", ["^b{20}$", "(?<=x)y", "^a$"])
+def test_for_a_pattern_that_is_not_matched_a_text_of_the_right_length_is_drawn(pattern: str) -> None:
+    value = draw({"pattern": pattern, "minLength": 5, "maxLength": 9}, random.Random(0))
+    assert isinstance(value, str) and 5 <= len(value) <= 9
 
 
 def test_a_sentence_is_words() -> None:
