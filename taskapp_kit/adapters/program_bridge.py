@@ -14,13 +14,12 @@ import hashlib
 import logging
 import secrets
 import socket
-import time
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.chat_stream import chat_frames
+from taskapp_kit.contract.chat_stream import answer_events, completion, token_usage
 from taskapp_kit.contract.dialect_body import wrong
 from taskapp_kit.contract.dialects import DIALECTS
 from taskapp_kit.contract.trajectory import PlayedStep
@@ -29,6 +28,7 @@ from taskapp_kit.net.body import parse_json, read_body
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
 from taskapp_kit.net.peer import peer_of
 from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.net.sse import event_frames
 from taskapp_kit.serve.connection_limits import ConnectionLimits
 from taskapp_kit.serve.uvicorn_server import LoopServer
 
@@ -162,22 +162,14 @@ class ProgramBridge:
             raise wrong(("n",), "is not supported", "Leave it out.")
         sampling = {name: value for name, value in request.items() if name not in OURS and value is not None}
         reply = await self._model.chat(messages, tools or None, **sampling)
-        usage = {name: int(reply.usage.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")}
-        return {
-            "id": f"chatcmpl-{secrets.token_hex(12)}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": body.get("model") or "policy",
-            "choices": [
-                {
-                    "index": 0,
-                    "finish_reason": reply.finish_reason or "stop",
-                    "logprobs": None,
-                    "message": {"content": None, **reply.message},
-                }
-            ],
-            "usage": {**usage, "total_tokens": sum(usage.values())},
+        choice = {
+            "index": 0,
+            "finish_reason": reply.finish_reason or "stop",
+            "logprobs": None,
+            "message": {"content": None, **reply.message},
         }
+        usage = token_usage(*(int(reply.usage.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")))
+        return completion(secrets.token_hex(12), [choice], usage, model=body.get("model") or "policy")
 
     async def _step(self, body: Body) -> Body:
         if not isinstance(body.get("tool"), str):
@@ -199,5 +191,5 @@ def _written(route: str, found: Body, body: Body) -> EncodedResponse:
         return json_answer(answer)
     options = body.get("stream_options")
     usage = isinstance(options, dict) and bool(options.get("include_usage"))
-    frames = chat_frames(answer, usage_event=usage) if dialect is None else dialect.stream(answer)
+    frames = event_frames(answer_events(answer, dialect, usage_event=usage))
     return EncodedResponse(200, b"".join(frames), [(b"content-type", b"text/event-stream")])

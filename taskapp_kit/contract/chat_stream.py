@@ -1,44 +1,87 @@
-"""A chat completion as the stream of chunks that chat completions send, the text in one piece."""
+"""A model's answer on the wire: a completion as one object, and as the events of a stream that add up to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from taskapp_kit.contract.dialects import Dialect
 
-def chat_frames(completion: Mapping[str, Any], *, usage_event: bool) -> list[bytes]:
-    """Return the frames: the role, all that was sampled, the finish reason, the usage if requested, the end.
+StreamEvent = tuple[str, bytes]
+"""The name of a server-sent event, empty for none, and its data."""
+DONE: StreamEvent = ("", b"[DONE]")
+Members = dict[str, Any]
 
-    completion: its choice may have `logprobs` and `token_ids`, which stand in the chunk with the text.
+
+def completion(
+    identity: str, choices: Sequence[Members], usage: Members, *, model: str, text: bool = False, **members: Any
+) -> Members:
+    """Return a chat completion. text: of `completions`, whose choices have texts. members: further ones of the answer."""
+    return {
+        "id": f"{'cmpl' if text else 'chatcmpl'}-{identity}",
+        "object": "text_completion" if text else "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        **members,
+        "choices": list(choices),
+        "usage": usage,
+    }
+
+
+def token_usage(prompt_tokens: int, completion_tokens: int) -> Members:
+    """Return the numbers of tokens as `usage`."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def answer_events(answer: Mapping[str, Any], dialect: Dialect | None, *, usage_event: bool) -> list[StreamEvent]:
+    """Return the stream of an answer, its text in one piece.
+
+    Args:
+        answer: As it is sent whole, in the API of `dialect`; None for chat completions and `completions`. Its choice may
+            have `logprobs` and `token_ids`, which stand in the chunk with the text.
+        dialect: The other API in which it is sent.
+        usage_event: Whether the number of tokens comes at the end.
     """
-    (choice,) = completion["choices"]
-    message = choice["message"]
-    delta = {name: value for name, value in message.items() if name != "role" and value is not None}
+    if dialect is not None:
+        return [(event["type"], orjson.dumps(event)) for event in dialect.events(answer)]
+    (choice,) = answer["choices"]
+    sampled = {name: part for name, part in choice.items() if name not in ("index", "finish_reason", "message")}
+    end = {"logprobs": None, "finish_reason": choice["finish_reason"]}
+    if "message" not in choice:
+        return chunks(answer, [sampled, {"text": "", **end}], usage_event=usage_event)
+    delta = {name: value for name, value in choice["message"].items() if name != "role" and value is not None}
     if "tool_calls" in delta:
         delta["tool_calls"] = [{"index": at, **item} for at, item in enumerate(delta["tool_calls"])]
-    sampled = {name: part for name, part in choice.items() if name not in ("index", "finish_reason", "message")}
-    choices: list[dict[str, Any]] = [
-        {"delta": {"role": "assistant", "content": ""}, "logprobs": None},
-        {**sampled, "delta": delta},
-        {"delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]},
-    ]
-    return frames(completion, choices, usage_event=usage_event)
+    role = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+    return chunks(answer, [role, {**sampled, "delta": delta}, {"delta": {}, **end}], usage_event=usage_event)
 
 
-def frames(completion: Mapping[str, Any], choices: list[dict[str, Any]], *, usage_event: bool) -> list[bytes]:
-    """Return a chunk with each of the choices, the usage if requested, and the end."""
-    once = {name: completion[name] for name in ("prompt_token_ids",) if name in completion}
-    frame = {name: part for name, part in completion.items() if name not in ("choices", "usage", *once)}
-    if completion["object"] == "chat.completion":
+def chunks(
+    answer: Mapping[str, Any], choices: Sequence[Members], *, usage_event: bool, last: Mapping[str, Any] | None = None
+) -> list[StreamEvent]:
+    """Return a chunk with each of the choices, the usage if requested, and the end. last: members of a choice's last chunk."""
+    once = {name: answer[name] for name in ("prompt_token_ids",) if name in answer}
+    frame = {name: part for name, part in answer.items() if name not in ("choices", "usage", *once)}
+    if answer["object"] == "chat.completion":
         frame["object"] = "chat.completion.chunk"
     if usage_event:
         frame["usage"] = None
     events = [
-        {**frame, **(once if at == 0 else {}), "choices": [{"index": 0, "finish_reason": None, **choice}]}
+        {
+            **frame,
+            **(once if at == 0 else {}),
+            **((last or {}) if choice.get("finish_reason") else {}),
+            "choices": [{"index": 0, "finish_reason": None, **choice}],
+        }
         for at, choice in enumerate(choices)
     ]
     if usage_event:
-        events.append({**frame, "choices": [], "usage": completion["usage"]})
-    return [*(b"data: " + orjson.dumps(event) + b"\n\n" for event in events), b"data: [DONE]\n\n"]
+        events.append({**frame, "choices": [], "usage": answer["usage"]})
+    return [*(("", orjson.dumps(event)) for event in events), DONE]

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from taskapp_kit.contract import messages_api, responses_api
 
 
@@ -23,12 +21,6 @@ class Dialect:
     chat_request: Callable[[Mapping[str, Any]], dict[str, Any]]
     answer: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
     events: Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]
-
-    def stream(self, whole: Mapping[str, Any]) -> list[bytes]:
-        """Return an answer as the frames of a stream of server-sent events."""
-        return [
-            b"event: %s\ndata: %s\n\n" % (event["type"].encode(), orjson.dumps(event)) for event in self.events(whole)
-        ]
 
 
 DIALECTS: Mapping[str, Dialect] = {

@@ -31,6 +31,11 @@ def encode_frame(number: int, event: bytes, data: bytes) -> EncodedFrame:
     return b"id: %d\nevent: %s\ndata: " % (number, event), data, b"\n\n"
 
 
+def event_frames(events: Iterable[tuple[str, bytes]]) -> list[bytes]:
+    """Return events as they are sent. events: the name of each, empty for none, and its data, without line ends."""
+    return [(b"event: %s\n" % name.encode() if name else b"") + b"data: %s\n\n" % data for name, data in events]
+
+
 class EventStreamResponse:
     """A response that goes on until its frames end or the client has gone.
 

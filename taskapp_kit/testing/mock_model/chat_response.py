@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from taskapp_kit.contract.chat_stream import StreamEvent, chunks, completion, token_usage
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.dialect_body import chat_call
 from taskapp_kit.testing.mock_model import tokenizer
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest
 from taskapp_kit.testing.mock_model.reply import Reply
@@ -54,20 +53,17 @@ def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> Writte
 
 def usage_of(prompt_tokens: int, choices: Sequence[WrittenChoice]) -> dict[str, Json]:
     """The tokens of prompt and answers, as `usage`. A reply's thoughts are counted apart as well."""
-    completion = sum(choice.length for choice in choices)
     thought = sum(len(choice.reply.reasoning.encode()) for choice in choices if choice.reply.reasoning)
     return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion,
-        "total_tokens": prompt_tokens + completion,
+        **token_usage(prompt_tokens, sum(choice.length for choice in choices)),
         "prompt_tokens_details": {"cached_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": thought},
     }
 
 
 def identity(request: ChatRequest) -> str:
-    """The completion's id: another one each time that a conversation is sent."""
-    return f"chatcmpl-{request.digest[:20]}{request.attempt:04x}"
+    """A part of the completion's id: another one each time that a conversation is sent."""
+    return f"{request.digest[:20]}{request.attempt:04x}"
 
 
 def call_ids(request: ChatRequest, written: WrittenChoice, choice: int) -> list[str]:
@@ -79,19 +75,22 @@ def plain(
     request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[WrittenChoice], model: str, version: str | None
 ) -> dict[str, Any]:
     """The whole answer as one object."""
-    answer: dict[str, Any] = {
-        "id": identity(request),
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [_choice(request, index, written) for index, written in enumerate(choices)],
-        "usage": usage_of(prompt.length, choices),
-    }
-    if version is not None:
-        answer["metadata"] = {"weight_version": version}
+    answer = _without_choices(request, prompt, choices, model)
+    answer["choices"] = [_choice(request, index, written) for index, written in enumerate(choices)]
+    return {**answer, **_metadata(version)}
+
+
+def _without_choices(
+    request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[WrittenChoice], model: str
+) -> dict[str, Any]:
+    members: dict[str, Any] = {}
     if request.body.get("return_token_ids"):
-        answer["prompt_token_ids"] = tokenizer.ids(prompt.pieces)
-    return answer
+        members["prompt_token_ids"] = tokenizer.ids(prompt.pieces)
+    return completion(identity(request), [], usage_of(prompt.length, choices), model=model, **members)
+
+
+def _metadata(version: str | None) -> dict[str, Any]:
+    return {} if version is None else {"metadata": {"weight_version": version}}
 
 
 def _choice(request: ChatRequest, index: int, written: WrittenChoice) -> dict[str, Any]:
@@ -101,7 +100,7 @@ def _choice(request: ChatRequest, index: int, written: WrittenChoice) -> dict[st
         message["reasoning_content"] = reply.reasoning
     if reply.calls:
         message["tool_calls"] = [
-            {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            chat_call(call_id, call.name, call.arguments)
             for call_id, call in zip(call_ids(request, written, index), reply.calls, strict=True)
         ]
     choice: dict[str, Any] = {"index": index, "message": message, "logprobs": None, "finish_reason": reply.finish}
@@ -137,45 +136,24 @@ def _entry(token: int, logprob: float, *, named: bool) -> dict[str, Json]:
 
 def events(
     request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[WrittenChoice], model: str, version: str | None
-) -> list[bytes]:
-    """The same answer as server-sent events, each with its `data:` and the empty line; the last is `[DONE]`."""
+) -> list[StreamEvent]:
+    """The same answer as server-sent events."""
     body = request.body
-    frame: dict[str, Any] = {
-        "id": identity(request),
-        "object": "chat.completion.chunk",
-        "created": int(time.time()),
-        "model": model,
-    }
-    counted = bool((body.get("stream_options") or {}).get("include_usage"))
-    usage: dict[str, Any] = {"usage": None} if counted else {}
-    found: list[bytes] = []
+    pieces: list[dict[str, Any]] = []
     for index, written in enumerate(choices):
         at = 0
-        pieces = fragments(request, written, index)
-        for position, (delta, ids) in enumerate(pieces):
-            last = position == len(pieces) - 1
+        for delta, ids in fragments(request, written, index):
             choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None}
-            choice["finish_reason"] = written.reply.finish if last else None
             if written.logprobs is not None and ids:
                 choice["logprobs"] = {"content": _entries(body, written, at, at + len(ids)), "refusal": None}
             if body.get("return_token_ids"):
                 choice["token_ids"] = ids
             at += len(ids)
-            chunk: dict[str, Any] = {**frame, "choices": [choice], **usage}
-            if body.get("return_token_ids") and position == 0 and index == 0:
-                chunk["prompt_token_ids"] = tokenizer.ids(prompt.pieces)
-            if last and version is not None:
-                chunk["metadata"] = {"weight_version": version}
-            found.append(event(chunk))
-    if counted:
-        found.append(event({**frame, "choices": [], "usage": usage_of(prompt.length, choices)}))
-    found.append(b"data: [DONE]\n\n")
-    return found
-
-
-def event(chunk: Mapping[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + orjson.dumps(chunk) + b"\n\n"
+            pieces.append(choice)
+        pieces[-1]["finish_reason"] = written.reply.finish
+    counted = bool((body.get("stream_options") or {}).get("include_usage"))
+    answer = _without_choices(request, prompt, choices, model)
+    return chunks(answer, pieces, usage_event=counted, last=_metadata(version))
 
 
 def fragments(request: ChatRequest, written: WrittenChoice, index: int) -> list[Fragment]:
@@ -191,7 +169,7 @@ def fragments(request: ChatRequest, written: WrittenChoice, index: int) -> list[
     if reply.refusal:
         found += _texts("refusal", reply.refusal, spoken=not reply.content)
     for place, (call_id, call) in enumerate(zip(call_ids(request, written, index), reply.calls, strict=True)):
-        head = {"index": place, "id": call_id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+        head = {"index": place, **chat_call(call_id, call.name, "")}
         found.append(({"tool_calls": [head]}, [tokenizer.CALL, *call.name.encode(), 10]))
         found += [
             ({"tool_calls": [{"index": place, "function": delta}]}, ids)

@@ -6,9 +6,10 @@ from typing import Literal
 
 import orjson
 
+from taskapp_kit.contract.chat_stream import StreamEvent
 from taskapp_kit.contract.content import Json
+from taskapp_kit.net.sse import event_frames
 from taskapp_kit.testing.mock_model.chat_request import Refused
-from taskapp_kit.testing.mock_model.chat_response import event
 from taskapp_kit.testing.mock_model.connection import WritePlan, chunk, head
 
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -51,7 +52,7 @@ def unanswered(kind: str, delay: float, *, streamed: bool, location: str) -> Wri
             error = _error(
                 "The server had an error while processing your request.", "server_error", None, "server_error"
             )
-            return stream([event(error)], delay, None, 0.0, 0.0) if streamed else json_object(error, delay)
+            return stream([("", orjson.dumps(error))], delay, None, 0.0, 0.0) if streamed else json_object(error, delay)
         case _:
             return None
 
@@ -71,19 +72,22 @@ def whole(body: bytes, delay: float, kind: str | None, identity: str, slow_secon
     return WritePlan([(delay, first + body)], _ending(kind))
 
 
-def stream(events: list[bytes], delay: float, kind: str | None, chunk_seconds: float, slow_seconds: float) -> WritePlan:
+def stream(
+    events: list[StreamEvent], delay: float, kind: str | None, chunk_seconds: float, slow_seconds: float
+) -> WritePlan:
     """The answer as server-sent events, `chunk_seconds` apart, or broken as `kind` says."""
-    half = len(events) // 2
+    frames = event_frames(events)
+    half = len(frames) // 2
     if kind == "malformed":
-        events[half] = events[0][: len(events[0]) // 2] + b"\n\n"
+        frames[half] = frames[0][: len(frames[0]) // 2] + b"\n\n"
     first = head(200, "text/event-stream", None, ("cache-control", "no-cache"))
     if kind in ("truncated", "reset_late"):
-        return _broken(first + b"".join(map(chunk, events[:half])), delay, kind)
-    pause = slow_seconds / len(events) if kind == "slow" else chunk_seconds
+        return _broken(first + b"".join(map(chunk, frames[:half])), delay, kind)
+    pause = slow_seconds / len(frames) if kind == "slow" else chunk_seconds
     if pause <= 0:
-        return WritePlan([(delay, first + b"".join(map(chunk, events)) + chunk(b""))], _ending(kind))
-    paced = ((pause, chunk(sent)) for sent in events[1:])
-    return WritePlan([(delay, first + chunk(events[0])), *paced, (0.0, chunk(b""))], _ending(kind))
+        return WritePlan([(delay, first + b"".join(map(chunk, frames)) + chunk(b""))], _ending(kind))
+    paced = ((pause, chunk(sent)) for sent in frames[1:])
+    return WritePlan([(delay, first + chunk(frames[0])), *paced, (0.0, chunk(b""))], _ending(kind))
 
 
 def _broken(sent: bytes, delay: float, kind: str) -> WritePlan:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from taskapp_kit.contract.chat_stream import completion, token_usage
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.error_response import REFUSAL_STATUS
@@ -237,7 +238,9 @@ class Responder:
             events = chat_response.events(request, prompt, choices, model, version)
             return delivery.stream(events, delay, kind, self.chunk_seconds, self.faults.slow_seconds)
         answer = orjson.dumps(chat_response.plain(request, prompt, choices, model, version))
-        return delivery.whole(answer, delay, kind, chat_response.identity(request), self.faults.slow_seconds)
+        return delivery.whole(
+            answer, delay, kind, f"chatcmpl-{chat_response.identity(request)}", self.faults.slow_seconds
+        )
 
     def _latency(self, request: ChatRequest) -> float:
         if isinstance(self.latency_seconds, tuple):
@@ -276,16 +279,10 @@ class Responder:
         request = self._request(record, messages)
         written = tokenizer.cut(Reply(sentence(request.rng())), body.get("max_tokens") or 16)
         length = tokenizer.count(tokenizer.answer(written, ended=written.finish != "length"))
-        asked = len(prompt.encode())
         self.records.answers += 1
-        answer: dict[str, Json] = {
-            "id": chat_response.identity(request).replace("chatcmpl", "cmpl"),
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": body["model"],
-            "choices": [{"index": 0, "text": written.content or "", "logprobs": None, "finish_reason": written.finish}],
-            "usage": {"prompt_tokens": asked, "completion_tokens": length, "total_tokens": asked + length},
-        }
+        choice = {"index": 0, "text": written.content or "", "logprobs": None, "finish_reason": written.finish}
+        identity, usage = chat_response.identity(request), token_usage(len(prompt.encode()), length)
+        answer = completion(identity, [choice], usage, model=body["model"], text=True)
         return self._object(answer, record, self._latency(request))
 
     def _update(self, record: Recorded) -> WritePlan:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any
 
-from taskapp_kit.contract.chat_stream import chat_frames, frames
+from taskapp_kit.contract.chat_stream import StreamEvent, answer_events, completion, token_usage
 from taskapp_kit.net.response import EncodedResponse, json_answer
-from taskapp_kit.net.sse import EventStreamResponse
+from taskapp_kit.net.sse import EventStreamResponse, event_frames
 from taskapp_kit.train.gateway.attempt import AnsweredTurn
-from taskapp_kit.train.gateway.call_reader import ChatPrompt, GatewayCall
+from taskapp_kit.train.gateway.call_reader import GatewayCall
 from taskapp_kit.train.rendering.renderer import TextTokenizer
 
 MODEL = "policy"
@@ -26,57 +25,26 @@ def answer(
         whole = call.dialect.answer(whole, call.body)
     if not call.stream:
         return json_answer(whole)
-    return EventStreamResponse(_in_one_batch(_events(call, whole)))
+    return EventStreamResponse(_in_one_batch(answer_events(whole, call.dialect, usage_event=call.usage_event)))
 
 
 def _whole(call: GatewayCall, turn: AnsweredTurn, tokenizer: TextTokenizer, model: str) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": 0,
-        "finish_reason": turn.finish_reason,
-        "logprobs": _logprobs(call, turn, tokenizer),
-    }
+    logprobs = _logprobs(call, turn, tokenizer)
+    choice: dict[str, Any] = {"index": 0, "finish_reason": turn.finish_reason, "logprobs": logprobs}
     if isinstance(turn.returned, dict):
         choice["message"] = {"refusal": None, **turn.returned}
     else:
         choice["text"] = turn.returned
+    members: dict[str, Any] = {"metadata": {"weight_version": str(turn.sampled.version)}}
     if call.token_ids:
         choice["token_ids"] = turn.sampled.token_ids
-    return {**_frame(turn, model), **_prompt_ids(call, turn), "choices": [choice], "usage": _usage(turn)}
+        members["prompt_token_ids"] = turn.prompt_ids
+    usage = token_usage(len(turn.prompt_ids), len(turn.sampled.token_ids))
+    return completion(turn.identity, [choice], usage, model=model, text="text" in choice, **members)
 
 
-def _events(call: GatewayCall, whole: dict[str, Any]) -> list[bytes]:
-    """The frames of a stream."""
-    if call.dialect is not None:
-        return call.dialect.stream(whole)
-    if isinstance(call.prompt, ChatPrompt):
-        return chat_frames(whole, usage_event=call.usage_event)
-    sampled = {name: part for name, part in whole["choices"][0].items() if name != "finish_reason"}
-    end = {"text": "", "logprobs": None, "finish_reason": whole["choices"][0]["finish_reason"]}
-    return frames(whole, [sampled, end], usage_event=call.usage_event)
-
-
-async def _in_one_batch(batch: Sequence[bytes]) -> AsyncGenerator[Iterable[bytes], None]:
-    yield batch
-
-
-def _frame(turn: AnsweredTurn, model: str) -> dict[str, Any]:
-    chat = isinstance(turn.returned, dict)
-    return {
-        "id": f"{'chatcmpl' if chat else 'cmpl'}-{turn.identity}",
-        "object": "chat.completion" if chat else "text_completion",
-        "created": int(time.time()),
-        "model": model,
-        "metadata": {"weight_version": str(turn.sampled.version)},
-    }
-
-
-def _prompt_ids(call: GatewayCall, turn: AnsweredTurn) -> dict[str, Any]:
-    return {"prompt_token_ids": turn.prompt_ids} if call.token_ids else {}
-
-
-def _usage(turn: AnsweredTurn) -> dict[str, int]:
-    prompt, completion = len(turn.prompt_ids), len(turn.sampled.token_ids)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+async def _in_one_batch(events: Sequence[StreamEvent]) -> AsyncGenerator[Iterable[bytes], None]:
+    yield event_frames(events)
 
 
 def _logprobs(call: GatewayCall, turn: AnsweredTurn, tokenizer: TextTokenizer) -> dict[str, Any] | None:

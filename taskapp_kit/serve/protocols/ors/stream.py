@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from taskapp_kit.errors import SessionError
 from taskapp_kit.net.response import EncodedResponse
-from taskapp_kit.net.sse import STREAM_HEADERS
+from taskapp_kit.net.sse import STREAM_HEADERS, event_frames
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -38,7 +38,7 @@ class CallFailed(Exception):
 
 def event(name: str, data: str) -> bytes:
     """Return one event. data: without line ends."""
-    return f"event: {name}\ndata: {data}\n\n".encode()
+    return event_frames([(name, data.encode())])[0]
 
 
 def pieces(text: str) -> Iterator[str]:
