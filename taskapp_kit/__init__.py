@@ -4,7 +4,8 @@ What is promised is listed in `__all__`; importing it loads the declarations onl
 """
 
 from taskapp_kit.contract.content import Image, Text
-from taskapp_kit.contract.scorecard import Blend, RolloutSummary
+from taskapp_kit.contract.protocols import RolloutRow as RolloutSummary
+from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.contract.trajectory import PlayedStep, Step, Trajectory
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.marks import action

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.config import DEADLINE_SECONDS, Settings, load
-from taskapp_kit.contract.chat import POLICY, ChatReply, Endpoint, ModelFailed
+from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.inference_url import complete_url
+from taskapp_kit.contract.model_use import POLICY
 from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest

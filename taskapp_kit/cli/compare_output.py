@@ -14,7 +14,7 @@ from taskapp_kit.contract.words import counted
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.content import Json
-    from taskapp_kit.contract.protocols import SourceRow
+    from taskapp_kit.contract.protocols import RolloutRow
     from taskapp_kit.evaluate.compare import Change, Comparison, ComparisonSettings, Measure
 
 NAME_WIDTH = 32
@@ -168,7 +168,7 @@ def _episode(change: Change) -> str:
     return clean(f"{row.environment} {row.split} {row.seed}{sample}")
 
 
-def _reward(row: SourceRow) -> str:
+def _reward(row: RolloutRow) -> str:
     return one_line(f"failed: {row.boundary}", NAME_WIDTH) if row.status == "failed" else figure(row.reward)
 
 

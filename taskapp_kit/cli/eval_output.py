@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.terminal import clean, console, figure, one_line, table
-from taskapp_kit.contract.chat import POLICY
-from taskapp_kit.contract.model_use import tokens_of, unpriced_words
+from taskapp_kit.contract.model_use import POLICY, tokens_of, unpriced_words
 from taskapp_kit.contract.trajectory import KIT_METRICS
 from taskapp_kit.contract.words import counted, dollars
 

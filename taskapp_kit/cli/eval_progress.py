@@ -14,8 +14,8 @@ from taskapp_kit.contract.words import dollars
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from taskapp_kit.contract.protocols import RolloutRow
     from taskapp_kit.evaluate.progress import Progress as Used
-    from taskapp_kit.evaluate.results import Result
 
 
 FAILURES_SHOWN = 3
@@ -37,7 +37,7 @@ class Counts:
         self.asked, self.done, self.played = asked, done, 0
         self._began = time.monotonic()
 
-    def see(self, result: Result) -> None:
+    def see(self, result: RolloutRow) -> None:
         """Count a result, of this run or of an earlier one."""
         if result.failed:
             self.failures[result.boundary or "untold"] += 1
@@ -98,7 +98,7 @@ class EvalDisplay:
         self._task = self._bar.add_task("", total=asked, completed=done, words="")
         self._bar.start()
 
-    def result(self, result: Result, policy: str) -> None:
+    def result(self, result: RolloutRow, policy: str) -> None:
         """Count and show one more result."""
         self.counts.see(result)
         self.counts.done += 1
@@ -113,7 +113,7 @@ class EvalDisplay:
         counts = self.counts
         self.say(", ".join([f"{counts.done} of {counts.asked} done", *used_words(progress), *counts.words()]))
 
-    def _failure(self, result: Result, policy: str) -> None:
+    def _failure(self, result: RolloutRow, policy: str) -> None:
         kind = result.boundary, result.code
         if kind in self._failures_shown or len(self._failures_shown) >= FAILURES_SHOWN:
             return

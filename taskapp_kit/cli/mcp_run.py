@@ -12,11 +12,11 @@ from taskapp_kit.cli.local_app import local_service, open_app, show_traceback
 from taskapp_kit.cli.terminal import clean, echo, number
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.errors import RolloutFailed, Unavailable
 from taskapp_kit.rollout.service import EPISODE_SECONDS
-from taskapp_kit.rollout.session import EpisodeEnd
 
 CONCURRENCY = 4
 """Rollouts at once: the one that is played, and those that a reset left and that are still being stored."""
@@ -81,7 +81,7 @@ async def _serve(
                     await connection.close()
 
 
-def _say(end: EpisodeEnd | RolloutFailed) -> None:
+def _say(end: Rollout | RolloutFailed) -> None:
     """Say on stderr how an episode ended."""
     if isinstance(end, RolloutFailed):
         show_traceback(end.__cause__)

@@ -12,7 +12,7 @@ from taskapp_kit.contract.protocols import RolloutQuery, RowOrder
 from taskapp_kit.errors import Boundary
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.protocols import SourceRow
+    from taskapp_kit.contract.protocols import RolloutRow
     from taskapp_kit.evaluate.source import RolloutSource
 
 LIMIT = 50
@@ -43,7 +43,7 @@ class Selection:
     order: RowOrder | None = None
     limit: int | None = None
 
-    async def rows(self, source: RolloutSource, most: int | None = None) -> list[SourceRow]:
+    async def rows(self, source: RolloutSource, most: int | None = None) -> list[RolloutRow]:
         """The rows of a source. most: at most so many, in place of the selection's own limit."""
         return [row async for row in source.rows(self.query, self.order, limit=most or self.limit)]
 

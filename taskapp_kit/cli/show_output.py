@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from taskapp_kit.cli.conversation_output import NOTHING, ConversationLines
 from taskapp_kit.cli.rollout_output import StepLines, action_words, criteria_table, metrics_words
 from taskapp_kit.cli.terminal import clean, console, number, one_line, table
-from taskapp_kit.contract.chat import POLICY
-from taskapp_kit.contract.protocols import RowOrder, SourceRow
+from taskapp_kit.contract.model_use import POLICY
+from taskapp_kit.contract.protocols import RolloutRow, RowOrder
 from taskapp_kit.contract.words import counted, dollars, utc_time
 from taskapp_kit.evaluate.source import DirectorySource
 from taskapp_kit.rollout.details import Message, RolloutDetails, TurnDetails, words
@@ -59,7 +59,7 @@ class _Column:
 
 
 def print_list(
-    rows: Sequence[SourceRow], *, more: bool, source: str, order: RowOrder | None, full: bool = False, width: int | None = None
+    rows: Sequence[RolloutRow], *, more: bool, source: str, order: RowOrder | None, full: bool = False, width: int | None = None
 ) -> None:  # fmt: skip
     """Print a line for each rollout, and how to see more. more: there are further ones."""
     out = console(width=width)
@@ -81,7 +81,7 @@ WORST = 3
 def print_worst(path: Path) -> None:
     """Print an evaluation's rollouts with the lowest rewards, and the command that shows them; nothing without a reward."""
 
-    async def read() -> list[SourceRow]:
+    async def read() -> list[RolloutRow]:
         source = DirectorySource(path)
         try:
             return [row async for row in source.rows(order="worst", limit=WORST)]
@@ -124,7 +124,7 @@ def rollout_line(details: RolloutDetails, config: Mapping[str, Any]) -> str | No
     return shlex.join(line)
 
 
-def print_rows(rows: Sequence[SourceRow], out: Console, *, full: bool = False) -> None:
+def print_rows(rows: Sequence[RolloutRow], out: Console, *, full: bool = False) -> None:
     """Print a line for each rollout, and below a failed one why; nothing without rows."""
     if not rows:
         return
@@ -149,7 +149,7 @@ def _line(columns: Sequence[_Column], cells: Iterable[str]) -> str:
     return (" " * GAP).join(column.at(cell) for column, cell in zip(columns, cells, strict=True)).rstrip()
 
 
-def _columns(rows: Sequence[SourceRow]) -> list[_Column]:
+def _columns(rows: Sequence[RolloutRow]) -> list[_Column]:
     """What there is to say of each; what is the same of all of them, or known of none, is left out."""
 
     def several(values: Iterable[object]) -> bool:
@@ -180,7 +180,7 @@ def _columns(rows: Sequence[SourceRow]) -> list[_Column]:
     return columns
 
 
-def _ended(row: SourceRow) -> str:
+def _ended(row: RolloutRow) -> str:
     """The stop reason; `truncated` where a limit of the environment's own ended it, `policy: model_refused` for a failure."""
     if row.status == "failed":
         return f"{row.boundary or 'failed'}: {row.code or row.stop_reason or '-'}"
@@ -189,7 +189,7 @@ def _ended(row: SourceRow) -> str:
     return row.stop_reason or row.status
 
 
-def _criteria(rows: Sequence[SourceRow]) -> _Column | None:
+def _criteria(rows: Sequence[RolloutRow]) -> _Column | None:
     """The scores by name; None without any, or when there is one only and it is the reward."""
     if all(not row.criteria or list(row.criteria.values()) == [row.reward] for row in rows):
         return None

@@ -18,7 +18,7 @@ from taskapp_kit.cli.show_output import ID_WIDTH, print_list, print_rollout, rol
 from taskapp_kit.cli.terminal import clean, echo, print_json
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import SourceRow, StoredRollout
+from taskapp_kit.contract.protocols import RolloutRow, StoredRollout
 from taskapp_kit.declare.episode_selection import find_instance
 from taskapp_kit.declare.tasks import row_hash, row_json
 from taskapp_kit.errors import ConfigError
@@ -84,7 +84,7 @@ class _One:
 
 async def _read(
     reference: str, key: str | None, scorer: str | None, rollout_id: str | None, chosen: Selection, *, pictures: bool
-) -> tuple[list[SourceRow], _One | None]:
+) -> tuple[list[RolloutRow], _One | None]:
     """The rows, one more than requested where there are more; or the one rollout."""
     source = open_source(reference, key=key)
     try:

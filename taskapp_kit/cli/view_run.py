@@ -14,8 +14,8 @@ from taskapp_kit.contract.protocols import (
     AnnotatableStore,
     Annotation,
     RolloutQuery,
+    RolloutRow,
     RowOrder,
-    SourceRow,
     Store,
     StoredRollout,
 )
@@ -48,7 +48,7 @@ class FileSource(UiSource):
         super().__init__(place=source.place, scales=scales, annotates=self._annotated is not None)
         self.interval = source.config.get("options", {}).get("interval", self.interval)
 
-    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
+    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
         """See UiSource."""
         return [row async for row in self._source.rows(wanted, order, limit=wanted.limit)]
 

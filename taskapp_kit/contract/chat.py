@@ -14,10 +14,6 @@ from taskapp_kit.contract.protocols import View
 from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.errors import Failure
 
-POLICY = "policy"
-"""The role of the model that plays; judges and user simulators have names of their own."""
-
-
 CONTEXT_OVERFLOW = "context_overflow"
 """The stop reason when the conversation outgrows the model's context: the episode is truncated, and scored."""
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from taskapp_kit.contract.words import counted
 
+POLICY = "policy"
+"""The role of the model that plays; judges and user simulators have names of their own."""
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
 """Names that endpoints use for prompt and completion tokens; each endpoint uses one pair."""
 ModelUse = dict[str, Any]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from taskapp_kit.contract.content import Content, Json
-from taskapp_kit.contract.model_use import ModelUse
+from taskapp_kit.contract.model_use import POLICY, ModelUse, tokens_of
 from taskapp_kit.contract.trajectory import Decision, PlayedStep
 from taskapp_kit.errors import Failure
 
@@ -169,35 +169,85 @@ class RolloutQuery:
     limit: int = 50
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutSummaryRow:
-    """A stored rollout as a list shows it; see StoredRollout. boundary: where a failed one failed."""
+@dataclass(slots=True)
+class RolloutRow:
+    """A rollout in a list, in an aggregate and in `results.jsonl`: what is known of it without its events.
 
-    rollout_id: str
-    created_at: float
-    environment: str
-    split: str
-    seed: int
-    policy: str | None
-    model: str | None
+    status: terminated, truncated or failed; `running` of one that is being played. boundary, code, message: of a failure;
+    the boundary is None where a foreign server did not report it. sample: of its seed, counted from 0. policy: `model` for
+    a language model, whose name is `model`. name: of the policy within its evaluation. reward and the scores are None where
+    they are undefined, and of a failed rollout always. total_reward: sum of the step rewards, in aggregates
+    and in lines of rollouts that did not fail. criteria: score by name.
+    metrics: of scoring, with those of the episode where they are known without its events. length: steps. usage: tokens, by
+    the endpoint's names. cost: US dollars of every call with a price; policy_cost: those of the policy's model, other_cost:
+    those of judges and of models that the environment called. models: what each model used. seconds: wall time. row: short
+    public fields of the task's row. Members are None (texts and mappings: empty) where they are not known.
+    """
+
     status: str
-    stop_reason: str
-    boundary: str | None
-    reward: float | None
-    length: int
-    tokens: int | None
-    cost: float | None
-    seconds: float
-    run_id: str
-    group_id: str | None
+    rollout_id: str
+    environment: str = ""
+    split: str = ""
+    seed: int = 0
+    sample: int | None = None
+    policy: str | None = None
+    model: str | None = None
+    name: str | None = None
+    stop_reason: str | None = None
+    boundary: str | None = None
+    code: str | None = None
+    message: str | None = None
+    reward: float | None = None
+    outcome_score: float | None = None
+    events_score: float | None = None
+    total_reward: float = 0.0
+    criteria: Mapping[str, float | None] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    length: int | None = None
+    turns: int | None = None
+    usage: Mapping[str, float] = field(default_factory=dict)
+    tokens: int | None = None
+    cost: float | None = None
+    policy_cost: float | None = None
+    other_cost: float | None = None
+    models: Sequence[ModelUse] = field(default_factory=list)
+    seconds: float | None = None
+    digest: str | None = None
+    observation_digest: str | None = None
+    created_at: float | None = field(default=None, compare=False)
+    run_id: str | None = None
+    group_id: str | None = None
+    spec_hash: str | None = None
+    row: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed; then there is no reward."""
+        return self.status == "failed"
+
+    @property
+    def unpriced(self) -> bool:
+        """Whether the price of a call of the policy's model is not known."""
+        calls = any(use["unpriced_calls"] for use in self.models if use["role"] == POLICY)
+        return calls or (self.policy_cost is None and tokens_of(self.usage) > 0)
+
+
+LISTED = (
+    "created_at", "environment", "split", "seed", "policy", "model", "status", "stop_reason", "boundary", "reward", "length",
+    "tokens", "cost", "seconds", "run_id", "group_id",
+)  # fmt: skip
+"""The members of a row, beside its id, that every list has."""
 
 
 @runtime_checkable
 class QueryableStore(Protocol):
     """A store that can list its rollouts. Optional for a plugin's store: without it, lists are refused."""
 
-    async def query(self, wanted: RolloutQuery) -> list[RolloutSummaryRow]:
-        """Returns the matching rollouts, newest first, among equal times by rollout_id descending. Raises StoreError."""
+    async def query(self, wanted: RolloutQuery) -> list[RolloutRow]:
+        """Returns the matching rollouts, newest first, among equal times by rollout_id descending. Raises StoreError.
+
+        Of a row at least `rollout_id` and the members in `LISTED` are set.
+        """
         ...
 
 
@@ -208,51 +258,11 @@ In every order but `newest`, rows without a value are left out, and equal ones a
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRow:
-    """A stored rollout in a list, with what a store knows without reading its events; see StoredRollout.
-
-    sample: of its seed, counted from 0. policy: `model` for a language model, whose name is `model`. boundary, code,
-    message: of a failure. criteria: score by name. length: steps. metrics: of scoring, with those of the episode where
-    they are known without its events. name: of the policy within its evaluation. row: short public fields of the task's
-    row. models: what each model used. Members are None (row, models: empty) where they are not known; reward also where it
-    is undefined.
-    """
-
-    rollout_id: str
-    environment: str
-    split: str
-    seed: int
-    sample: int | None
-    policy: str | None
-    model: str | None
-    status: str
-    stop_reason: str | None
-    boundary: str | None
-    code: str | None
-    message: str | None
-    reward: float | None
-    criteria: Mapping[str, float | None]
-    length: int | None
-    turns: int | None
-    tokens: int | None
-    cost: float | None
-    seconds: float | None
-    metrics: Mapping[str, float]
-    created_at: float | None
-    run_id: str | None = None
-    group_id: str | None = None
-    spec_hash: str | None = None
-    name: str | None = None
-    row: Mapping[str, Json] = field(default_factory=dict)
-    models: Sequence[ModelUse] = ()
-
-
 @runtime_checkable
 class ListingStore(Protocol):
     """A store that lists its rollouts in any order and with their scores. Optional for a plugin's store."""
 
-    async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[SourceRow]:
+    async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[RolloutRow]:
         """Returns the first `wanted.limit` of the matching rollouts. Raises StoreError.
 
         `wanted.policy` matches the name of the policy or of the model; `wanted.before` applies to `newest` only.

@@ -1,4 +1,4 @@
-"""The result of a rollout: one object for the executing thread or process, the store, the answer and the log."""
+"""The result of a rollout: one object for the executing thread or process, the store, the answer and the log; and its row."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import Json, images
 from taskapp_kit.contract.events import EncodedEvents, EpisodeEnded, Event, Failed, fold, from_json
-from taskapp_kit.contract.model_use import TOKEN_COUNTS, ModelUse, known_sum, model_use, summed
-from taskapp_kit.contract.scorecard import JudgeRecord, RolloutSummary, Scorecard
+from taskapp_kit.contract.model_use import POLICY, TOKEN_COUNTS, ModelUse, known_sum, model_use, summed
+from taskapp_kit.contract.protocols import RolloutRow, StoredRollout
+from taskapp_kit.contract.scorecard import JudgeRecord, Scorecard
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.errors import Failure
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.protocols import StoredRollout
     from taskapp_kit.contract.wire import RolloutRequest
 
 _NOT_SENT = frozenset(
     {
-        "request", "policy", "rollout_id", "created_at", "versions", "timing", "cause", "body", "row", "pictures",
+        "request", "policy", "rollout_id", "created_at", "versions", "timing", "cause", "body", "stored", "pictures",
         "_encoded", "_events", "_trajectory",
     }
 )  # fmt: skip
@@ -28,8 +27,8 @@ _NOT_SENT = frozenset(
 
 
 @dataclass(slots=True)
-class RolloutResult:
-    """An ended rollout: scored (then it is a `Rollout`), failed, abandoned or cancelled (then `failure` says how).
+class Rollout:
+    """An ended rollout: scored, or failed, abandoned or cancelled; then `failure` says how, and its scorecard is empty.
 
     policy: the name of the one that acted. length: steps. metrics: the episode's. usage: tokens, by the endpoint's names.
     cost: US dollars of the policy's calls with a price, None without any; models: of every model that was called, judges'
@@ -43,8 +42,8 @@ class RolloutResult:
     they are stored separately and are in no answer.
 
     Set by the executor: rollout_id; created_at, unix seconds; versions of kit, app, environment and git commit (None
-    outside a checkout); timing, which is `seconds` with `framework` and `total`; pictures, PNG bytes by SHA-256; row, as
-    it is stored, None without a store; body, the answer of `POST /rollout` as JSON, where a worker process wrote it.
+    outside a checkout); timing, which is `seconds` with `framework` and `total`; pictures, PNG bytes by SHA-256;
+    stored, the row of a store, None without one; body, the answer of `POST /rollout` as JSON, where a worker process wrote it.
     """
 
     request: RolloutRequest
@@ -65,7 +64,7 @@ class RolloutResult:
     observation_digest: str | None = None
     cost: float | None = None
     models: list[ModelUse] = field(default_factory=list)
-    scorecard: Scorecard | None = None
+    scorecard: Scorecard = field(default_factory=Scorecard)
     failure: Failure | None = None
     cause: BaseException | None = None
     judging: JudgeRecord = field(default_factory=JudgeRecord)
@@ -79,7 +78,7 @@ class RolloutResult:
     versions: dict[str, str | None] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
     pictures: dict[str, bytes] = field(default_factory=dict, repr=False)
-    row: StoredRollout | None = field(default=None, repr=False)
+    stored: StoredRollout | None = field(default=None, repr=False)
     body: bytes | None = field(default=None, repr=False)
     _encoded: EncodedEvents | None = field(default=None, repr=False)
     _events: list[Event] | None = field(default=None, repr=False)
@@ -136,14 +135,14 @@ class RolloutResult:
         return self._trajectory
 
     @property
-    def outcome(self) -> RolloutResult:
-        """This object: an earlier name, which rollout observers of 0.1.0 may use."""
-        return self
-
-    @property
     def reward(self) -> float | None:
         """The scorecard's blend of return and scores; None when a part of it is undefined, or nothing was scored."""
-        return None if self.scorecard is None else self.scorecard.reward
+        return self.scorecard.reward
+
+    @property
+    def all_metrics(self) -> dict[str, float]:
+        """The environment's metrics and the app's, under their names."""
+        return {**self.metrics, **self.scorecard.metrics}
 
     @property
     def total_cost(self) -> float | None:
@@ -157,6 +156,35 @@ class RolloutResult:
         total = sum(counts)
         return int(total) if counts and 0 <= total < 2**63 else None
 
+    def row(self) -> RolloutRow:
+        """The numbers for a list and for an aggregate; of a failed rollout those until it failed, and no scores."""
+        row = RolloutRow(
+            status=self.status,
+            rollout_id=self.rollout_id,
+            environment=self.environment,
+            split=self.split,
+            seed=self.seed,
+            length=self.length,
+            stop_reason=self.stop_reason or None,
+            usage=dict(self.usage),
+            seconds=self.timing.get("total"),
+            tokens=self.tokens,
+            cost=self.total_cost,
+            policy_cost=self.cost,
+            other_cost=known_sum(use["cost"] for use in self.models if use["role"] != POLICY),
+            models=self.models,
+            created_at=self.created_at,
+        )
+        if self.failure is not None:
+            row.boundary, row.code, row.message = self.failure.boundary, self.failure.code, self.failure.message
+            return row
+        card = self.scorecard
+        row.reward, row.outcome_score, row.events_score = card.reward, card.outcome_score, card.events_score
+        row.total_reward, row.metrics = self.total_reward, self.all_metrics
+        row.criteria = {item.name: item.score for item in card.criteria if item.of != "metric"}
+        row.digest, row.observation_digest = self.digest, self.observation_digest
+        return row
+
     def shown_pictures(self) -> dict[str, bytes]:
         """The images in the trajectory, PNG bytes by SHA-256 (hex); encodes those that are not encoded yet."""
         shown = list(images(self.trajectory.initial))
@@ -167,8 +195,8 @@ class RolloutResult:
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON for the parent process, private end state included, without what the parent already has."""
-        sent = {name: getattr(self, name) for name in RolloutResult.__slots__ if name not in _NOT_SENT}
-        sent["scorecard"] = None if self.scorecard is None else self.scorecard.to_json()
+        sent = {name: getattr(self, name) for name in Rollout.__slots__ if name not in _NOT_SENT}
+        sent["scorecard"] = self.scorecard.to_json()
         sent["judging"] = self.judging.to_json() if self.judging else None
         sent["failure"] = None if self.failure is None else asdict(self.failure)
         return sent
@@ -181,44 +209,19 @@ class RolloutResult:
         events: EncodedEvents,
         pictures: dict[str, bytes],
         answer: bytes | None,
-    ) -> RolloutResult:
+    ) -> Rollout:
         """The inverse of `to_json`, with the parts that were sent separately."""
-        card, failure, judging = body.pop("scorecard"), body.pop("failure"), body.pop("judging")
-        return (RolloutResult if card is None or failure is not None else Rollout)(
+        failure, judging = body.pop("failure"), body.pop("judging")
+        return Rollout(
             request,
             policy,
-            scorecard=None if card is None else Scorecard.from_json(card),
+            scorecard=Scorecard.from_json(body.pop("scorecard")),
             judging=JudgeRecord() if judging is None else JudgeRecord.from_json(judging),
             failure=None if failure is None else Failure(**failure),
             pictures=pictures,
             body=answer,
             _encoded=events,
             **body,
-        )
-
-
-class Rollout(RolloutResult):
-    """A scored rollout: `scorecard` and `digest` are set, and `failure` is None."""
-
-    __slots__ = ()
-
-    scorecard: Scorecard
-    digest: str
-
-    def summary(self) -> RolloutSummary:
-        """The numbers for an aggregate; the environment's metrics and the app's, under their names."""
-        card = self.scorecard
-        return RolloutSummary(
-            environment=self.environment,
-            split=self.split,
-            seed=self.seed,
-            status=self.status,
-            length=self.length,
-            total_reward=self.total_reward,
-            reward=card.reward,
-            outcome_score=card.outcome_score,
-            events_score=card.events_score,
-            metrics={**self.metrics, **card.metrics},
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -169,19 +168,3 @@ class Scorecard:
     def from_json(cls, body: dict[str, Any]) -> Scorecard:
         """The inverse of `to_json`."""
         return cls(**{**body, "criteria": [CriterionScore(**item) for item in body["criteria"]]})
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutSummary:
-    """One finished rollout for an aggregate: the numbers, not the steps."""
-
-    environment: str
-    split: str
-    seed: int
-    status: str
-    length: int
-    total_reward: float
-    reward: float | None
-    outcome_score: float | None
-    events_score: float | None
-    metrics: Mapping[str, float]

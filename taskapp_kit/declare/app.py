@@ -342,7 +342,7 @@ class TaskApp(Declarations):
         environment: Names = None,
         **unknown: Any,
     ) -> Any:
-        """Declares a number (or a dict) over many rollouts: `fn(rollouts: Sequence[RolloutSummary])`.
+        """Declares a number (or a dict) over many rollouts: `fn(rollouts: Sequence[RolloutRow])`.
 
         published: figures by others that `taskapp eval` shows beside it: heading of the column to name to number, the
         names those of the dict that the function returns.

@@ -225,7 +225,7 @@ class MetricSpec(Scoped):
 
 @dataclass(frozen=True, slots=True)
 class AggregateSpec(Scoped):
-    """A number (or several) over many rollouts: `fn(rollouts: Sequence[RolloutSummary]) -> float | dict | None`.
+    """A number (or several) over many rollouts: `fn(rollouts: Sequence[RolloutRow]) -> float | dict | None`.
 
     published: figures by others to compare with: heading of their column to name to number, with the names that the
     function returns.

@@ -8,11 +8,11 @@ from typing import Any
 from taskapp_kit.client.event_decoding import read_events
 from taskapp_kit.contract.events import SCHEMA_VERSION
 from taskapp_kit.contract.model_use import known_sum
-from taskapp_kit.contract.protocols import SourceRow, StoredRollout
+from taskapp_kit.contract.protocols import RolloutRow, StoredRollout
 from taskapp_kit.errors import TaskAppError
 
 
-def stored_from_answer(body: Mapping[str, Any], row: SourceRow | None = None) -> StoredRollout:
+def stored_from_answer(body: Mapping[str, Any], row: RolloutRow | None = None) -> StoredRollout:
     """The rollout of an answer with events, or of a failure's envelope with its `trace`.
 
     row: of a list, for what an answer lacks. Members that neither has are empty; so is `private` but for the calls of
@@ -29,7 +29,7 @@ def stored_from_answer(body: Mapping[str, Any], row: SourceRow | None = None) ->
         ) from fault
 
 
-def _stored(body: Mapping[str, Any], row: SourceRow | None) -> StoredRollout:
+def _stored(body: Mapping[str, Any], row: RolloutRow | None) -> StoredRollout:
     failed = "trajectories" not in body
     trace = body["trace"] if failed else body["trajectories"][0]["trace"]
     events = read_events({"trajectories": [{"trace": trace}]})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import RolloutQuery, SourceRow
+from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow
 from taskapp_kit.contract.statistics import CONFIDENCE, TIE, IntervalMethod, PairedDifference, paired_difference
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.pass_rates import PASS_AT
@@ -22,7 +22,7 @@ from taskapp_kit.rollout.policy.select import MODEL
 PairKey = tuple[str, str, int, int | str]
 """Environment, split, seed, and the sample (or, where a rollout is compared with itself, its id)."""
 
-NUMBERS: Mapping[str, Callable[[SourceRow], float | None]] = {
+NUMBERS: Mapping[str, Callable[[RolloutRow], float | None]] = {
     "length": lambda row: row.length,
     "tokens": lambda row: row.tokens,
     "cost": lambda row: row.cost,
@@ -43,7 +43,7 @@ class Side:
     place: str
     policy: str
     name: str
-    rows: dict[PairKey, SourceRow]
+    rows: dict[PairKey, RolloutRow]
     replaced: int = 0
     spec_hashes: frozenset[str] = frozenset()
     configuration: Mapping[str, Json] = field(default_factory=dict)
@@ -85,8 +85,8 @@ class Change:
     """
 
     kind: str
-    baseline: SourceRow
-    other: SourceRow
+    baseline: RolloutRow
+    other: RolloutRow
 
     def to_json(self) -> dict[str, Json]:
         """The change as JSON."""
@@ -177,7 +177,7 @@ async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery 
 
     wanted: selects rollouts. Raises StoreError, TaskAppError.
     """
-    of_policy: dict[str, list[SourceRow]] = {}
+    of_policy: dict[str, list[RolloutRow]] = {}
     async for row in source.rows(wanted):
         of_policy.setdefault(_policy_of(row), []).append(row)
     asked: Mapping[str, Any] = source.config.get("asked") or {}
@@ -256,14 +256,14 @@ def _compared(baseline: Side, other: Side, settings: ComparisonSettings) -> Comp
     )
 
 
-Pair = tuple[PairKey, SourceRow, SourceRow]
+Pair = tuple[PairKey, RolloutRow, RolloutRow]
 
 
 def _measure(
     name: str,
     of: str,
     pairs: Sequence[Pair],
-    value_of: Callable[[SourceRow], float | None],
+    value_of: Callable[[RolloutRow], float | None],
     settings: ComparisonSettings,
 ) -> Measure:
     one, two, clusters = [], [], []
@@ -320,21 +320,21 @@ def _changes(pairs: Sequence[Pair], pass_at: float) -> list[Change]:
     return [change for _, change in sorted(found, key=lambda ranked: ranked[0])]
 
 
-def _failed(row: SourceRow) -> bool:
+def _failed(row: RolloutRow) -> bool:
     return row.status == "failed"
 
 
 # -- sides ------------------------------------------------------------------------------------------------------------
 
 
-def _policy_of(row: SourceRow) -> str:
+def _policy_of(row: RolloutRow) -> str:
     """Its name in the evaluation; else the model's where a language model acted, else the policy's."""
     return row.name or (row.model if row.policy in (None, MODEL) else None) or row.policy or MODEL
 
 
-def _by_key(rows: Sequence[SourceRow]) -> tuple[dict[PairKey, SourceRow], int]:
+def _by_key(rows: Sequence[RolloutRow]) -> tuple[dict[PairKey, RolloutRow], int]:
     """The newest row of each key, and how many older ones there are."""
-    newest: dict[PairKey, SourceRow] = {}
+    newest: dict[PairKey, RolloutRow] = {}
     for row in rows:
         key = (row.environment, row.split, row.seed, row.sample or 0)
         known = newest.get(key)
@@ -343,7 +343,7 @@ def _by_key(rows: Sequence[SourceRow]) -> tuple[dict[PairKey, SourceRow], int]:
     return newest, len(rows) - len(newest)
 
 
-async def _of_rollout(source: RolloutSource, rows: Mapping[PairKey, SourceRow]) -> Mapping[str, Json]:
+async def _of_rollout(source: RolloutSource, rows: Mapping[PairKey, RolloutRow]) -> Mapping[str, Json]:
     """The configuration of a store's rollouts, by the newest one that can be read."""
     newest = max(rows.values(), key=lambda row: row.created_at or 0.0)
     stored = await source.load(newest.rollout_id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from taskapp_kit.errors import EvaluationStopped
 
 if TYPE_CHECKING:
-    from taskapp_kit.evaluate.results import Result
+    from taskapp_kit.contract.protocols import RolloutRow
 
 SHARED_CODES = frozenset(
     {
@@ -35,7 +35,7 @@ class ModelFailures:
         self._limit = limit
         self._counts: dict[str | None, Counter[str]] = {}
 
-    def see(self, model: str, result: Result) -> None:
+    def see(self, model: str, result: RolloutRow) -> None:
         """Counts a rollout of `model` that ended. Raises EvaluationStopped at the limit."""
         if not result.failed:
             self._counts.pop(model, None)

@@ -26,11 +26,12 @@ from typing import Any, BinaryIO, NamedTuple
 import orjson
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.limits import Spending
 from taskapp_kit.evaluate.plan import EvalPlan, stored_policies
-from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.results import line_of, row_of_line
 from taskapp_kit.system.foreign_files import ForeignFileRefused, inside, read_inside
 from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
 
@@ -141,14 +142,14 @@ class Directory:
         if position is None:
             raise damaged(self.path / RESULTS, number, "names a rollout that was not requested")
         try:
-            result = Result.read(entry)
+            result = row_of_line(entry)
         except (KeyError, TypeError):
             raise damaged(self.path / RESULTS, number, "is not a result of this release") from None
         if self._offsets[position] != NOTHING and position not in self._failed:
             raise damaged(self.path / RESULTS, number, "repeats the result of another line")
         self._note(position, offset, result)
 
-    def _note(self, position: int, offset: int, result: Result) -> None:
+    def _note(self, position: int, offset: int, result: RolloutRow) -> None:
         self.spent.add(result)
         if self._offsets[position] == NOTHING:
             self.done += 1
@@ -175,12 +176,12 @@ class Directory:
         """How many failed after their episode had ended, when they were scored."""
         return sum(result.boundary == "scoring" for result in self.results()) if self.failed else 0
 
-    def append(self, results: list[tuple[int, Result]]) -> None:
+    def append(self, results: list[tuple[int, RolloutRow]]) -> None:
         """Writes their lines and waits until the disk has them; blocks. Raises StoreError; then none is written.
 
         A rollout whose line is a failure may get another line, which then replaces it.
         """
-        lines = [result.line(self._plan.key(position).to_json()) for position, result in results]
+        lines = [line_of(result, self._plan.key(position).to_json()) for position, result in results]
         data = memoryview(b"".join(lines))
         try:
             while data:
@@ -194,16 +195,16 @@ class Directory:
             self._note(position, self._size, result)
             self._size += len(line)
 
-    def results(self) -> Iterator[Result]:
+    def results(self) -> Iterator[RolloutRow]:
         """The current result of each rollout that has one, in the plan's order, read one by one."""
         return (result for _, result in self.placed_results())
 
-    def placed_results(self) -> Iterator[tuple[int, Result]]:
+    def placed_results(self) -> Iterator[tuple[int, RolloutRow]]:
         """(position, result) as `results`."""
         with os.fdopen(os.dup(self._file), "rb") as lines:
             for position, offset in enumerate(self._offsets):
                 if offset != NOTHING:
-                    yield position, Result.read(line_at(lines, offset))
+                    yield position, row_of_line(line_at(lines, offset))
 
     # -- summary --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from taskapp_kit.errors import EvaluationLimitReached
 from taskapp_kit.evaluate.progress import Progress
 
 if TYPE_CHECKING:
-    from taskapp_kit.evaluate.results import Result
+    from taskapp_kit.contract.protocols import RolloutRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Spending:
     tokens: float = 0.0
     cost: float = 0.0
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RolloutRow) -> None:
         """Adds one line."""
         self.tokens += tokens_of(result.usage)
-        self.cost += (result.cost or 0.0) + (result.other_cost or 0.0)
+        self.cost += (result.policy_cost or 0.0) + (result.other_cost or 0.0)
 
 
 class EvalBudget:
@@ -53,7 +53,7 @@ class EvalBudget:
         self._failures = 0
         self._without_price: str | None = None
 
-    def see(self, model: str, result: Result) -> None:
+    def see(self, model: str, result: RolloutRow) -> None:
         """Counts a rollout of `model` that ended."""
         self._failures += result.failed
         if self._limits.max_cost is not None and result.unpriced:

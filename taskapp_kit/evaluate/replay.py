@@ -61,7 +61,7 @@ async def stored_ids(store: Store, app: str) -> list[str]:
         found += [row.rollout_id for row in page if row.status != "failed" and row.policy != "replay"]
         if len(page) < PAGE:
             return found[::-1]
-        before = page[-1].created_at, page[-1].rollout_id
+        before = page[-1].created_at or 0.0, page[-1].rollout_id
 
 
 async def replay_all(

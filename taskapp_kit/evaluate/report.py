@@ -17,9 +17,9 @@ from taskapp_kit.version import __version__
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+    from taskapp_kit.contract.protocols import RolloutRow
     from taskapp_kit.evaluate.directory import Directory
     from taskapp_kit.evaluate.plan import EvalPlan
-    from taskapp_kit.evaluate.results import Result
 
 DIFFICULTY = "difficulty"
 MOST_BARS = 40
@@ -36,7 +36,7 @@ class _OfPolicy:
     difficulties: dict[Any, RewardStatistics] = field(default_factory=dict)
     criteria: dict[str, Column] = field(default_factory=dict)
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RolloutRow) -> None:
         for value in groups_of(DIFFICULTY, result.row, result.seed) if DIFFICULTY in result.row else ():
             self.difficulties.setdefault(value, RewardStatistics(self.options)).add(result)
         for name, score in {} if result.failed else result.criteria.items():

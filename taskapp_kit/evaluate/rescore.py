@@ -13,7 +13,7 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.digest import json_hash
-from taskapp_kit.contract.protocols import RolloutQuery, SourceRow, StoredRollout, StoredScores
+from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, StoredRollout, StoredScores
 from taskapp_kit.contract.scorecard import JudgeRecord
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.episode_selection import find_environment, read_config
@@ -22,7 +22,6 @@ from taskapp_kit.declare.tasks import row_hash
 from taskapp_kit.errors import ConfigError, Failure, RequestError
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings, PairKey, Side, compare
 from taskapp_kit.evaluate.consecutive_failures import ModelFailures
-from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.scored_source import scored_row
 from taskapp_kit.evaluate.source import RolloutSource
 from taskapp_kit.rollout.groups import load_trajectory
@@ -56,7 +55,7 @@ class Rescored:
     formula of the answered scores, by name. unplayed: the episode failed, so there is nothing to score.
     """
 
-    row: SourceRow
+    row: RolloutRow
     scores: StoredScores | None = None
     refusal: str | None = None
     new: bool = False
@@ -294,9 +293,9 @@ class Rescorer:
         )
 
 
-def _result(row: SourceRow, scores: StoredScores) -> Result:
+def _result(row: RolloutRow, scores: StoredScores) -> RolloutRow:
     failure: Mapping[str, Any] = scores.failure or {}
-    return Result(scores.status, row.rollout_id, code=failure.get("code"), message=failure.get("message"))
+    return RolloutRow(scores.status, row.rollout_id, code=failure.get("code"), message=failure.get("message"))
 
 
 _FAILURE = ("boundary", "code", "message", "error_id")
@@ -320,8 +319,8 @@ def compared_scores(
     scored = [one for one in report.rollouts if one.scores is not None]
     if not scored:
         return None
-    answered: dict[PairKey, SourceRow] = {}
-    rescored: dict[PairKey, SourceRow] = {}
+    answered: dict[PairKey, RolloutRow] = {}
+    rescored: dict[PairKey, RolloutRow] = {}
     for one in scored:
         row, scores = one.row, one.scores
         assert scores is not None, "chosen above"

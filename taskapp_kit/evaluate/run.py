@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.scorecard import RolloutSummary
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.evaluate.concurrency import Concurrency, FixedConcurrency
 from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES, ModelFailures
@@ -17,7 +17,6 @@ from taskapp_kit.evaluate.directory import Directory
 from taskapp_kit.evaluate.limits import EvalBudget, EvalLimits
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
-from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import EvaluatedApp, Runner, idempotency_key
 from taskapp_kit.evaluate.summary import SUMMARY_OPTIONS, EvalStatistics, SummaryOptions
 from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
@@ -34,7 +33,7 @@ class EvalObserver(Protocol):
     def begin(self, *, asked: int, done: int) -> None:
         """Called first with the number of requested rollouts, and of those that are already done."""
 
-    def result(self, result: Result, policy: str) -> None:
+    def result(self, result: RolloutRow, policy: str) -> None:
         """Called when one more result is on the disk. policy: its name in the plan."""
 
     def tick(self, progress: Progress) -> None:
@@ -198,7 +197,7 @@ async def _play_all(
         await asyncio.gather(*workers, return_exceptions=True)
 
 
-def _see(at_once: Concurrency, progress: Progress, result: Result) -> None:
+def _see(at_once: Concurrency, progress: Progress, result: RolloutRow) -> None:
     """Passes on how long the models took; where that is not known, how long the rollout's turns did."""
     calls = progress.new_calls()
     if not calls and not result.failed and result.seconds is not None:
@@ -214,10 +213,10 @@ class _Writer:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._waiting: list[tuple[int, Result, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, RolloutRow, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def add(self, position: int, result: Result) -> None:
+    async def add(self, position: int, result: RolloutRow) -> None:
         """Returns when the result is on the disk. Raises StoreError."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((position, result, written))
@@ -267,7 +266,7 @@ def summarise(
     """
     policies = [EvalStatistics(options) for _ in plan.policies]
     whole = EvalStatistics(SummaryOptions(interval="t")) if len(policies) > 1 else policies[0]
-    finished: list[list[RolloutSummary]] = [[] for _ in policies]
+    finished: list[list[RolloutRow]] = [[] for _ in policies]
     for position, result in directory.placed_results():
         which = plan.policy_of(position)
         if rows is not None and not result.row:
@@ -276,7 +275,7 @@ def summarise(
         if whole is not policies[0]:
             whole.add(result)
         if spec is not None and spec.aggregates and not result.failed:
-            finished[which].append(result.summary)
+            finished[which].append(result)
     computed = [_aggregates(spec, numbers) for numbers in finished] if of_app is None else of_app
     each = [
         {**tally.to_json(len(plan) // len(policies)), **{name: one[name] for name in OF_THE_APP}}
@@ -311,7 +310,7 @@ OF_THE_APP = ("aggregates", "aggregates_problem", "published")
 """Those that its code computes."""
 
 
-def _aggregates(spec: AppSpec | None, numbers: list[RolloutSummary]) -> dict[str, Any]:
+def _aggregates(spec: AppSpec | None, numbers: list[RolloutRow]) -> dict[str, Any]:
     """The members of a summary about the app's aggregates over these rollouts."""
     computed: dict[str, Any] | None = None
     problem = None

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from taskapp_kit.client import TaskAppClient
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.contract.inference_url import stored_url
-from taskapp_kit.contract.model_use import model_use
-from taskapp_kit.contract.protocols import SystemClock
-from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.contract.model_use import POLICY, model_use
+from taskapp_kit.contract.protocols import RolloutRow, SystemClock
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
@@ -26,7 +25,7 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import ConfigError, Failure, JobTimeout, RolloutFailed, TaskAppError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
-from taskapp_kit.evaluate.results import Result, is_number
+from taskapp_kit.evaluate.results import add_sums, is_number, row_of_answer, row_of_error, row_of_failure
 from taskapp_kit.evaluate.rows import RowFields, short_fields
 from taskapp_kit.net.envelope import sentence
 from taskapp_kit.rollout.describe import Description
@@ -108,7 +107,7 @@ class Runner(Protocol):
         """Prepares to play. Raises TaskappError."""
         ...
 
-    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
+    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
         """Plays one rollout; a failed one is a result, too. key: a repeated call with it gets the same episode.
         progress: receives its turns and tokens.
 
@@ -152,7 +151,7 @@ class LocalRunner:
         self._service: Service | None = None
         self._alone = concurrency == 1 and workers == 0
         self._rows = RowFields(self.spec)
-        self._ended: dict[str, RolloutResult | None] = {}
+        self._ended: dict[str, Rollout | None] = {}
         self.warnings: dict[str, str] = {}
 
     async def about(self, environment: str | None) -> EvaluatedApp:
@@ -209,11 +208,11 @@ class LocalRunner:
         await asyncio.to_thread(self._service.prepare)
         await self._service.start()
 
-    def _note(self, rollout: InFlightRollout, result: RolloutResult) -> None:
+    def _note(self, rollout: InFlightRollout, result: Rollout) -> None:
         if rollout.rollout_id in self._ended:
             self._ended[rollout.rollout_id] = result
 
-    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
+    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
         """See Runner. If rollouts are played one at a time in this process, a rollout that changes global random state
         causes a warning.
         """
@@ -228,9 +227,9 @@ class LocalRunner:
             self._ended[rollout_id] = None
             prompt = admitted.endpoint is not None  # a model's turn takes long, another policy's may be too short
             rollout = await self._service.run(admitted, listener=progress.count_event, prompt=prompt)
-            result = Result.of_rollout(rollout)
+            result = rollout.row()
         except RolloutFailed as failed:
-            result = Result.of_failure(
+            result = row_of_failure(
                 failed.failure,
                 seed=seed,
                 rollout_id=failed.rollout_id,
@@ -342,23 +341,24 @@ class RemoteRunner:
     async def open(self) -> None:
         """See Runner: nothing to do, the server is running."""
 
-    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> Result:
+    async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
         """See Runner. The client waits while the server is saturated, and retries where no rollout can be duplicated."""
         result = await self._answered(request, key)
         if result.failed and result.rollout_id:
             await self._add_use(request.run_id, result)
-        if result.cost is None:
-            result.cost = self._price(request, result.usage)
+        if result.policy_cost is None:
+            result.policy_cost = self._price(request, result.usage)
         turns = int(result.metrics.get("turns", 0))
         if result.usage:
             model = request.policy.config.get("model")
-            result.models = [model_use(POLICY, model, result.usage, result.cost, turns)]
+            result.models = [model_use(POLICY, model, result.usage, result.policy_cost, turns)]
+        add_sums(result)
         result.row = self._rows.get((request.env.config.get("split"), result.seed), {})
-        progress.add(turns, result.usage, result.cost)
+        progress.add(turns, result.usage, result.policy_cost)
         progress.add(0, {}, result.other_cost)
         return result
 
-    async def _answered(self, request: RolloutRequest, key: str) -> Result:
+    async def _answered(self, request: RolloutRequest, key: str) -> RolloutRow:
         began = time.monotonic()
         seed = request.env.seed or 0
         try:
@@ -366,19 +366,19 @@ class RemoteRunner:
         except TaskAppError as error:
             if error.boundary is None and error.status != 500:
                 raise  # not a failed rollout: the server is gone, or refuses
-            return Result.of_error(error, seed=seed, seconds=time.monotonic() - began)
+            return row_of_error(error, seed=seed, seconds=time.monotonic() - began)
         except JobTimeout as error:
             failure = Failure("timeout", "no_answer", error.message)
-            return Result.of_failure(failure, seed=seed, rollout_id="", seconds=time.monotonic() - began)
+            return row_of_failure(failure, seed=seed, rollout_id="", seconds=time.monotonic() - began)
         try:
-            return Result.of_answer(answer, seed=seed)
+            return row_of_answer(answer, seed=seed)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise TaskAppError(
                 f"{stored_url(self._url)} answered with something that is not a rollout of taskapp-kit.",
                 hint="Is that the address of a task app served by taskapp-kit?",
             ) from None
 
-    async def _add_use(self, run_id: str, result: Result) -> None:
+    async def _add_use(self, run_id: str, result: RolloutRow) -> None:
         """Adds the tokens and the cost of a failed rollout, which a failure's answer lacks, from the server's list.
 
         They stay unknown where the server has no store, and where many rollouts failed meanwhile.
@@ -392,7 +392,7 @@ class RemoteRunner:
         if is_number(tokens):
             result.usage = {"total_tokens": float(tokens)}
         if is_number(cost):
-            result.cost = float(cost)
+            result.policy_cost = float(cost)
 
     def _price(self, request: RolloutRequest, usage: Mapping[str, float]) -> float | None:
         url, model = request.policy.config.get("inference_url"), request.policy.config.get("model")

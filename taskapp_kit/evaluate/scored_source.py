@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import RolloutQuery, RowOrder, ScoreStore, SourceRow, StoredRollout, StoredScores
+from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, RowOrder, ScoreStore, StoredRollout, StoredScores
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.source import RolloutSource, fits, no_such_rollout, ordered
 
@@ -27,7 +27,7 @@ async def with_scores(source: RolloutSource, scorer: str) -> RolloutSource:
     return ScoredSource(source, store, scores)
 
 
-def scored_row(row: SourceRow, scores: StoredScores) -> SourceRow:
+def scored_row(row: RolloutRow, scores: StoredScores) -> RolloutRow:
     """The row with these scores; a failure to score is its failure."""
     card, failure = scores.scorecard or {}, scores.failure or {}
     criteria = card.get("criteria")
@@ -63,7 +63,7 @@ class ScoredSource(RolloutSource):
 
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
-    ) -> AsyncIterator[SourceRow]:
+    ) -> AsyncIterator[RolloutRow]:
         """See RolloutSource."""
         # Status, boundary and reward are those of the new scores, so they are compared here.
         wanted = query or RolloutQuery()

@@ -16,15 +16,14 @@ import orjson
 
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.contract.declared_types import check_types
-from taskapp_kit.contract.model_use import TOKEN_COUNTS, known_sum
 from taskapp_kit.contract.protocols import (
+    LISTED,
     ListingStore,
     QueryableStore,
     RolloutQuery,
-    RolloutSummaryRow,
+    RolloutRow,
     RowOrder,
     ScoreStore,
-    SourceRow,
     Store,
     StoredRollout,
 )
@@ -32,6 +31,7 @@ from taskapp_kit.errors import ConfigError, StoreError, TaskAppError, Unavailabl
 from taskapp_kit.evaluate.answered_rollout import stored_from_answer
 from taskapp_kit.evaluate.directory import DATABASE, RESULTS, damaged, line_at, read_config, whole_lines
 from taskapp_kit.evaluate.plan import stored_policies
+from taskapp_kit.evaluate.results import row_of_line
 from taskapp_kit.rollout.policy.select import MODEL
 from taskapp_kit.store.open import open_store
 
@@ -53,7 +53,7 @@ class RolloutSource(ABC):
     @abstractmethod
     def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
-    ) -> AsyncIterator[SourceRow]:
+    ) -> AsyncIterator[RolloutRow]:
         """The rollouts that match the query, in that order; `query.limit` and `query.before` do not apply.
 
         `query.policy` is the name of a policy or of a model.
@@ -103,7 +103,7 @@ class StoreSource(RolloutSource):
 
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
-    ) -> AsyncIterator[SourceRow]:
+    ) -> AsyncIterator[RolloutRow]:
         """See RolloutSource."""
         wanted = replace(query or RolloutQuery(), before=None, limit=MOST if limit is None else max(1, limit))
         if limit == 0:
@@ -117,7 +117,7 @@ class StoreSource(RolloutSource):
         async for row in found:
             yield row
 
-    async def _newest(self, wanted: RolloutQuery) -> AsyncIterator[SourceRow]:
+    async def _newest(self, wanted: RolloutQuery) -> AsyncIterator[RolloutRow]:
         left = wanted.limit
         while left > 0:
             page = await self._page(replace(wanted, limit=min(left, PAGE)))
@@ -128,11 +128,11 @@ class StoreSource(RolloutSource):
             left -= len(page)
             wanted = replace(wanted, before=(page[-1].created_at or 0.0, page[-1].rollout_id))
 
-    async def _page(self, wanted: RolloutQuery) -> list[SourceRow]:
+    async def _page(self, wanted: RolloutQuery) -> list[RolloutRow]:
         if isinstance(self._store, ListingStore):
             return await self._store.listed(wanted)
         if isinstance(self._store, QueryableStore):
-            return [_summary(row) for row in await self._store.query(wanted)]
+            return await self._store.query(wanted)
         raise Unavailable("This store cannot list rollouts.", hint="Name the rollout by its id.")
 
     async def load(self, rollout_id: str) -> StoredRollout:
@@ -167,11 +167,11 @@ class DirectorySource(RolloutSource):
 
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
-    ) -> AsyncIterator[SourceRow]:
+    ) -> AsyncIterator[RolloutRow]:
         """See RolloutSource. `key_label` and `group_id` match nothing that an evaluation has."""
         path = self.path / RESULTS
         offsets = _current_lines(path)
-        known: dict[str, SourceRow] = {}
+        known: dict[str, RolloutRow] = {}
         older = any("created_at" not in entry or "cost" not in entry for entry in _entries(path, offsets[:1]))
         store = self._opened() if older else None
         if store is not None:
@@ -180,7 +180,7 @@ class DirectorySource(RolloutSource):
         rows = (self._row(entry, known.get(str(entry.get("rollout_id")))) for entry in entries)
         wanted = (row for row in rows if query is None or fits(row, query))
         if order is None:
-            found: Iterator[SourceRow] = iter(sorted(wanted, key=_by_seed))
+            found: Iterator[RolloutRow] = iter(sorted(wanted, key=_by_seed))
         else:
             found = ordered(wanted, order, limit)
         for number, row in enumerate(found):
@@ -188,7 +188,7 @@ class DirectorySource(RolloutSource):
                 return
             yield row
 
-    def _row(self, entry: Mapping[str, Any], stored: SourceRow | None) -> SourceRow:
+    def _row(self, entry: Mapping[str, Any], stored: RolloutRow | None) -> RolloutRow:
         try:
             return _of_line(entry, stored, self.config)
         except (KeyError, TypeError, ValueError, AttributeError) as fault:
@@ -270,11 +270,11 @@ class ServerSource(RolloutSource):
         """Raises ConfigError for an unusable address or key."""
         self._client = TaskAppClient(url, key)
         self.place = self._client.url
-        self._listed: dict[str, SourceRow] = {}
+        self._listed: dict[str, RolloutRow] = {}
 
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
-    ) -> AsyncIterator[SourceRow]:
+    ) -> AsyncIterator[RolloutRow]:
         """See RolloutSource. A list has neither criteria nor the sentence of a failure; `load` has them."""
         wanted = query or RolloutQuery()
         found = self._newest(wanted)
@@ -288,7 +288,7 @@ class ServerSource(RolloutSource):
             self._listed[row.rollout_id] = row
             yield row
 
-    async def _newest(self, wanted: RolloutQuery) -> AsyncIterator[SourceRow]:
+    async def _newest(self, wanted: RolloutQuery) -> AsyncIterator[RolloutRow]:
         filters = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
         cursor: str | None = None
         while True:
@@ -301,9 +301,9 @@ class ServerSource(RolloutSource):
             if cursor is None or not rows:
                 return
 
-    def _rows_of(self, page: Mapping[str, Any]) -> list[SourceRow]:
+    def _rows_of(self, page: Mapping[str, Any]) -> list[RolloutRow]:
         try:
-            return [_summary_of(listed) for listed in page["rollouts"]]
+            return [_row_of_list(listed) for listed in page["rollouts"]]
         except (KeyError, TypeError, AttributeError):
             raise TaskAppError(
                 f"{self.place}/rollouts answered with something that is no list of rollouts.",
@@ -335,7 +335,7 @@ def no_such_rollout(rollout_id: str, place: str) -> ConfigError:
 
 # -- orders -----------------------------------------------------------------------------------------------------------
 
-_LARGEST_FIRST: Mapping[str, Callable[[SourceRow], float | None]] = {
+_LARGEST_FIRST: Mapping[str, Callable[[RolloutRow], float | None]] = {
     "best": lambda row: row.reward,
     "cost": lambda row: row.cost,
     "tokens": lambda row: row.tokens,
@@ -344,12 +344,12 @@ _LARGEST_FIRST: Mapping[str, Callable[[SourceRow], float | None]] = {
 }
 
 
-def _by_seed(row: SourceRow) -> tuple[str, str, int, str, int, float, str]:
+def _by_seed(row: RolloutRow) -> tuple[str, str, int, str, int, float, str]:
     policy = row.model or row.policy or ""
     return row.environment, row.split, row.seed, policy, row.sample or 0, row.created_at or 0.0, row.rollout_id
 
 
-def ordered(rows: Iterator[SourceRow], order: RowOrder, limit: int | None = None) -> Iterator[SourceRow]:
+def ordered(rows: Iterator[RolloutRow], order: RowOrder, limit: int | None = None) -> Iterator[RolloutRow]:
     """The first `limit` rows in that order, as a store with every order returns them; see `RowOrder`."""
     if order == "newest":
         newest = sorted(rows, key=lambda row: (row.created_at or 0.0, row.rollout_id), reverse=True)
@@ -363,17 +363,17 @@ def ordered(rows: Iterator[SourceRow], order: RowOrder, limit: int | None = None
     return (row for _, _, row in chosen)
 
 
-def _rank(rated: tuple[float, Any, SourceRow]) -> tuple[float, Any]:
+def _rank(rated: tuple[float, Any, RolloutRow]) -> tuple[float, Any]:
     return rated[0], rated[1]
 
 
-async def _sorted(rows: AsyncIterator[SourceRow], order: RowOrder, limit: int | None) -> AsyncIterator[SourceRow]:
+async def _sorted(rows: AsyncIterator[RolloutRow], order: RowOrder, limit: int | None) -> AsyncIterator[RolloutRow]:
     found = [row async for row in rows]
     for row in ordered(iter(found), order, limit):
         yield row
 
 
-async def _each(rows: list[SourceRow]) -> AsyncIterator[SourceRow]:
+async def _each(rows: list[RolloutRow]) -> AsyncIterator[RolloutRow]:
     for row in rows:
         yield row
 
@@ -381,7 +381,7 @@ async def _each(rows: list[SourceRow]) -> AsyncIterator[SourceRow]:
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def fits(row: SourceRow, query: RolloutQuery) -> bool:
+def fits(row: RolloutRow, query: RolloutQuery) -> bool:
     """Whether a row matches a query, as a store selects it."""
     names = ("environment", "status", "boundary", "run_id", "group_id")
     if any(getattr(query, name) not in (None, getattr(row, name)) for name in names) or query.key_label is not None:
@@ -393,81 +393,44 @@ def fits(row: SourceRow, query: RolloutQuery) -> bool:
     return query.reward_below is None or (row.reward is not None and row.reward < query.reward_below)
 
 
-def _of_line(entry: Mapping[str, Any], stored: SourceRow | None, config: Mapping[str, Any]) -> SourceRow:
+def _of_line(entry: Mapping[str, Any], stored: RolloutRow | None, config: Mapping[str, Any]) -> RolloutRow:
     """The row of a line of `results.jsonl`, of this release or an earlier one, with what the store knows of it."""
-    key = entry["key"]
-    asked = config["asked"]
-    usage = entry.get("usage") or {}
-    metrics = entry.get("metrics") or {}
-    counts = [usage[name] for name in TOKEN_COUNTS if name in usage]
-    length, turns = entry.get("length"), metrics.get("turns")
-    policy, model = _who(entry, asked)
+    key, asked = entry["key"], config["asked"]
+    row = row_of_line(entry)
+    row.sample, row.name = key.get("sample"), key.get("policy")
+    row.policy, row.model = _who(entry, asked)
+    row.run_id, row.spec_hash = f"eval-{config['eval_id'][:12]}", asked.get("spec_hash")
+    turns = row.metrics.get("turns")
+    row.turns = None if turns is None else int(turns)
+    for name in _STORED if stored is not None else ():
+        if getattr(row, name) in (None, ""):
+            setattr(row, name, getattr(stored, name))
+    row.environment = row.environment or asked.get("environment") or ""
+    row.split = row.split or key.get("split") or ""
+    check_types(RolloutRow, {name: getattr(row, name) for name in _CHECKED})
+    return row
 
-    def known(name: str) -> Any:
-        value = entry.get(name)
-        return value if value is not None or stored is None else getattr(stored, name)
 
-    return _row(
-        rollout_id=str(entry.get("rollout_id") or ""),
-        environment=known("environment") or asked.get("environment") or "",
-        split=known("split") or key.get("split") or "",
-        seed=key["seed"],
-        sample=key.get("sample"),
-        policy=policy,
-        model=model,
-        status=entry["status"],
-        stop_reason=known("stop_reason"),
-        boundary=entry.get("boundary"),
-        code=entry.get("code"),
-        message=entry.get("message"),
-        reward=entry.get("reward"),
-        criteria=entry.get("criteria") or {},
-        length=length if length is not None or stored is None else stored.length,
-        turns=None if turns is None else int(turns),
-        tokens=int(sum(counts)) if counts else None if stored is None else stored.tokens,
-        cost=known("cost") if entry.get("other_cost") is None else known_sum((entry.get("cost"), entry["other_cost"])),
-        models=entry.get("models") or (),
-        seconds=known("seconds"),
-        metrics=metrics,
-        created_at=known("created_at"),
-        run_id=f"eval-{config['eval_id'][:12]}",
-        spec_hash=asked.get("spec_hash"),
-        name=key.get("policy"),
-        row=entry.get("row") or {},
-    )
+_STORED = ("environment", "split", "stop_reason", "length", "tokens", "cost", "seconds", "created_at")
+"""What a line of an earlier release lacks, and the store of its rollouts has."""
+_CHECKED = ("environment", "split", "sample", "name", "policy", "model", "spec_hash")
+"""What comes from the key and the configuration."""
 
 
 def _who(entry: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """The policy and the model of a line. A model that plays at two addresses has the name of models.toml there."""
     name = entry["key"].get("policy")
     policies = stored_policies(asked)
-    given = policies.get(name, {})
-    model = given.get("model")
-    if given.get("policy"):
-        return given["policy"], model
-    alone = sum(one.get("model") == model for one in policies.values()) == 1
+    policy = policies.get(name, {})
+    model = policy.get("model")
+    if policy.get("policy"):
+        return policy["policy"], model
+    alone = sum(each.get("model") == model for each in policies.values()) == 1
     return MODEL, model if model is not None and alone else name
 
 
-def _summary(row: RolloutSummaryRow) -> SourceRow:
-    """The row of a store that lists summaries only."""
-    return _summary_of({"id": row.rollout_id, **{name: getattr(row, name) for name in _LISTED}})
-
-
-_LISTED = (
-    "environment", "split", "seed", "policy", "model", "status", "stop_reason", "boundary", "reward", "length", "tokens",
-    "cost", "seconds", "created_at", "run_id", "group_id",
-)  # fmt: skip
-
-
-def _summary_of(listed: Mapping[str, Any]) -> SourceRow:
-    """A row of `GET /rollouts`. Members that this release does not know are ignored."""
-    known: dict[str, Any] = {name: listed.get(name) for name in _LISTED}
-    unknown: dict[str, Any] = dict.fromkeys(("sample", "code", "message", "turns"))
-    return _row(rollout_id=listed["id"], criteria={}, metrics={}, **unknown, **known)
-
-
-def _row(**members: Any) -> SourceRow:
-    """Raises TypeError for a member of another type than its own."""
-    check_types(SourceRow, members)
-    return SourceRow(**members)
+def _row_of_list(listed: Mapping[str, Any]) -> RolloutRow:
+    """A row of `GET /rollouts`. Members that this release does not know are ignored. Raises KeyError, TypeError."""
+    members: dict[str, Any] = {"rollout_id": listed["id"], **{name: listed.get(name) for name in LISTED}}
+    check_types(RolloutRow, members)
+    return RolloutRow(**members)

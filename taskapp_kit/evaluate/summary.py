@@ -12,13 +12,13 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.model_use import ModelUse, summed
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.contract.statistics import Interval, IntervalMethod, clustered_standard_error, mean_interval
 from taskapp_kit.contract.trajectory import nothing_accepted
 from taskapp_kit.evaluate.pass_rates import PASS_AT, PassRates
-from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.rows import groups_of
 
-NUMBERS = ("outcome_score", "events_score", "returned", "length")
+NUMBERS = ("outcome_score", "events_score", "total_reward", "length")
 
 
 class Column:
@@ -85,7 +85,7 @@ class RewardStatistics:
         self._reward = Column()
         self._passes = PassRates(options.pass_at)
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RolloutRow) -> None:
         """Counts a result; one that failed, or has no reward, enters no mean and is no fail."""
         self._ends[result.status] += 1
         if result.reward is not None and not result.failed:
@@ -135,7 +135,7 @@ class EvalStatistics:
         self._digest = hashlib.sha256()
         self._observation_digest: hashlib._Hash | None = hashlib.sha256()
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RolloutRow) -> None:
         """Adds a result. A failed one is counted by its boundary and enters no mean; what it used is counted."""
         self._rewards.add(result)
         for by, groups in self._groups.items():
@@ -182,7 +182,10 @@ class EvalStatistics:
                 "without_valid_action": self._without_action,
             },
             "reward": rewards.pop("reward"),
-            **{("return" if name == "returned" else name): column.to_json() for name, column in self._columns.items()},
+            **{
+                ("return" if name == "total_reward" else name): column.to_json()
+                for name, column in self._columns.items()
+            },
             **rewards,
             "criteria": _as_json(self._criteria),
             "metrics": _as_json(self._metrics),
@@ -208,12 +211,12 @@ class CostStatistics:
         self._policy, self._other, self._failed = Column(), Column(), Column()
         self._without_price = 0
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RolloutRow) -> None:
         """Adds what one rollout cost."""
-        self._policy.add(result.cost, result.seed)
+        self._policy.add(result.policy_cost, result.seed)
         self._other.add(result.other_cost, result.seed)
         if result.failed:
-            self._failed.add(result.cost, result.seed)
+            self._failed.add(result.policy_cost, result.seed)
             self._failed.add(result.other_cost, result.seed)
         self._without_price += result.unpriced
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from taskapp_kit.contract.protocols import RolloutQuery, SourceRow, StoredRollout
+from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, StoredRollout
 from taskapp_kit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ExportReport:
         return self.missing or ConfigError(f"No rollout can be exported as {kind}: {reasons}.", hint=hint)
 
 
-async def selected(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[SourceRow]:
+async def selected(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[RolloutRow]:
     """The selected rows in the source's own order. Raises ConfigError when there is none."""
     splits: Counter[str] = Counter()
     found = False

@@ -67,11 +67,9 @@ class TrainingFilters:
 
 
 class _Scored(NamedTuple):
-    """What is held of a scored rollout."""
+    """What is held of a scored rollout. place: its environment, split and seed."""
 
-    environment: str
-    split: str
-    seed: int
+    place: tuple[str, str, int]
     reward: float
     terminated: bool
     length: int
@@ -80,7 +78,7 @@ class _Scored(NamedTuple):
 
     @property
     def origin(self) -> dict[str, Json]:
-        return {"environment": self.environment, "split": self.split, "seed": self.seed}
+        return dict(zip(("environment", "split", "seed"), self.place, strict=True))
 
 
 class TrainingData:
@@ -113,7 +111,7 @@ class TrainingData:
                     continue
                 self._leave_out("not the best of its seed", len(candidates) - place - 1)
                 conversation, tools = found
-                if self._is_repeated(rollout.environment, conversation.messages):
+                if self._is_repeated(rollout.place[0], conversation.messages):
                     break
                 self._report.rollouts += 1
                 rewards = (
@@ -141,7 +139,7 @@ class TrainingData:
         begin with.
         """
         members = [one async for one in self._candidates()]
-        members.sort(key=lambda one: (*one[:3], one.group, -one.reward, one.rollout_id))
+        members.sort(key=lambda one: (*one.place, one.group, -one.reward, one.rollout_id))
         used: set[str] = set()
         lines = 0
         for _, same in groupby(members, key=lambda one: one.group):
@@ -170,7 +168,7 @@ class TrainingData:
             else:
                 terminated = row.status == "terminated"
                 place = (row.environment, row.split, row.seed)
-                yield _Scored(*place, row.reward, terminated, row.length or 0, row.rollout_id)
+                yield _Scored(place, row.reward, terminated, row.length or 0, row.rollout_id)
 
     async def _one_by_one(self) -> AsyncIterator[list[_Scored]]:
         async for rollout in self._scored():
@@ -184,7 +182,7 @@ class TrainingData:
         """The rollouts of each seed, the best first; among equals the shorter one."""
         seeds: dict[tuple[str, str, int], list[_Scored]] = {}
         async for (rollout,) in self._one_by_one():
-            seeds.setdefault(rollout[:3], []).append(rollout)
+            seeds.setdefault(rollout.place, []).append(rollout)
         for rollouts in seeds.values():
             yield sorted(rollouts, key=lambda one: (-one.reward, one.length))
 
@@ -271,7 +269,7 @@ class TrainingData:
                 continue
             messages = found[0].messages
             opening = messages[: next(at for at, message in enumerate(messages) if message["role"] == "assistant")]
-            group = _hash([*rollout[:3], opening, found[0].tools])
+            group = _hash([*rollout.place, opening, found[0].tools])
             if not self._is_repeated(group.hex(), messages):
                 yield rollout._replace(group=group)
 

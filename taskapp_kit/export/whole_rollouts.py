@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.contract.protocols import SourceRow, StoredRollout
+from taskapp_kit.contract.protocols import RolloutRow, StoredRollout
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.export.conversation import recorded_messages
 from taskapp_kit.export.report import ExportReport, ExportScope, selected
@@ -19,7 +19,7 @@ NOT_STORED = "{many} are not stored whole, so the file has only their numbers."
 
 async def whole_rollouts(
     source: RolloutSource, scope: ExportScope, report: ExportReport
-) -> AsyncIterator[tuple[SourceRow, StoredRollout | None]]:
+) -> AsyncIterator[tuple[RolloutRow, StoredRollout | None]]:
     """The selected rows, each with its whole rollout; None where only its numbers are stored."""
     numbers_only = 0
     async for row in selected(source, scope, report):
@@ -40,7 +40,7 @@ async def json_lines(source: RolloutSource, scope: ExportScope, report: ExportRe
         yield {**_members(row), "rollout": None if stored is None else details_of(stored)}
 
 
-def record_of(row: SourceRow, stored: StoredRollout | None) -> dict[str, Any]:
+def record_of(row: RolloutRow, stored: StoredRollout | None) -> dict[str, Any]:
     """The rollout as a record of a table: numbers and texts; lists and objects are left as such."""
     record = _members(row)
     if stored is not None:
@@ -52,8 +52,16 @@ def record_of(row: SourceRow, stored: StoredRollout | None) -> dict[str, Any]:
     return record
 
 
-def _members(row: SourceRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in SourceRow.__slots__}
+def _members(row: RolloutRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _MEMBERS}
+
+
+_MEMBERS = (
+    "rollout_id", "environment", "split", "seed", "sample", "policy", "model", "status", "stop_reason", "boundary", "code",
+    "message", "reward", "criteria", "length", "turns", "tokens", "cost", "seconds", "metrics", "created_at", "run_id",
+    "group_id", "spec_hash", "name", "row", "models",
+)  # fmt: skip
+"""The members of a row that are exported, in their order."""
 
 
 def _from_details(details: RolloutDetails) -> dict[str, Any]:

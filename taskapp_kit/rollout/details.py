@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import Json, text_of
-from taskapp_kit.contract.model_use import TOKEN_COUNTS, ModelUse, known_sum, model_use, summed, unpriced_words
+from taskapp_kit.contract.model_use import POLICY, TOKEN_COUNTS, ModelUse, known_sum, model_use, summed, unpriced_words
 from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.contract.scorecard import CriterionScore
 from taskapp_kit.errors import StoreError

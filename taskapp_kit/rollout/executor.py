@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Literal, TypeVar
 
-from taskapp_kit.contract.chat import POLICY, ChatReply, ModelFailed
+from taskapp_kit.contract.chat import ChatReply, ModelFailed
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import EncodedEvents, Event, encode
+from taskapp_kit.contract.model_use import POLICY
 from taskapp_kit.contract.protocols import Clock, LocalPolicy
-from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
 from taskapp_kit.logs import rollout as logged_with_id
@@ -34,7 +35,7 @@ log = logging.getLogger("taskapp_kit.service")
 
 T = TypeVar("T")
 
-Cancelled = Callable[[InFlightRollout, RolloutResult], Awaitable[None]]
+Cancelled = Callable[[InFlightRollout, Rollout], Awaitable[None]]
 
 
 class Executor:
@@ -73,7 +74,7 @@ class Executor:
 
     async def play(
         self, rollout: InFlightRollout, listener: Listener | None, *, prompt: bool, written: bool
-    ) -> RolloutResult:
+    ) -> Rollout:
         """Run it to its end, its failure or its deadline; see `Service.rollout`.
 
         Raises RequestError (the constructor refuses env.config), Saturated (the server closes), Unavailable (workers).
@@ -101,10 +102,8 @@ class Executor:
 
         return ask
 
-    async def _in_a_thread(
-        self, rollout: InFlightRollout, report: _ThreadReport, threads: PinnedThreads
-    ) -> RolloutResult:
-        def job() -> RolloutResult:
+    async def _in_a_thread(self, rollout: InFlightRollout, report: _ThreadReport, threads: PinnedThreads) -> Rollout:
+        def job() -> Rollout:
             with logged_with_id(rollout.rollout_id):
                 played = play(
                     self._spec, rollout.plan, self._clock, report.control, report.events, report.listener,
@@ -125,7 +124,7 @@ class Executor:
             await self._cancel(rollout, report.until_now(), report.send_rest)
             raise
 
-    async def _with_a_model(self, rollout: InFlightRollout, report: _ThreadReport, ask: Ask) -> RolloutResult:
+    async def _with_a_model(self, rollout: InFlightRollout, report: _ThreadReport, ask: Ask) -> Rollout:
         """Run the environment in its thread, which others may share, and await the model here between its handoffs.
 
         Scoring has a thread of its own until it is measured to be quick, too: it may wait for judges or processes, and the
@@ -202,7 +201,7 @@ class Executor:
 
     async def _in_a_worker(
         self, pool: WorkerPool, rollout: InFlightRollout, listener: Listener | None, *, prompt: bool, written: bool
-    ) -> RolloutResult:
+    ) -> Rollout:
         report = WorkerReport(listener)
         rollout.events = report.events
         try:
@@ -230,7 +229,7 @@ class Executor:
         events: list[Event],
         failure: Failure,
         send_rest: Callable[[Sequence[Event]], None],
-    ) -> RolloutResult:
+    ) -> Rollout:
         result = given_up(rollout.plan, events, failure)
         send_rest(events)
         return self._complete(rollout, result)
@@ -242,9 +241,7 @@ class Executor:
         result = self._give_up(rollout, events, rollout.stopped or cancelled(), send_rest)
         await self._cancelled(rollout, result)
 
-    def _complete(
-        self, rollout: InFlightRollout, result: RolloutResult, encoded: EncodedEvents | None = None
-    ) -> RolloutResult:
+    def _complete(self, rollout: InFlightRollout, result: Rollout, encoded: EncodedEvents | None = None) -> Rollout:
         """Add the timing, the images and the row. encoded: the events, where a worker encoded them.
 
         The total includes the waiting time; time that no part of the rollout took is the framework's.
@@ -257,7 +254,7 @@ class Executor:
             result.pictures = result.shown_pictures()
         if self._stores and rollout.plan.request.record.store:
             events = encode(result.events) if encoded is None else encoded
-            result.row = stored_rollout(self._spec, rollout.plan, result, events, key_label=rollout.caller.key_label)
+            result.stored = stored_rollout(self._spec, rollout.plan, result, events, key_label=rollout.caller.key_label)
         return result
 
 

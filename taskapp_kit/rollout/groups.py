@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from taskapp_kit.contract.chat import ModelPort
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import fold, from_json
-from taskapp_kit.contract.protocols import RolloutQuery, RolloutSummaryRow, Store, StoredRollout
+from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, Store, StoredRollout
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.episode_selection import read_config
 from taskapp_kit.declare.specs import AppSpec
@@ -96,7 +96,7 @@ async def load_group(
     store: Store | None,
     *,
     sees: Callable[[StoredRollout], bool],
-    listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutSummaryRow]]],
+    listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutRow]]],
     rollout_ids: Sequence[str] | None = None,
     group_id: str | None = None,
 ) -> Group:
@@ -141,9 +141,7 @@ async def load_group(
     return Group(spec, ids, trajectories, instance.task, arguments, groups.pop() if len(groups) == 1 else None)
 
 
-async def _ids_of(
-    group_id: str | None, listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutSummaryRow]]]
-) -> list[str]:
+async def _ids_of(group_id: str | None, listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutRow]]]) -> list[str]:
     """The group's ids, the oldest first; at most one more than the limit of a group."""
     found = await listed(RolloutQuery(group_id=group_id, limit=MAX_MEMBERS + 1))
     if not found:

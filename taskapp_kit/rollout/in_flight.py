@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import Event
-from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.episode.plan import EpisodePlan
-
-Finished = RolloutResult
-"""An earlier documented name, which `course` exports again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ class InFlightRollout:
     stopped: Failure | None = None
 
 
-RolloutObserver = Callable[[InFlightRollout, RolloutResult], None]
+RolloutObserver = Callable[[InFlightRollout, Rollout], None]
 """Called with each rollout that has ended and is stored: scored, failed or cancelled. On the event loop; must not raise.
 
 Reading the result's numbers is cheap; `events` and `trajectory` may decode data from a worker process.

@@ -10,7 +10,7 @@ from taskapp_kit.contract.chat import AsksModels, ModelPort, RemotePolicy
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import Answered, Event, Failed, Scored, Started, answer_to_json, fold
 from taskapp_kit.contract.protocols import Clock, LocalPolicy
-from taskapp_kit.contract.result import Rollout, RolloutResult, failure_of
+from taskapp_kit.contract.result import Rollout, failure_of
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.episode.drivers import Emit, ModelDriver, drive
@@ -72,7 +72,7 @@ class RolloutPlayer:
         actor = policy if self._meter is None else MeteredPolicy(policy, self._meter)
         return ModelDriver(self._episode, actor, self._emit)
 
-    def finish(self) -> RolloutResult:
+    def finish(self) -> Rollout:
         """Return the result, a `Rollout` unless it failed. Never raises because of author's code."""
         plan, control, events, episode = self._plan, self._control, self._events, self._episode
         trajectory = fold(events)
@@ -92,7 +92,7 @@ class RolloutPlayer:
         )  # its traceback's frames refer to `control`: a cycle that only the collector breaks
         failure = failure_of(events)
         if failure is not None:
-            return RolloutResult.of_events(
+            return Rollout.of_events(
                 plan.request, plan.policy, events, trajectory, status="failed", failure=failure, cause=cause, **given
             )
         given["digest"] = trajectory.digest()
@@ -111,7 +111,7 @@ class RolloutPlayer:
             )
         except ScoringFailed as error:
             given.update(status="failed", failure=error.failure, cause=error.__cause__, judging=error.judging)
-            return RolloutResult.of_events(plan.request, plan.policy, events, trajectory, **given)
+            return Rollout.of_events(plan.request, plan.policy, events, trajectory, **given)
         given["seconds"]["scoring"] = self._clock.monotonic() - began
         self._emit(Scored(card.to_json()))
         return Rollout.of_events(
@@ -157,14 +157,14 @@ def _masked(value: Any, mask: Callable[[str], str]) -> Json:
 def play(
     spec: AppSpec, plan: EpisodePlan, clock: Clock, control: Control, events: list[Event],
     emit: Emit | None = None, *, models: ModelPort | None = None,
-) -> RolloutResult:  # fmt: skip
+) -> Rollout:  # fmt: skip
     """Play the plan, whose policy computes, to its end and score it; see `RolloutPlayer`."""
     player = RolloutPlayer(spec, plan, clock, control, events, emit, models=models)
     player.drive(plan.local_actor())
     return player.finish()
 
 
-def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> RolloutResult:
+def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> Rollout:
     """Return the result of a rollout whose thread or process did not return: the events so far, and the failure."""
     if not events:
         spec = plan.environment
@@ -173,7 +173,7 @@ def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> Rollou
     events.append(Failed(failure.boundary, failure.code, failure.message, failure.error_id, failure.hint))
     trajectory = fold(events)
     trajectory.status, trajectory.stop_reason = "failed", failure.code
-    return RolloutResult.of_events(
+    return Rollout.of_events(
         plan.request, plan.policy, events, trajectory, failure=failure,
         inference_url=plan.inference_url, correlation_id=plan.correlation_id,
     )  # fmt: skip

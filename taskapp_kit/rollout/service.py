@@ -1,6 +1,6 @@
 """The service: runs one rollout from request to stored result. Composes the packages of `rollout`; independent of HTTP.
 
-RolloutRequest -> EpisodePlan (request.py) -> InFlightRollout -> RolloutResult (executor.py) -> store, observers, caller
+RolloutRequest -> EpisodePlan (request.py) -> InFlightRollout -> Rollout (executor.py) -> store, observers, caller
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ from taskapp_kit.contract.protocols import (
     LocalPolicy,
     QueryableStore,
     RolloutQuery,
-    RolloutSummaryRow,
+    RolloutRow,
     RowOrder,
-    SourceRow,
     Store,
     StoredRollout,
     SystemClock,
     View,
 )
-from taskapp_kit.contract.result import Rollout, RolloutResult
-from taskapp_kit.contract.scorecard import RolloutSummary
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import Exposure, TaskApp
@@ -264,7 +262,7 @@ class Service:
             result = await self._executor.play(rollout, listener, prompt=prompt, written=written)
             rollout.settling = True
             await self._store_result(rollout, result)
-            result.row = None  # a caller that holds the result need not hold its encoded events, too
+            result.stored = None  # a caller that holds the result need not hold its encoded events, too
         except asyncio.CancelledError:
             if rollout.stopped is None or rollout.task is None:
                 raise
@@ -272,9 +270,8 @@ class Service:
             raise RolloutFailed(rollout.stopped, rollout_id=rollout.rollout_id) from None
         finally:
             self.admission.leave(rollout)
-        if isinstance(result, Rollout):
+        if result.failure is None:
             return result
-        assert result.failure is not None, "a rollout without a score has failed"
         raise RolloutFailed(result.failure, rollout_id=rollout.rollout_id) from result.cause
 
     async def _admit_session(self, request: RolloutRequest, caller: Caller, answers: Answers) -> InFlightRollout:
@@ -291,10 +288,10 @@ class Service:
             most = min(most, pool.places(environment))
         return max(1, int(most * SESSIONS_SHARE))
 
-    async def _store_result(self, rollout: InFlightRollout, result: RolloutResult) -> None:
-        if self.store is not None and result.row is not None:
+    async def _store_result(self, rollout: InFlightRollout, result: Rollout) -> None:
+        if self.store is not None and result.stored is not None:
             try:
-                await self.store_state.write(partial(self.store.save, result.row))
+                await self.store_state.write(partial(self.store.save, result.stored))
             except asyncio.CancelledError:  # the caller is gone; the row is stored anyway
                 self._notify_observers(rollout, result)
                 raise
@@ -302,11 +299,11 @@ class Service:
             self.show_pictures(result.pictures)
         self._notify_observers(rollout, result)
 
-    def _notify_observers(self, rollout: InFlightRollout, result: RolloutResult) -> None:
+    def _notify_observers(self, rollout: InFlightRollout, result: Rollout) -> None:
         for watch in self.watchers:
             watch(rollout, result)
 
-    async def _store_cancelled(self, rollout: InFlightRollout, result: RolloutResult) -> None:
+    async def _store_cancelled(self, rollout: InFlightRollout, result: Rollout) -> None:
         """Store the events so far as cancelled, after the client has gone or the server stops."""
         try:
             await asyncio.shield(self._store_result(rollout, result))
@@ -360,7 +357,7 @@ class Service:
         found = None if self.store is None else await self.store.load(rollout_id)
         return found if found is not None and self._may_see(caller, found) else None
 
-    async def listed(self, wanted: RolloutQuery, caller: Caller) -> list[RolloutSummaryRow]:
+    async def listed(self, wanted: RolloutQuery, caller: Caller) -> list[RolloutRow]:
         """Return the stored rollouts of this app that match and that the caller may see, newest first.
 
         Raises Unavailable without a store that can list, StoreError.
@@ -374,7 +371,7 @@ class Service:
         visible = self._visible(wanted, caller)
         return [] if visible is None else await self.store.query(visible)
 
-    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
+    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
         """As `listed`, in any order and with scores. Raises Unavailable, StoreError."""
         if self.store is None or not isinstance(self.store, ListingStore):
             raise Unavailable("Rollouts are shown from a store that can list them, and this server has none.",
@@ -470,7 +467,7 @@ class Service:
         """Return the instance of a seed, for `/task_info`. Raises RequestError."""
         return self.planner.instance(environment, split, seed)
 
-    def aggregate(self, rollouts: Sequence[RolloutSummary]) -> dict[str, float | dict[str, float] | None]:
+    def aggregate(self, rollouts: Sequence[RolloutRow]) -> dict[str, float | dict[str, float] | None]:
         """Return the app's aggregates over finished rollouts."""
         try:
             return aggregates(self.spec, rollouts)

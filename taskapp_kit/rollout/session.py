@@ -20,7 +20,7 @@ from taskapp_kit.contract.content import Content, Json, NotJson, plain
 from taskapp_kit.contract.events import EpisodeEnded, Event, Observed, Stepped
 from taskapp_kit.contract.protocols import Clock
 from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.scorecard import Blend, Scorecard
+from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.contract.wire import RolloutRequest
@@ -47,26 +47,6 @@ MAX_JOINED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeEnd:
-    """How a session's episode ended, scored and stored.
-
-    status: terminated | truncated. reward: as in the answer of `POST /rollout`, None when it is undefined.
-    """
-
-    rollout_id: str
-    status: str
-    stop_reason: str
-    reward: float | None
-    total_return: float
-    length: int
-    digest: str
-    scorecard: Scorecard
-    metrics: dict[str, float]
-    warnings: list[str]
-    timing: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class SessionStep:
     """The answer to one step.
 
@@ -81,7 +61,7 @@ class SessionStep:
     steps: Sequence[PlayedStep]
     reward: float | None
     parts: Mapping[str, float | None]
-    end: EpisodeEnd | None = None
+    end: Rollout | None = None
 
     @property
     def terminated(self) -> bool:
@@ -113,7 +93,7 @@ class SessionStart:
     tools: list[dict[str, Json]]
     limits: dict[str, float | None]
     formula: str
-    end: EpisodeEnd | None = None
+    end: Rollout | None = None
 
 
 class DrivenEpisode:
@@ -383,7 +363,7 @@ class EnvironmentSession:
         }
 
     @property
-    def end(self) -> EpisodeEnd | None:
+    def end(self) -> Rollout | None:
         """How the present episode ended; None while it is under way, and when it failed."""
         return None if self._last is None else self._last.end
 
@@ -650,11 +630,7 @@ class EnvironmentSession:
             "outcome": _weighted(blend.outcome, card.outcome_score, 0.0),
         }
         reward = None if card.reward is None else card.reward - given["env"] - given["event"]
-        end = EpisodeEnd(
-            asked.rollout_id, asked.status, asked.stop_reason, card.reward, asked.total_reward, asked.length,
-            asked.digest, card, {**asked.metrics, **card.metrics}, asked.warnings, asked.timing,
-        )  # fmt: skip
-        return SessionStep(episode.turn, episode.observation, steps, reward, rest, end)
+        return SessionStep(episode.turn, episode.observation, steps, reward, rest, asked)
 
     def _blend(self, rollout: InFlightRollout) -> Blend:
         return rollout.plan.blend or self._app.blend_for(self.environment.name)

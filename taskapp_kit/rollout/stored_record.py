@@ -12,7 +12,7 @@ from taskapp_kit.contract.content import Json, as_object
 from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents, from_json
 from taskapp_kit.contract.inference_url import correlation_id, inference_url, stored_url
 from taskapp_kit.contract.protocols import Store, StoredResult, StoredRollout
-from taskapp_kit.contract.result import Rollout, RolloutResult
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import Scorecard
 from taskapp_kit.contract.wire import EnvSpec, PolicySpec, RolloutRequest
 from taskapp_kit.declare.specs import AppSpec
@@ -29,7 +29,7 @@ PICTURE_MEMORY_BYTES = 64 * 1024 * 1024
 
 
 def stored_rollout(
-    spec: AppSpec, plan: EpisodePlan, result: RolloutResult, events: EncodedEvents, *, key_label: str | None
+    spec: AppSpec, plan: EpisodePlan, result: Rollout, events: EncodedEvents, *, key_label: str | None
 ) -> StoredRollout:
     """Return the row: an allow-list of `policy.config`, a hash of the task, the end state in the private column."""
     request, card, failure = result.request, result.scorecard, result.failure
@@ -62,13 +62,13 @@ def stored_rollout(
         schema_version=SCHEMA_VERSION,
         row_hash=row_hash(plan.task) if plan.task is not None else None,
         reward=result.reward,
-        outcome_score=card.outcome_score if card is not None else None,
-        events_score=card.events_score if card is not None else None,
+        outcome_score=card.outcome_score,
+        events_score=card.events_score,
         digest=result.digest,
         observation_digest=result.observation_digest,
         tokens=result.tokens,
         cost=result.total_cost,
-        scorecard=card.to_json() if card is not None else None,
+        scorecard=card.to_json() if failure is None else None,
         failure=None if failure is None else {name: getattr(failure, name) for name in _FAILURE},
         private=_private(result),
         timing=result.timing,
@@ -82,7 +82,7 @@ _FAILURE = ("boundary", "code", "message", "error_id")
 """Members of a failure that are stored."""
 
 
-def _private(result: RolloutResult) -> dict[str, Json]:
+def _private(result: Rollout) -> dict[str, Json]:
     """Return what no response contains: the end state, and every call of a judge."""
     private: dict[str, Json] = {}
     if result.final_state is not None:

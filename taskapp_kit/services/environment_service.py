@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVar
 from taskapp_kit.config import from_environment
 from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.contract.protocols import SystemClock
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app, reference_of
@@ -30,7 +31,7 @@ from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.policy.builtin import answer_from
 from taskapp_kit.rollout.response import PictureRoom, wire_observation
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.rollout.session import EnvironmentSession, EpisodeEnd, SessionStart, SessionStep
+from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.services.actor import Actor
 from taskapp_kit.services.endpoints import endpoint
 from taskapp_kit.services.loop import on_services_loop, wait_on_services_loop
@@ -293,16 +294,16 @@ def _described(step: SessionStep) -> EnvironmentStep:
     )
 
 
-def _result(end: EpisodeEnd) -> EpisodeResult:
+def _result(end: Rollout) -> EpisodeResult:
     return EpisodeResult(
         end.rollout_id,
         end.status,
         end.stop_reason,
         end.reward,
-        end.total_return,
+        end.total_reward,
         end.length,
-        end.digest,
-        end.metrics,
+        end.digest or "",
+        end.all_metrics,
         end.scorecard.to_json(),
         end.warnings,
     )

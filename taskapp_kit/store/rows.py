@@ -13,7 +13,7 @@ import orjson
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.declared_types import check_types
 from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
-from taskapp_kit.contract.protocols import SourceRow, StoredRollout
+from taskapp_kit.contract.protocols import RolloutRow, StoredRollout
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.exact_json import Inexact, exact_float, exact_int, exact_json, exact_text, refuse_keys
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES, ROLLOUTS
@@ -183,7 +183,7 @@ SOURCE_COLUMNS = (
 """What `source_row` takes, in its order."""
 
 
-def source_row(*values: Any) -> SourceRow:
+def source_row(*values: Any) -> RolloutRow:
     """The row of a list from `SOURCE_COLUMNS`. Raises StoreError for one that cannot be read."""
     row = dict(zip(SOURCE_COLUMNS, values, strict=True))
     try:
@@ -202,8 +202,8 @@ def source_row(*values: Any) -> SourceRow:
             metrics=card.get("metrics") or {},
             **{name: row[name] for name in _AS_THEY_ARE},
         )
-        check_types(SourceRow, members)
-        return SourceRow(**members)
+        check_types(RolloutRow, members)
+        return RolloutRow(**members)
     except (ValueError, TypeError, KeyError, AttributeError) as fault:
         raise StoreError(
             f"rollout {row['rollout_id']!r} is in the store but cannot be read: {type(fault).__name__}.",
@@ -211,7 +211,7 @@ def source_row(*values: Any) -> SourceRow:
         ) from fault
 
 
-_AS_THEY_ARE = tuple(item.name for item in fields(SourceRow) if item.name in SOURCE_COLUMNS and item.name != "policy")
+_AS_THEY_ARE = tuple(item.name for item in fields(RolloutRow) if item.name in SOURCE_COLUMNS and item.name != "policy")
 
 
 def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:

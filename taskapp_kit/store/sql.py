@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -34,13 +34,13 @@ from sqlalchemy import (
 )
 
 from taskapp_kit.contract.protocols import (
+    LISTED,
     Annotation,
     Clock,
     RolloutQuery,
-    RolloutSummaryRow,
+    RolloutRow,
     RowOrder,
     ScorerVersion,
-    SourceRow,
     StoredRollout,
     StoredScores,
 )
@@ -73,9 +73,8 @@ _RECENT_OF = _RECENT.where(ROLLOUTS.c.environment == bindparam("environment"))
 
 
 _NEWEST_FIRST = (ROLLOUTS.c.created_at.desc(), ROLLOUTS.c.rollout_id.desc())
-_SUMMARY = select(*(ROLLOUTS.c[_COLUMN_OF.get(item.name, item.name)] for item in fields(RolloutSummaryRow))).order_by(
-    *_NEWEST_FIRST
-)
+_QUERIED = ("rollout_id", *LISTED)
+_SUMMARY = select(*(ROLLOUTS.c[_COLUMN_OF.get(name, name)] for name in _QUERIED)).order_by(*_NEWEST_FIRST)
 
 PRUNED_AT_ONCE = 200
 """The limit on rollouts removed in one transaction, so that no save waits long for it."""
@@ -231,22 +230,22 @@ class SqlStore:
 
         return await self._read(read)
 
-    async def query(self, wanted: RolloutQuery) -> list[RolloutSummaryRow]:
+    async def query(self, wanted: RolloutQuery) -> list[RolloutRow]:
         """The matching rollouts, newest first, at equal times by rollout_id descending. Raises StoreError."""
         if wanted.limit < 1:
             raise StoreError(f"query() was asked for {wanted.limit} rollouts; the limit is 1 or more.")
         statement = _matching(_SUMMARY, wanted)
 
-        def read(connection: Connection) -> list[RolloutSummaryRow]:
-            return [RolloutSummaryRow(*row) for row in connection.execute(statement)]
+        def read(connection: Connection) -> list[RolloutRow]:
+            return [RolloutRow(**dict(zip(_QUERIED, row, strict=True))) for row in connection.execute(statement)]
 
         return await self._read(read)
 
-    async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[SourceRow]:
+    async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[RolloutRow]:
         """The first `wanted.limit` of the matching rollouts in that order, with their scores. Raises StoreError."""
         statement = _rows_by(wanted, order)
 
-        def read(connection: Connection) -> list[SourceRow]:
+        def read(connection: Connection) -> list[RolloutRow]:
             return [source_row(*row) for row in connection.execute(statement)]
 
         return await self._read(read)

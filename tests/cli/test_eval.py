@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from taskapp_kit.cli.eval_progress import Counts, EvalDisplay, used_words
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.evaluate.progress import Progress
-from taskapp_kit.evaluate.results import Result
 from taskapp_kit.testing import Faults, MockModel
 
 from .conftest import ADDER, CAPITALS, ROOT, Run, Served
@@ -261,12 +261,12 @@ def test_a_model_that_is_gone_stops_it_and_the_way_on_is_said(run: Run, tmp_path
 # The display
 
 
-def scored(reward: float) -> Result:
-    return Result("terminated", "r", reward=reward)
+def scored(reward: float) -> RolloutRow:
+    return RolloutRow("terminated", "r", reward=reward)
 
 
-def failed(boundary: str | None, message: str = "m") -> Result:
-    return Result("failed", "r", boundary=boundary, code="c", message=message)
+def failed(boundary: str | None, message: str = "m") -> RolloutRow:
+    return RolloutRow("failed", "r", boundary=boundary, code="c", message=message)
 
 
 def test_counts_say_mean_rate_and_failures() -> None:

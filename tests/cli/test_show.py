@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from taskapp_kit.cli.options import shown_source
 from taskapp_kit.cli.show_output import print_list, print_rollout
-from taskapp_kit.contract.protocols import SourceRow, StoredRollout
+from taskapp_kit.contract.protocols import RolloutRow, StoredRollout
 from taskapp_kit.rollout.details import details_of
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import MockModel, judge
@@ -403,29 +403,10 @@ def test_what_others_wrote_is_text(capsys: pytest.CaptureFixture[str], full: boo
         stored.failure = None
     details = details_of(stored)
     print_rollout(details, private={EVIL: EVIL}, again=EVIL, full=full, width=100)
-    row = SourceRow(
-        EVIL,
-        EVIL,
-        EVIL,
-        1,
-        0,
-        EVIL,
-        EVIL,
-        "failed",
-        EVIL,
-        EVIL,
-        EVIL,
-        EVIL,
-        None,
-        {EVIL: 1.0},
-        1,
-        2,
-        3,
-        0.1,
-        1.0,
-        {},
-        None,
-    )
+    row = RolloutRow(
+        "failed", EVIL, EVIL, EVIL, 1, sample=0, policy=EVIL, model=EVIL, stop_reason=EVIL, boundary=EVIL, code=EVIL,
+        message=EVIL, criteria={EVIL: 1.0}, length=1, turns=2, tokens=3, cost=0.1, seconds=1.0,
+    )  # fmt: skip
     print_list(
         [row, replace(row, environment="e", split="s", model="m")], more=True, source=EVIL, order="worst", full=full
     )

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.protocols import SourceRow
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.evaluate.compare import ComparisonSettings, PairKey, Side, compare
 
 
 def side(name: str, fields: list[Any]) -> Side:
     """A policy that played a seed for each field."""
-    rows: dict[PairKey, SourceRow] = {}
+    rows: dict[PairKey, RolloutRow] = {}
     for seed, value in enumerate(fields):
-        rows["e", "train", seed, 0] = SourceRow(
+        rows["e", "train", seed, 0] = RolloutRow(
             rollout_id=f"{name}{seed}", environment="e", split="train", seed=seed, sample=0, policy=name, model=None,
             status="terminated", stop_reason="environment", boundary=None, code=None, message=None, reward=float(seed % 2),
             criteria={}, length=1, turns=1, tokens=None, cost=None, seconds=1.0, metrics={}, created_at=float(seed),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.config import Settings
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import EvaluationStopped
 from taskapp_kit.evaluate.consecutive_failures import (
@@ -19,20 +20,19 @@ from taskapp_kit.evaluate.consecutive_failures import (
     ModelFailures,
 )
 from taskapp_kit.evaluate.plan import EvalPlan
-from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import LocalRunner
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.testing import Faults, MockModel
 
 ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")
-GOOD = Result("terminated", "r", reward=1.0)
+GOOD = RolloutRow("terminated", "r", reward=1.0)
 
 
-def broken(code: str) -> Result:
-    return Result("failed", "r", boundary="policy", code=code, message="It broke.")
+def broken(code: str) -> RolloutRow:
+    return RolloutRow("failed", "r", boundary="policy", code=code, message="It broke.")
 
 
-def stops_after(*results: tuple[str, Result], limit: int = 3) -> int | None:
+def stops_after(*results: tuple[str, RolloutRow], limit: int = 3) -> int | None:
     """How many rollouts ended before the evaluation stopped; None when it did not."""
     failures = ModelFailures(limit)
     for number, (model, result) in enumerate(results, start=1):

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.directory import CONFIG, RESULTS, SUMMARY, Directory, differing
 from taskapp_kit.evaluate.plan import EvalPlan
-from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.seeds import Seeds
 
 
@@ -26,8 +26,10 @@ def config(asked: EvalPlan, eval_id: str = "e1") -> dict[str, Any]:
     return {"asked": asked.to_json(), "eval_id": eval_id}
 
 
-def result(seed: int, *, failed: bool = False) -> Result:
-    return Result("failed" if failed else "terminated", f"r{seed}", seed=seed, reward=None if failed else float(seed))
+def result(seed: int, *, failed: bool = False) -> RolloutRow:
+    return RolloutRow(
+        "failed" if failed else "terminated", f"r{seed}", seed=seed, reward=None if failed else float(seed)
+    )
 
 
 def opened(

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.errors import EvaluationLimitReached
 from taskapp_kit.evaluate.concurrency import AutoConcurrency
 from taskapp_kit.evaluate.limits import EvalLimits
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
-from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.run import NO_LIMITS
 from taskapp_kit.evaluate.seeds import Seeds
 
@@ -24,13 +24,13 @@ class Paid(Breaking):
         super().__init__()
         self.price = price
 
-    async def play(self, request: Any, *, key: str, progress: Progress) -> Result:
+    async def play(self, request: Any, *, key: str, progress: Progress) -> RolloutRow:
         result = await super().play(request, key=key, progress=progress)
         if result.seed % 2:
-            result = Result("failed", "r", seed=result.seed, boundary="policy", code="c")
+            result = RolloutRow("failed", "r", seed=result.seed, boundary="policy", code="c")
         result.usage = {"prompt_tokens": 8.0, "completion_tokens": 2.0}
-        result.cost, result.other_cost = self.price, 0.5
-        progress.add(1, result.usage, result.cost)
+        result.policy_cost, result.other_cost = self.price, 0.5
+        progress.add(1, result.usage, result.policy_cost)
         progress.add(0, {}, 0.5)
         return result
 
@@ -86,7 +86,7 @@ def test_a_cost_limit_without_a_price_stops_at_once(evaluations: Any, tmp_path: 
 class Steady(Breaking):
     """Says that each rollout takes a second."""
 
-    async def play(self, request: Any, *, key: str, progress: Progress) -> Result:
+    async def play(self, request: Any, *, key: str, progress: Progress) -> RolloutRow:
         result = await super().play(request, key=key, progress=progress)
         result.seconds = 1.0
         return result

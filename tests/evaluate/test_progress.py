@@ -12,12 +12,12 @@ import pytest
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.events import Answered
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.evaluate.concurrency import AutoConcurrency
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
-from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
@@ -39,7 +39,7 @@ class Waiting:
     def begin(self, *, asked: int, done: int) -> None:
         pass
 
-    def result(self, result: Result, policy: str) -> None:
+    def result(self, result: RolloutRow, policy: str) -> None:
         self.ended += 1
 
     def tick(self, progress: Progress) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.evaluate.directory import Directory
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.report import write_report
-from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.run import configuration, summarise
 from taskapp_kit.evaluate.runners import EvaluatedApp
 from taskapp_kit.evaluate.seeds import Seeds
@@ -42,7 +42,7 @@ class Page(HTMLParser):
         self._caption = False
 
 
-def report(path: Path, plan: EvalPlan, results: list[Result], *, app: str = "app") -> Page:
+def report(path: Path, plan: EvalPlan, results: list[RolloutRow], *, app: str = "app") -> Page:
     about = EvaluatedApp(app, "1", "hash", "env", formula=f"reward = {HOSTILE}")
     directory = Directory(path, plan)
     try:
@@ -57,12 +57,12 @@ def report(path: Path, plan: EvalPlan, results: list[Result], *, app: str = "app
     return Page((path / "report.html").read_text("utf-8"))
 
 
-def result(position: int, *, repeats: int, policies: int) -> Result:
+def result(position: int, *, repeats: int, policies: int) -> RolloutRow:
     seed = position // (repeats * policies)
     row = {"difficulty": ("easy", HOSTILE)[seed % 2], "topic": seed % 3}
     if position % 5 == 4:
-        return Result("failed", "r", seed=seed, boundary="policy", code="c", message=HOSTILE, row=row)
-    return Result(
+        return RolloutRow("failed", "r", seed=seed, boundary="policy", code="c", message=HOSTILE, row=row)
+    return RolloutRow(
         "terminated", "r", seed=seed, reward=float(position % 2), criteria={HOSTILE: 0.5}, length=position % 7, row=row
     )  # fmt: skip
 
@@ -90,7 +90,7 @@ def test_every_plot_is_there_and_hostile_text_is_text(tmp_path: Path, names: tup
 def test_without_results_and_with_failures_alone_there_is_a_report(tmp_path: Path) -> None:
     plan = EvalPlan(Seeds.read("0-3"), [{"policy": "one"}])
     assert report(tmp_path / "none", plan, []).captions == []
-    failed = [Result("failed", "r", seed=0, boundary=None, code="status_500", message="gone")]
+    failed = [RolloutRow("failed", "r", seed=0, boundary=None, code="status_500", message="gone")]
     page = report(tmp_path / "failed", plan, failed)
     assert "Failures by boundary" in page.captions
     assert not (tmp_path / "failed" / "summary.json").exists()

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import Failure, TaskAppError
-from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.results import line_of, row_of_answer, row_of_error, row_of_failure, row_of_line
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
 
@@ -19,8 +20,8 @@ ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")
 KEY = {"policy": "gold", "split": None, "seed": 3, "sample": 0}
 
 
-def played() -> tuple[Result, dict[str, object]]:
-    async def go() -> tuple[Result, dict[str, object]]:
+def played() -> tuple[RolloutRow, dict[str, object]]:
+    async def go() -> tuple[RolloutRow, dict[str, object]]:
         service = Service(find_app(ADDER))
         request = RolloutRequest.model_validate(
             {
@@ -34,7 +35,7 @@ def played() -> tuple[Result, dict[str, object]]:
         )
         try:
             rollout = await service.rollout(request)
-            return Result.of_rollout(rollout), response_body(rollout)
+            return rollout.row(), response_body(rollout)
         finally:
             await service.close()
 
@@ -43,29 +44,29 @@ def played() -> tuple[Result, dict[str, object]]:
 
 def test_here_and_at_an_address_the_result_is_the_same() -> None:
     here, body = played()
-    assert Result.of_answer(json.loads(json.dumps(body)), seed=here.seed) == here
+    assert row_of_answer(json.loads(json.dumps(body)), seed=here.seed) == here
     assert (here.status, here.reward, here.length, here.criteria["reached"], here.split) == (
         "terminated", 0.9625, 3, 1.0, "train",
     )  # fmt: skip
     assert here.observation_digest == here.digest, "it showed words alone"
-    assert here.summary.total_reward == 1.0
-    assert here.summary.metrics["turns"] == 3.0
+    assert here.total_reward == 1.0
+    assert here.metrics["turns"] == 3.0
 
 
 def test_a_line_comes_back_as_it_was() -> None:
     here, _ = played()
-    line = here.line(KEY)
+    line = line_of(here, KEY)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     told = json.loads(line)
     assert told["key"] == KEY
-    assert Result.read(told) == here
+    assert row_of_line(told) == here
     told.pop("observation_digest")  # a line that release 0.1.0 wrote
-    assert Result.read(told) == dataclasses.replace(here, observation_digest=None)
-    failed = Result.of_failure(Failure("policy", "model_unreachable", "m" * 1000), seed=3, rollout_id="x", seconds=1.0)
+    assert row_of_line(told) == dataclasses.replace(here, observation_digest=None)
+    failed = row_of_failure(Failure("policy", "model_unreachable", "m" * 1000), seed=3, rollout_id="x", seconds=1.0)
     assert failed.failed
     assert len(failed.message or "") == 400
-    assert Result.read(json.loads(failed.line(KEY))) == failed
+    assert row_of_line(json.loads(line_of(failed, KEY))) == failed
 
 
 @pytest.mark.parametrize("member", ["status", "metrics", "scorecard", "usage", "timing", "pipeline_metadata"])
@@ -73,7 +74,7 @@ def test_what_is_no_answer_is_none(member: str) -> None:
     here, body = played()
     for broken in ({**body, member: "?"}, {name: value for name, value in body.items() if name != member}):
         with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
-            Result.of_answer(broken, seed=here.seed)
+            row_of_answer(broken, seed=here.seed)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +103,12 @@ def test_a_servers_odd_number_or_name_is_no_result(path: tuple[str, ...], value:
         place = place[name]
     place[path[-1]] = value
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
-        Result.of_answer(broken, seed=here.seed)
+        row_of_answer(broken, seed=here.seed)
 
 
 def test_a_servers_failure_keeps_its_boundary_or_none() -> None:
     told = TaskAppError("The rollout failed at boundary policy (x): gone.", status=502, code="x", boundary="policy")
-    result = Result.of_error(told, seed=3, seconds=1.0)
+    result = row_of_error(told, seed=3, seconds=1.0)
     assert (result.boundary, result.code, result.message) == ("policy", "x", "gone.")
-    foreign = Result.of_error(TaskAppError("It broke.", status=500), seed=3, seconds=1.0)
+    foreign = row_of_error(TaskAppError("It broke.", status=500), seed=3, seconds=1.0)
     assert (foreign.boundary, foreign.code, foreign.message) == (None, "status_500", "It broke.")

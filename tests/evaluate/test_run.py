@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import StoreError, TaskAppUnreachable
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
-from taskapp_kit.evaluate.results import Result
 from taskapp_kit.evaluate.runners import EvaluatedApp
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.store import open_store
@@ -31,13 +31,13 @@ class Watching:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.seen: list[tuple[Result, int]] = []
+        self.seen: list[tuple[RolloutRow, int]] = []
         self.begun: tuple[int, int] = (0, 0)
 
     def begin(self, *, asked: int, done: int) -> None:
         self.begun = asked, done
 
-    def result(self, result: Result, policy: str) -> None:
+    def result(self, result: RolloutRow, policy: str) -> None:
         self.seen.append((result, (self.path / "results.jsonl").read_bytes().count(b"\n")))
 
     def tick(self, progress: Progress) -> None:
@@ -63,7 +63,7 @@ class Breaking:
     async def open(self) -> None:
         pass
 
-    async def play(self, request: Any, *, key: str, progress: Progress) -> Result:
+    async def play(self, request: Any, *, key: str, progress: Progress) -> RolloutRow:
         self.keys.append(key)
         self.under_way += 1
         self.most = max(self.most, self.under_way)
@@ -71,7 +71,9 @@ class Breaking:
         self.under_way -= 1
         if len(self.keys) > self.until:
             raise TaskAppUnreachable("Nothing answers.")
-        return Result("terminated", "r", seed=request.env.seed, reward=float(request.env.seed), length=1, digest="d")
+        return RolloutRow(
+            "terminated", "r", seed=request.env.seed, reward=float(request.env.seed), length=1, digest="d"
+        )
 
     async def close(self) -> None:
         pass

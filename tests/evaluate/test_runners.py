@@ -11,11 +11,12 @@ import pytest
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
-from taskapp_kit.evaluate.results import Result
+from taskapp_kit.evaluate.results import line_of, row_of_line
 from taskapp_kit.evaluate.runners import EvaluatedApp, LocalRunner, RemoteRunner, Runner, idempotency_key
 from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
@@ -205,7 +206,7 @@ class Told(Peer):
 PRICES = "usd_per_million_input_tokens = 1000.0\nusd_per_million_output_tokens = 1000.0\n"
 
 
-async def failed(player: LocalRunner | RemoteRunner, url: str) -> Result:
+async def failed(player: LocalRunner | RemoteRunner, url: str) -> RolloutRow:
     """Seed 4, which breaks in its action, after the model at `url` has answered."""
     plan, progress = EvalPlan(Seeds.read("4"), [{"model": "m", "inference_url": url}]), Progress()
     try:
@@ -214,7 +215,7 @@ async def failed(player: LocalRunner | RemoteRunner, url: str) -> Result:
     finally:
         await player.close()
     assert (result.status, result.code) == ("failed", "environment_raised")
-    assert progress.cost == result.cost
+    assert progress.cost == result.policy_cost
     return result
 
 
@@ -227,7 +228,7 @@ def test_a_failed_rollout_says_what_its_model_used(tmp_path: Path, workers: int)
     assert result.usage["prompt_tokens"] > 0
     assert result.cost == pytest.approx((result.usage["prompt_tokens"] + result.usage["completion_tokens"]) / 1000)
     assert result.other_cost is None
-    assert Result.read(json.loads(result.line({"seed": 4}))) == result
+    assert row_of_line(json.loads(line_of(result, {"seed": 4}))) == result
 
 
 def test_a_servers_failed_rollout_has_them_where_the_server_has_a_store(tmp_path: Path) -> None:

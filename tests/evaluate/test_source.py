@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.protocols import RolloutQuery, RowOrder, SourceRow
+from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, RowOrder
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.seeds import Seeds
@@ -32,8 +32,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows(
     reference: str | RolloutSource, query: RolloutQuery | None = None, order: RowOrder | None = None, limit: int | None = None
-) -> list[SourceRow]:  # fmt: skip
-    async def read() -> list[SourceRow]:
+) -> list[RolloutRow]:  # fmt: skip
+    async def read() -> list[RolloutRow]:
         source = open_source(reference) if isinstance(reference, str) else reference
         try:
             return [row async for row in source.rows(query, order, limit=limit)]
@@ -43,7 +43,7 @@ def rows(
     return asyncio.run(read())
 
 
-def seeds(found: list[SourceRow]) -> list[int]:
+def seeds(found: list[RolloutRow]) -> list[int]:
     return [row.seed for row in found]
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.evaluate.results import Result
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.evaluate.summary import Column, EvalStatistics, SummaryOptions
 
 
-def scored(seed: int, reward: float | None, **more: object) -> Result:
-    numbers = {"returned": 1.0, "length": 4, "digest": f"d{seed}", "stop_reason": "environment", **more}
-    return Result("terminated", f"r{seed}", seed=seed, reward=reward, **numbers)  # type: ignore[arg-type]
+def scored(seed: int, reward: float | None, **more: object) -> RolloutRow:
+    numbers = {"total_reward": 1.0, "length": 4, "digest": f"d{seed}", "stop_reason": "environment", **more}
+    return RolloutRow("terminated", f"r{seed}", seed=seed, reward=reward, **numbers)  # type: ignore[arg-type]
 
 
 def column(values: list[tuple[int, float]]) -> Column:
@@ -46,8 +46,8 @@ def test_too_few_have_no_error_and_none_no_mean() -> None:
 def test_a_failure_is_counted_and_averaged_nowhere() -> None:
     tally = EvalStatistics()
     tally.add(scored(0, 1.0, criteria={"a": 1.0, "b": None}, usage={"total_tokens": 5.0}))
-    tally.add(Result("failed", "x", seed=1, boundary="policy", code="model_unreachable", seconds=2.0))
-    tally.add(Result("failed", "y", seed=2, boundary=None, code="status_500", seconds=2.0))
+    tally.add(RolloutRow("failed", "x", seed=1, boundary="policy", code="model_unreachable", seconds=2.0))
+    tally.add(RolloutRow("failed", "y", seed=2, boundary=None, code="status_500", seconds=2.0))
     tally.add(scored(3, None, criteria={"a": 0.0, "b": None}))
     told = tally.to_json(5)
     assert told["rollouts"] == {
@@ -93,15 +93,15 @@ def test_the_observation_digest_is_apart_and_null_when_a_rollout_has_none() -> N
 
 
 def test_the_observation_digest_differs_wherever_the_digest_does() -> None:
-    def summary(*results: Result) -> str:
+    def summary(*results: RolloutRow) -> str:
         tally = EvalStatistics()
         for result in results:
             tally.add(result)
         told: str = tally.to_json(len(results))["observation_digest"]
         return told
 
-    def failed(boundary: str) -> Result:
-        return Result("failed", "r1", seed=1, boundary=boundary, code="broken")
+    def failed(boundary: str) -> RolloutRow:
+        return RolloutRow("failed", "r1", seed=1, boundary=boundary, code="broken")
 
     shown = scored(0, 1.0, observation_digest="a")
     assert summary(shown) == summary(shown)
@@ -121,7 +121,7 @@ def test_a_breakdown_adds_up_to_the_whole(drawn: list[tuple[int, str, float | No
     for seed, status, reward in drawn:
         row = {"difficulty": ("easy", "hard", 3)[seed % 3], "tags": ["odd"] if seed % 2 else ["even", "all"]}
         reward = None if status == "failed" else reward
-        tally.add(Result(status, "r", seed=seed, reward=reward, row=row))
+        tally.add(RolloutRow(status, "r", seed=seed, reward=reward, row=row))
     told = tally.to_json(len(drawn))
     for by in ("difficulty", "seed"):
         groups = told["by"][by]
@@ -140,7 +140,7 @@ def test_null_and_failed_are_no_fails() -> None:
     tally = EvalStatistics()
     tally.add(scored(0, 1.0))
     tally.add(scored(0, None))
-    tally.add(Result("failed", "x", seed=0, boundary="policy", code="c"))
+    tally.add(RolloutRow("failed", "x", seed=0, boundary="policy", code="c"))
     told = tally.to_json(3)
     assert (told["pass"]["samples"], told["pass"]["passed"]) == (1, 1)
     assert told["pass"]["k"]["1"]["pass_at_k"]["mean"] == 1.0
@@ -149,8 +149,10 @@ def test_null_and_failed_are_no_fails() -> None:
 
 def test_what_a_failed_rollout_used_is_counted() -> None:
     tally = EvalStatistics()
-    tally.add(scored(0, 1.0, usage={"prompt_tokens": 5.0}, cost=0.25))
-    failed = Result("failed", "x", seed=1, boundary="policy", code="c", usage={"prompt_tokens": 3.0}, cost=0.5)
+    tally.add(scored(0, 1.0, usage={"prompt_tokens": 5.0}, policy_cost=0.25))
+    failed = RolloutRow(
+        "failed", "x", seed=1, boundary="policy", code="c", usage={"prompt_tokens": 3.0}, policy_cost=0.5
+    )
     tally.add(failed)
     tally.add(scored(2, 1.0, usage={"prompt_tokens": 1.0}, other_cost=1.0))
     told = tally.to_json(3)

@@ -238,10 +238,10 @@ def test_tokens_are_counted_under_our_own_names() -> None:
 
 def _ended(seconds: float) -> tuple[Any, Any]:
     """A rollout that took so long, as a RolloutObserver is given it."""
-    from taskapp_kit.contract.result import RolloutResult
+    from taskapp_kit.contract.result import Rollout
     from taskapp_kit.rollout.in_flight import InFlightRollout
 
-    result = RolloutResult(a_request("noop"), "noop", "e", "1", "train", 0, "truncated", "max_steps", 1, 0.0, {}, {})
+    result = Rollout(a_request("noop"), "noop", "e", "1", "train", 0, "truncated", "max_steps", 1, 0.0, {}, {})
     result.timing = {"total": seconds}
     course = InFlightRollout("id", None, Caller(), 1.0, 1.0, 60.0)  # type: ignore[arg-type]  # what was planned is not looked at
     return course, result

@@ -35,7 +35,7 @@ from taskapp_kit.contract.events import (
     Stepped,
     fold,
 )
-from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import CriterionScore, Scorecard
 from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.errors import Failure, RolloutFailed
@@ -308,7 +308,7 @@ def test_a_rollout_that_hangs_shows_where(tmp_path: Path) -> None:
 
 def a_model_rollout(
     app: TaskApp, *, seconds: list[float], total: float, scoring: float, cut: int
-) -> tuple[InFlightRollout, RolloutResult]:
+) -> tuple[InFlightRollout, Rollout]:
     """A rollout whose parts took `seconds`, as a model's answers would be told; broken off after `cut` parts."""
     ticks = itertools.cycle(seconds or [0.0])
     request = a_request("noop", seed=1, policy_config={"model": "gpt-x"})
@@ -324,8 +324,14 @@ def a_model_rollout(
     told.append(EpisodeEnded("terminated", "environment") if failure is None else Failed("timeout", failure.code, ""))
     trajectory = fold(told)
     card = Scorecard([CriterionScore("c", "outcome", 1.0, 1.0, seconds=next(ticks)) for _ in range(2)], 1.0, None, 1.0)
-    result = RolloutResult.of_events(
-        request, "noop", told, trajectory, status="terminated", failure=failure, scorecard=card if whole else None
+    result = Rollout.of_events(
+        request,
+        "noop",
+        told,
+        trajectory,
+        status="terminated",
+        failure=failure,
+        scorecard=card if whole else Scorecard(),
     )
     result.timing = {"total": total, "scoring": scoring, "environment": next(ticks)}
     course = InFlightRollout("id", plan, Caller(), 1_700_000_000.25, 0.0, 60.0)

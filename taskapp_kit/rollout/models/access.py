@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.chat import POLICY, ChatReply, Endpoint, ModelFailed, role_variable
+from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed, role_variable
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.inference_url import complete_url
+from taskapp_kit.contract.model_use import POLICY
 from taskapp_kit.contract.protocols import Clock
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import Exposure

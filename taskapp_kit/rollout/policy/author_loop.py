@@ -12,8 +12,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.contract.chat import CONTEXT_OVERFLOW, POLICY, ChatReply, ModelFailed, ModelPort
+from taskapp_kit.contract.chat import CONTEXT_OVERFLOW, ChatReply, ModelFailed, ModelPort
 from taskapp_kit.contract.content import Content, Json, NotJson, plain
+from taskapp_kit.contract.model_use import POLICY
 from taskapp_kit.contract.protocols import PolicyStops, View
 from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.builtin import PolicyError

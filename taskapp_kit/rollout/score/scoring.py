@@ -11,7 +11,8 @@ from typing import Any
 from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.chat import ModelPort
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, RolloutSummary, Scorecard, normalised
+from taskapp_kit.contract.protocols import RolloutRow
+from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, Scorecard, normalised
 from taskapp_kit.contract.trajectory import RESERVED_METRICS, Trajectory
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec
@@ -117,7 +118,7 @@ def blended(blend: Blend, returned: float, events: float | None, outcome: float 
     return total
 
 
-def aggregates(spec: AppSpec, rollouts: Sequence[RolloutSummary]) -> dict[str, float | dict[str, float] | None]:
+def aggregates(spec: AppSpec, rollouts: Sequence[RolloutRow]) -> dict[str, float | dict[str, float] | None]:
     """The app's aggregates over finished rollouts of one environment. Raises ScoringFailed naming the aggregate."""
     result: dict[str, float | dict[str, float] | None] = {}
     names = {item.environment for item in rollouts}

@@ -18,7 +18,7 @@ import orjson
 
 from taskapp_kit.config import child_environment
 from taskapp_kit.contract.events import EncodedEvents, Event, from_json, joined, recording_to_json
-from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import reference_of
@@ -164,7 +164,7 @@ class WorkerPool:
         versions: dict[str, str | None],
         written: bool,
         live: bool,
-    ) -> RolloutResult:
+    ) -> Rollout:
         """Run one rollout in a worker; if `written`, the result's `body` has the response without its timing.
 
         report: is filled meanwhile, even when this raises. ask: calls models. Time in the queue counts towards the
@@ -215,9 +215,7 @@ class WorkerPool:
             raise _refused(frame["refused"])
         used = report.take(frame, blob)
         body = blob[used:] if frame["body"] else None
-        return RolloutResult.from_json(
-            frame["outcome"], plan.request, plan.policy, report.encoded(), report.pictures, body
-        )
+        return Rollout.from_json(frame["outcome"], plan.request, plan.policy, report.encoded(), report.pictures, body)
 
     def health(self) -> dict[str, int]:
         """Return the number of live worker processes, and since the start those replaced and killed, and hung rollouts."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from dataclasses import asdict
 from typing import Any, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -13,7 +12,7 @@ import orjson
 from pydantic import BaseModel, create_model
 from starlette.requests import Request
 
-from taskapp_kit.contract.protocols import RolloutQuery, RolloutSummaryRow
+from taskapp_kit.contract.protocols import LISTED, RolloutQuery, RolloutRow, StoredRollout
 from taskapp_kit.contract.trajectory import Status
 from taskapp_kit.errors import Boundary, FieldProblem, RequestError
 from taskapp_kit.net.error_response import RequestRefused
@@ -30,12 +29,12 @@ NUMBERS = ("reward_above", "reward_below")
 NAMES = (*WORDS, *CHOICES, *NUMBERS, "limit", "cursor")
 
 
-_ROW = get_type_hints(RolloutSummaryRow)
+_TYPES = {**get_type_hints(StoredRollout), **dict.fromkeys(("policy", "model", "boundary"), str | None)}
 ListedRollout = create_model(
     "ListedRollout",
     __doc__="A rollout of a list. policy, model: who acted. boundary: of a failed one. tokens, cost: null where not known.",
-    id=_ROW.pop("rollout_id"),
-    **_ROW,
+    id=str,
+    **{name: _TYPES[name] for name in LISTED},
 )
 
 
@@ -71,9 +70,8 @@ async def list_rollouts(context: RouteContext, request: Request) -> EncodedRespo
     )
 
 
-def _row(row: RolloutSummaryRow) -> dict[str, Any]:
-    members = asdict(row)
-    return {"id": members.pop("rollout_id"), **members}
+def _row(row: RolloutRow) -> dict[str, Any]:
+    return {"id": row.rollout_id, **{name: getattr(row, name) for name in LISTED}}
 
 
 def _query(request: Request) -> dict[str, Any]:
@@ -118,7 +116,7 @@ def _read(name: str, text: str) -> Any:
     return text
 
 
-def _cursor(row: RolloutSummaryRow) -> str:
+def _cursor(row: RolloutRow) -> str:
     return base64.urlsafe_b64encode(orjson.dumps([row.created_at, row.rollout_id])).decode().rstrip("=")
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from starlette.requests import Request
 
 from taskapp_kit.contract.content import Content, Json
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.contract.wire import (
@@ -28,7 +29,7 @@ from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.rollout.response import PictureRoom, wire_observation
-from taskapp_kit.rollout.session import EnvironmentSession, EpisodeEnd, SessionStart, SessionStep
+from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.route import RouteContext, RouteSpec
@@ -332,7 +333,7 @@ def _started(session: EnvironmentSession, start: SessionStart) -> dict[str, Json
         "reward_formula": start.formula,
         "done": start.end is not None,
         "truncated": start.end is not None,  # only a limit ends an episode before its first step
-        "episode": described_episode(start.end),
+        "episode": None if start.end is None else described_episode(start.end),
     }
 
 
@@ -348,7 +349,7 @@ def _stepped(session: EnvironmentSession, step: SessionStep) -> dict[str, Json]:
         "truncated": step.truncated,
         "done": step.end is not None,
         "results": _results(step.steps),
-        "episode": described_episode(step.end),
+        "episode": None if step.end is None else described_episode(step.end),
     }
 
 
@@ -371,19 +372,17 @@ def _results(steps: Sequence[PlayedStep]) -> list[Json]:
     ]
 
 
-def described_episode(end: EpisodeEnd | None) -> Json:
+def described_episode(end: Rollout) -> dict[str, Json]:
     """Return the members of `SessionEpisode`."""
-    if end is None:
-        return None
     return {
         "rollout_id": end.rollout_id,
         "status": end.status,
         "stop_reason": end.stop_reason,
         "reward": end.reward,
-        "episode_return": end.total_return,
+        "episode_return": end.total_reward,
         "length": end.length,
         "digest": end.digest,
-        "metrics": end.metrics,
+        "metrics": end.all_metrics,
         "scorecard": end.scorecard.to_json(),
         "warnings": end.warnings,
         "timing": end.timing,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.rollout.in_flight import InFlightRollout
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Metrics:
         self._key_refusals: Counter[str] = Counter()
         self._store_errors = 0
 
-    def ended(self, rollout: InFlightRollout, result: RolloutResult) -> None:
+    def ended(self, rollout: InFlightRollout, result: Rollout) -> None:
         """A RolloutObserver: counts one ended rollout."""
         failure, name, timing = result.failure, result.environment, result.timing
         label = rollout.caller.key_label or ""
@@ -117,13 +117,12 @@ class Metrics:
             if kind in TOKENS and count > 0:
                 sums.tokens[TOKENS[kind]] = sums.tokens.get(TOKENS[kind], 0.0) + count
         card = result.scorecard
-        if card is not None and failure is None:
-            if card.reward is not None:
-                sums.rewards += 1
-                sums.reward += card.reward
-            if card.outcome_score is not None:
-                sums.outcomes += 1
-                sums.outcome += card.outcome_score
+        if card.reward is not None:
+            sums.rewards += 1
+            sums.reward += card.reward
+        if card.outcome_score is not None:
+            sums.outcomes += 1
+            sums.outcome += card.outcome_score
 
     def answered(self, method: str, route: str, status: int) -> None:
         """Counts one HTTP answer. route: its template (`/blobs/{sha256}`), never a path; "(none)" when none fits."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.logs import LogMessage
 from taskapp_kit.rollout.in_flight import InFlightRollout
 
 log = logging.getLogger("taskapp_kit.serve")
 
 
-def log_ended(rollout: InFlightRollout, result: RolloutResult) -> None:
+def log_ended(rollout: InFlightRollout, result: Rollout) -> None:
     """A RolloutObserver. INFO when it was scored, WARNING when it was cancelled or timed out, ERROR when it failed.
 
     reward is `None` when it is undefined; seconds: from admission to its end; key: the key's label, never the key.

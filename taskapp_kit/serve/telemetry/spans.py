@@ -24,7 +24,7 @@ import orjson
 
 from taskapp_kit.contract.content import text_of
 from taskapp_kit.contract.events import Acted, Answered, Called, Event, Observed, Stepped
-from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import CriterionScore
 from taskapp_kit.contract.trajectory import Decision, PlayedStep
 from taskapp_kit.rollout.in_flight import InFlightRollout
@@ -52,7 +52,7 @@ class Span:
     failed: str | None = None
 
 
-def root_of(rollout: InFlightRollout, result: RolloutResult) -> Span:
+def root_of(rollout: InFlightRollout, result: Rollout) -> Span:
     """The rollout's own span, without children. Reads no events."""
     plan, failure = rollout.plan, result.failure
     start = _ns(rollout.created_at)
@@ -74,8 +74,8 @@ def root_of(rollout: InFlightRollout, result: RolloutResult) -> Span:
             "taskapp.stop_reason": result.stop_reason,
             "taskapp.steps": result.length,
             "taskapp.return": result.total_reward,
-            "taskapp.outcome_score": None if card is None else card.outcome_score,
-            "taskapp.reward": None if card is None or failure is not None else card.reward,
+            "taskapp.outcome_score": card.outcome_score,
+            "taskapp.reward": card.reward,
         }
     )
     if failure is not None:
@@ -87,7 +87,7 @@ def root_of(rollout: InFlightRollout, result: RolloutResult) -> Span:
 
 
 def spans_of(
-    rollout: InFlightRollout, result: RolloutResult, *, content: Content | None = None, most: int = MAX_SPANS
+    rollout: InFlightRollout, result: Rollout, *, content: Content | None = None, most: int = MAX_SPANS
 ) -> Span:
     """The rollout's span with its children, at most `most` spans; `taskapp.dropped_spans` counts the rest.
 
@@ -113,7 +113,7 @@ class _Layout:
     def __init__(
         self,
         rollout: InFlightRollout,
-        result: RolloutResult,
+        result: Rollout,
         root: Span,
         over: int,
         content: Content | None,
@@ -256,7 +256,7 @@ class _Layout:
             span.attributes[name] = self.content(shown)
 
 
-def _open_part(events: Sequence[Event], result: RolloutResult) -> Event | None:
+def _open_part(events: Sequence[Event], result: Rollout) -> Event | None:
     """The part in which the episode broke or hung: it began and did not end. `started` stands for the reset."""
     failure = result.failure
     if failure is None or not events:
@@ -272,17 +272,17 @@ def _open_part(events: Sequence[Event], result: RolloutResult) -> Event | None:
     return last
 
 
-def _scoring(result: RolloutResult, root: Span, content: Content | None, places: int) -> Span | None:
+def _scoring(result: Rollout, root: Span, content: Content | None, places: int) -> Span | None:
     """The span of scoring, at the rollout's end; None when scoring had not begun."""
     broke = result.failure is not None and result.failure.boundary == "scoring"
-    if (result.scorecard is None and not broke) or places <= 0:
+    if (result.failure is not None and not broke) or places <= 0:
         return None
     start = max(root.start_ns, root.end_ns - _ns(result.timing.get("scoring", 0.0)))
     span = Span("scoring", start, root.end_ns)
     if broke and result.failure is not None:
         span.failed = result.failure.code
     cursor = start
-    for item in result.scorecard.criteria[: places - 1] if result.scorecard is not None else ():
+    for item in result.scorecard.criteria[: places - 1]:
         end = min(root.end_ns, cursor + max(0, _ns(item.seconds)))
         span.children.append(_criterion(item, cursor, end, content))
         cursor = end

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.content import without_surrogates
-from taskapp_kit.contract.result import RolloutResult
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.net.redact import without_whole
 from taskapp_kit.rollout.in_flight import InFlightRollout
 from taskapp_kit.serve.telemetry.spans import MAX_SPANS, Span, root_of, spans_of
@@ -72,7 +72,7 @@ class Tracing:
         self._places = threading.Semaphore(WAITING)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
 
-    def __call__(self, rollout: InFlightRollout, result: RolloutResult) -> None:
+    def __call__(self, rollout: InFlightRollout, result: Rollout) -> None:
         """Accepts an ended rollout. Called on the event loop."""
         if not self._places.acquire(blocking=False):
             self.dropped += 1
@@ -96,7 +96,7 @@ class Tracing:
         if self._owned:
             self._provider.shutdown()  # type: ignore[attr-defined]  # ours is the SDK's
 
-    def _write(self, rollout: InFlightRollout, result: RolloutResult) -> None:
+    def _write(self, rollout: InFlightRollout, result: Rollout) -> None:
         try:
             self._trace(rollout, result)
         except Exception:
@@ -104,7 +104,7 @@ class Tracing:
         finally:
             self._places.release()
 
-    def _trace(self, rollout: InFlightRollout, result: RolloutResult) -> None:
+    def _trace(self, rollout: InFlightRollout, result: Rollout) -> None:
         from opentelemetry.trace import set_span_in_context
 
         span = root_of(rollout, result)

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.protocols import Annotation, SourceRow
+from taskapp_kit.contract.protocols import Annotation, RolloutRow
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.serve.viewer.page import Page, PageRequest, not_found, read_details, redirect
@@ -77,14 +77,14 @@ async def annotate(request: PageRequest) -> Page:
     return Page("annotate.html", "Annotate", data, view, "annotate")
 
 
-def _position(rows: Sequence[SourceRow], wanted: str | None, done: set[str]) -> int | None:
+def _position(rows: Sequence[RolloutRow], wanted: str | None, done: set[str]) -> int | None:
     """Of the rollout that is asked for; else of the first without a score; else of the first."""
     if wanted is not None:
         return next((at for at, row in enumerate(rows) if row.rollout_id == wanted), None)
     return next((at for at, row in enumerate(rows) if row.rollout_id not in done), 0 if rows else None)
 
 
-def _plain(row: SourceRow) -> list[Scale]:
+def _plain(row: RolloutRow) -> list[Scale]:
     """Where no app says which scales there are: the recorded criteria, from 0 to 1."""
     return [Scale(name, "") for name in row.criteria] or [Scale("score", "How good is this rollout?")]
 

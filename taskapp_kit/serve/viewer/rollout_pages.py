@@ -12,7 +12,7 @@ from typing import Any
 
 from taskapp_kit.contract.difference import Difference, located_difference
 from taskapp_kit.contract.events import fold, from_json
-from taskapp_kit.contract.protocols import RolloutQuery, SourceRow, StoredRollout
+from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, StoredRollout
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.rollout.details import Picture
@@ -213,7 +213,7 @@ async def group(request: PageRequest) -> Page:
     )
 
 
-async def _card(request: PageRequest, row: SourceRow) -> dict[str, Any]:
+async def _card(request: PageRequest, row: RolloutRow) -> dict[str, Any]:
     """A rollout in a grid: its figures, its last words and its last picture."""
     stored = await request.source.load(row.rollout_id, request.caller)
     if stored is None:

@@ -12,14 +12,14 @@ from typing import Any
 from markupsafe import Markup
 
 from taskapp_kit.contract.model_use import known_sum, summed, unpriced_words
-from taskapp_kit.contract.protocols import RolloutQuery, SourceRow
+from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow
 from taskapp_kit.contract.statistics import IntervalMethod, mean_interval
 from taskapp_kit.contract.words import counted
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.serve.viewer.page import NEWEST, Page, PageRequest, not_found, redirect
 from taskapp_kit.serve.viewer.plots import Bar, bars, histogram, scatter
 
-BREAKDOWNS: dict[str, Callable[[SourceRow], str]] = {
+BREAKDOWNS: dict[str, Callable[[RolloutRow], str]] = {
     "policy": lambda row: row.model or row.policy or "unknown",
     "environment": lambda row: row.environment,
     "split": lambda row: row.split,
@@ -55,12 +55,12 @@ async def run(request: PageRequest) -> Page:
     return await asyncio.to_thread(_run_page, name, rows, request.source.interval)
 
 
-def _runs_of(rows: Sequence[SourceRow], method: IntervalMethod) -> list[dict[str, Any]]:
+def _runs_of(rows: Sequence[RolloutRow], method: IntervalMethod) -> list[dict[str, Any]]:
     groups = _grouped(rows, lambda row: row.run_id or "")
     return [{"run_id": name, **run_figures(group, method)} for name, group in groups.items()]
 
 
-def _run_page(name: str, rows: Sequence[SourceRow], method: IntervalMethod) -> Page:
+def _run_page(name: str, rows: Sequence[RolloutRow], method: IntervalMethod) -> Page:
     breakdowns = {
         what: [{"name": key, **run_figures(group, method)} for key, group in groups.items()]
         for what, of in BREAKDOWNS.items()
@@ -83,14 +83,14 @@ def _run_page(name: str, rows: Sequence[SourceRow], method: IntervalMethod) -> P
     return Page("run.html", f"Run {name}", data, {"plots": _plots(rows, data)}, "runs")
 
 
-def _grouped(rows: Iterable[SourceRow], of: Callable[[SourceRow], Any]) -> dict[Any, list[SourceRow]]:
-    groups: dict[Any, list[SourceRow]] = {}
+def _grouped(rows: Iterable[RolloutRow], of: Callable[[RolloutRow], Any]) -> dict[Any, list[RolloutRow]]:
+    groups: dict[Any, list[RolloutRow]] = {}
     for row in rows:
         groups.setdefault(of(row), []).append(row)
     return groups
 
 
-def run_figures(rows: Sequence[SourceRow], method: IntervalMethod) -> dict[str, Any]:
+def run_figures(rows: Sequence[RolloutRow], method: IntervalMethod) -> dict[str, Any]:
     """The figures of some rollouts. A failed one and an undefined reward are counted apart, never as a number."""
     scored = [row for row in rows if row.reward is not None and row.status != "failed"]
     scored.sort(key=lambda row: (row.environment, row.split, row.seed))  # a bootstrap depends on the order
@@ -124,7 +124,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _criteria(rows: Sequence[SourceRow]) -> list[dict[str, Any]]:
+def _criteria(rows: Sequence[RolloutRow]) -> list[dict[str, Any]]:
     names = dict.fromkeys(name for row in rows for name in row.criteria)
     found = []
     for name in names:
@@ -134,12 +134,12 @@ def _criteria(rows: Sequence[SourceRow]) -> list[dict[str, Any]]:
     return found
 
 
-def _failures(rows: Sequence[SourceRow]) -> list[dict[str, Any]]:
+def _failures(rows: Sequence[RolloutRow]) -> list[dict[str, Any]]:
     counted = Counter((row.boundary or "unknown", row.code or "") for row in rows if row.status == "failed")
     return [{"boundary": where, "code": code, "rollouts": count} for (where, code), count in counted.most_common()]
 
 
-def _plots(rows: Sequence[SourceRow], data: dict[str, Any]) -> list[tuple[str, Markup]]:
+def _plots(rows: Sequence[RolloutRow], data: dict[str, Any]) -> list[tuple[str, Markup]]:
     of = BREAKDOWNS["policy"]
     lengths = {
         name: [(float(row.length or 0), row.reward) for row in group if row.reward is not None]

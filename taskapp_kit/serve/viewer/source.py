@@ -15,8 +15,8 @@ from taskapp_kit.contract.protocols import (
     AnnotatableStore,
     Annotation,
     RolloutQuery,
+    RolloutRow,
     RowOrder,
-    SourceRow,
     StoredRollout,
 )
 from taskapp_kit.contract.statistics import IntervalMethod
@@ -125,7 +125,7 @@ class UiSource:
     sessions: EnvironmentSessions | None = None
     interval: IntervalMethod = "bootstrap"
 
-    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
+    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
         """The first `wanted.limit` rollouts that match and that the caller may see. Raises StoreError, Unavailable."""
         return []
 
@@ -185,7 +185,7 @@ class ServiceSource(UiSource):
         self._annotated = store if store is not None and isinstance(store, AnnotatableStore) else None
         self.annotates = self._annotated is not None
 
-    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[SourceRow]:
+    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
         """See UiSource."""
         return await self._service.rows(wanted, order, caller)
 
@@ -238,8 +238,8 @@ class ServiceSource(UiSource):
         if end is None:
             return stored
         return replace(
-            stored, status=end.status, stop_reason=end.stop_reason, reward=end.reward, total_reward=end.total_return,
-            scorecard={**end.scorecard.to_json(), "metrics": end.metrics}, timing=end.timing, digest=end.digest,
+            stored, status=end.status, stop_reason=end.stop_reason, reward=end.reward, total_reward=end.total_reward,
+            scorecard={**end.scorecard.to_json(), "metrics": end.all_metrics}, timing=end.timing, digest=end.digest,
             outcome_score=end.scorecard.outcome_score, events_score=end.scorecard.events_score,
         )  # fmt: skip
 

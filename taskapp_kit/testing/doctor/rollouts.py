@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from taskapp_kit.contract.chat import POLICY
 from taskapp_kit.contract.content import images, text_of
 from taskapp_kit.contract.events import Observed
+from taskapp_kit.contract.model_use import POLICY
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.rollout.score.judges import needed_roles

@@ -256,7 +256,7 @@ def test_the_aggregate_is_the_papers_score() -> None:
     rollouts = play(*(body(policy, seed=SEED + n) for policy in ("random", "scripted") for n in range(3)))
     unlocked = [[name for step in one.trajectory.steps for name in step.info["unlocked"]] for one in rollouts]
     rates = success_rates(unlocked)
-    told = Service(app).aggregate([one.summary() for one in rollouts])["crafter"]
+    told = Service(app).aggregate([one.row() for one in rollouts])["crafter"]
     lengths = [sum(len(step.info["actions"]) for step in one.trajectory.steps) for one in rollouts]
     assert told == {
         "score_percent": crafter_score(rates),
@@ -277,9 +277,7 @@ def test_the_aggregate_is_the_papers_score() -> None:
 def test_an_episode_without_achievements_counts_in_the_score() -> None:
     one, none = play(body("scripted"), body("noop", config={"length": 5}))
     assert not any(none.scorecard.metrics[f"achievement/{name}"] for name in ACHIEVEMENTS)
-    alone, both = (
-        Service(app).aggregate([item.summary() for item in items])["crafter"] for items in ([one], [one, none])
-    )
+    alone, both = (Service(app).aggregate([item.row() for item in items])["crafter"] for items in ([one], [one, none]))
     for name in ACHIEVEMENTS:
         assert both[f"success_percent/{name}"] == alone[f"success_percent/{name}"] / 2
     assert both["mean_achievements"] == alone["mean_achievements"] / 2

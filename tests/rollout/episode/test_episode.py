@@ -663,7 +663,7 @@ def test_the_kits_own_metrics_win_and_the_other_is_dropped_with_one_warning(tmp_
         """,
     )
     rollout = play(app, "noop", seed=5)
-    summary = rollout.summary()
+    summary = rollout.row()
     assert (summary.metrics["steps"], summary.metrics["turns"], summary.metrics["invalid_actions"]) == (4.0, 4.0, 0.0)
     assert (summary.metrics["own"], summary.metrics["other"]) == (8.0, 3.0)
     assert "seed" not in summary.metrics

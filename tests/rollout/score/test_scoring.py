@@ -13,7 +13,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from taskapp_kit import Blend, DeclarationError, RolloutFailed, RolloutSummary, Step, TaskApp, Trajectory, action
+from taskapp_kit import Blend, DeclarationError, RolloutFailed, Step, TaskApp, Trajectory, action
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import CriterionScore, Scorecard, normalised
 from taskapp_kit.grading import Grade
@@ -420,11 +421,12 @@ def test_an_unasked_judge_is_null_and_says_so() -> None:
     assert card.reward == 6.0
 
 
-def summary(**given: Any) -> RolloutSummary:
+def summary(**given: Any) -> RolloutRow:
     values = {
         "environment": "e",
         "split": "s",
         "seed": 0,
+        "rollout_id": "r",
         "status": "terminated",
         "length": 1,
         "total_reward": 1.0,
@@ -433,7 +435,7 @@ def summary(**given: Any) -> RolloutSummary:
         "events_score": None,
         "metrics": {},
     }
-    return RolloutSummary(**{**values, **given})
+    return RolloutRow(**{**values, **given})
 
 
 def test_aggregates() -> None:
@@ -464,7 +466,7 @@ def test_an_aggregate_that_breaks_names_itself() -> None:
 
 
 def test_the_summary_of_a_rollout() -> None:
-    told = scored(app_with()).summary()
+    told = scored(app_with()).row()
     assert (told.environment, told.length, told.total_reward, told.reward, told.status) == (
         "e",
         3,

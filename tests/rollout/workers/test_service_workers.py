@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,7 +99,7 @@ def test_a_worker_plays_what_a_thread_plays(hostile: TaskApp, with_worker: Serve
         assert far.trajectory.final_state == {"db": SECRET}
         assert [event.kind for event in far.events] == [event.kind for event in near.events]
         assert fold(far.events[:-1]) == far.trajectory
-        assert far.summary() == near.summary()
+        assert replace(far.row(), rollout_id="", seconds=0.0) == replace(near.row(), rollout_id="", seconds=0.0)
         assert far.versions == near.versions
         assert far.ops_executed == near.ops_executed
         assert [item.score for item in far.scorecard.criteria] == [item.score for item in near.scorecard.criteria]

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from taskapp_kit.contract.content import Content, Json
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RolloutFailed, SessionError, TaskappError
 from taskapp_kit.net.peer import Peer
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
-from taskapp_kit.rollout.session import EnvironmentSession, EpisodeEnd, SessionStart, SessionStep
+from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.rollout.sessions import EnvironmentSessions
 from taskapp_kit.serve.protocols.call_queue import CallQueue
 
@@ -20,7 +21,7 @@ DOOR = "mcp"
 """As stored with the rollouts of sessions that MCP opened."""
 
 T = TypeVar("T")
-Ended = Callable[["EpisodeEnd | RolloutFailed"], None]
+Ended = Callable[["Rollout | RolloutFailed"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class McpConnection:
         self._session = session
         self._start: SessionStart | None = None
         self._observation: Content = None
-        self._end: EpisodeEnd | None = None
+        self._end: Rollout | None = None
         self._failed: TaskappError | None = None
 
     async def task(self, peer: Peer | None = None) -> TaskText:
@@ -118,10 +119,10 @@ class McpConnection:
 
         return await self._in_order(last, peer)
 
-    async def scorecard(self, peer: Peer | None = None) -> EpisodeEnd:
+    async def scorecard(self, peer: Peer | None = None) -> Rollout:
         """Return how the episode ended. Raises RolloutFailed when it failed, SessionError before its end."""
 
-        async def read() -> EpisodeEnd:
+        async def read() -> Rollout:
             if self._failed is not None:
                 raise self._failed
             if self._start is None:
@@ -188,12 +189,12 @@ class McpConnection:
             self._over(step.end)
         return step
 
-    def _over(self, end: EpisodeEnd) -> None:
+    def _over(self, end: Rollout) -> None:
         if self._end is None:
             self._end = end
             self._report(end)
 
-    def _report(self, end: EpisodeEnd | RolloutFailed) -> None:
+    def _report(self, end: Rollout | RolloutFailed) -> None:
         if self._ended is not None:
             self._ended(end)
 

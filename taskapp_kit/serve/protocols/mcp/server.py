@@ -13,12 +13,14 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from taskapp_kit.contract.content import Content, Image, Json, text_of
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RequestError, RolloutFailed, Saturated, SessionError, TaskappError
 from taskapp_kit.net.peer import Peer, peer_of
-from taskapp_kit.rollout.session import EpisodeEnd, SessionStep
+from taskapp_kit.rollout.session import SessionStep
 from taskapp_kit.serve.protocols.mcp.connection import EpisodeChoice, McpConnection, TaskText
+from taskapp_kit.serve.routes.sessions import described_episode
 from taskapp_kit.version import __version__
 
 TASK = "task"
@@ -210,20 +212,11 @@ class _Tools:
         return _result(content, done=done, error=refused is not None, structured=rewards)
 
 
-def episode_end(end: EpisodeEnd) -> dict[str, Json]:
+def episode_end(end: Rollout) -> dict[str, Json]:
     """How an episode ended, for the control role."""
-    return {
-        "rollout_id": end.rollout_id,
-        "status": end.status,
-        "stop_reason": end.stop_reason,
-        "reward": end.reward,
-        "episode_return": end.total_return,
-        "length": end.length,
-        "digest": end.digest,
-        "metrics": end.metrics,
-        "scorecard": end.scorecard.to_json(),
-        "warnings": end.warnings,
-    }
+    episode = described_episode(end)
+    del episode["timing"]
+    return episode
 
 
 class _EpisodeOver(Exception):

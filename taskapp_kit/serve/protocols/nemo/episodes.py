@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, SessionError, UndefinedReward
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.policy.chat.rendering import words_of
-from taskapp_kit.rollout.session import EnvironmentSession, EpisodeEnd, SessionCall
+from taskapp_kit.rollout.session import EnvironmentSession, SessionCall
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode, parsed
 
@@ -100,14 +101,14 @@ class NemoEpisodes:
             session = self.find(session_id, environment, caller)
             call = self._verified[key] = SessionCall("verify", None, None)
             call.run(self._scored(session, _last_words(body))).add_done_callback(partial(self._keep, key))
-        end: EpisodeEnd | RolloutFailed = await call.answer()
+        end: Rollout | RolloutFailed = await call.answer()
         if isinstance(end, RolloutFailed):
             raise RolloutFailed(end.failure, rollout_id=end.rollout_id)
         if end.reward is None:
             raise UndefinedReward(rollout_id=end.rollout_id)
         return {"reward": end.reward, **_numbers(end), "taskapp": described_episode(end)}
 
-    async def _scored(self, session: EnvironmentSession, words: str) -> EpisodeEnd | RolloutFailed:
+    async def _scored(self, session: EnvironmentSession, words: str) -> Rollout | RolloutFailed:
         try:
             if session.state == "playing" and words and session.environment.text_action is not None:
                 await session.step(text=words)
@@ -190,7 +191,7 @@ def _last_words(body: Mapping[str, Any]) -> str:
     )
 
 
-def _numbers(end: EpisodeEnd) -> dict[str, Json]:
+def _numbers(end: Rollout) -> dict[str, Json]:
     """Numbers beside the reward: NeMo Gym averages those that stand at the top of an answer."""
     numbers = {f"taskapp/{item.name}": item.score for item in end.scorecard.criteria}
     numbers |= {"taskapp/steps": float(end.length), "taskapp/truncated": float(end.status == "truncated")}

@@ -21,7 +21,6 @@ from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.rollout.session import EpisodeEnd
 from taskapp_kit.store.open import open_store
 from tests.rollouts import a_request, a_service, app_from
 
@@ -83,7 +82,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-Connected = tuple[Any, McpConnection, list[EpisodeEnd | RolloutFailed]]
+Connected = tuple[Any, McpConnection, list[Rollout | RolloutFailed]]
 
 
 @asynccontextmanager
@@ -91,7 +90,7 @@ async def playing(
     service: Service, *, control: bool = False, environment: str | None = None, **choice: Any
 ) -> AsyncIterator[Connected]:
     """The SDK's client, connected in process; the connection; how its episodes ended."""
-    ended: list[EpisodeEnd | RolloutFailed] = []
+    ended: list[Rollout | RolloutFailed] = []
     spec = find_environment(service.spec, environment)
     connection = McpConnection(service.sessions, spec, EpisodeChoice(**choice), control=control, ended=ended.append)
     async with mcp.Client(mcp_server(connection, service.spec.name)) as client:
@@ -143,7 +142,7 @@ async def test_a_policy_sees_neither_reset_nor_scorecard_nor_a_reward(tmp_path: 
             shown = json.dumps(answer.model_dump(mode="json"))
             assert not any(word in shown.replace("'scorecard'", "") for word in REWARDS), shown
             assert getattr(answer, "structured_content", None) is None
-        assert isinstance(ended[0], EpisodeEnd)
+        assert isinstance(ended[0], Rollout)
 
 
 async def played(app: TaskApp, seed: int, **given: Any) -> Rollout:
@@ -226,7 +225,7 @@ async def test_the_limit_of_refusals_ends_the_episode_scored(tmp_path: Path) -> 
         assert [answer.is_error for answer in answers] == [True] * 3
         assert texts(answers[0]) == ["not backwards"]
         assert [answer.meta[DONE] for answer in answers] == [False, False, True]
-        assert isinstance(ended[0], EpisodeEnd)
+        assert isinstance(ended[0], Rollout)
         assert (ended[0].status, ended[0].reward) == ("truncated", 0.0)
 
 
@@ -236,7 +235,7 @@ async def test_a_client_that_leaves_has_finished(tmp_path: Path) -> None:
         await client.call_tool("go", {"by": 1})
         await connection.close()
         end = ended[0]
-        assert isinstance(end, EpisodeEnd)
+        assert isinstance(end, Rollout)
         assert (end.status, end.stop_reason, end.reward) == ("truncated", "finished", 0.25)
         row = await service.stored(end.rollout_id, Caller(admin=True))
         assert row is not None
