@@ -27,7 +27,6 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    inspect,
 )
 
 from taskapp_kit.backend.engine import CurvePoint, Event
@@ -131,66 +130,16 @@ MINTED = Table("backend_minted", METADATA, Column("org", String, primary_key=Tru
 APPLIED = applied_table("backend_migrations", METADATA)
 
 
-def first_tables(connection: Connection) -> None:
-    """Create all tables, as of the first release."""
-    METADATA.create_all(connection, tables=[JOBS, EVENTS, POINTS, ROLLOUTS, ENV_KEYS, MINTED])
+OLDEST = "0004_tags_and_scores"
+"""The oldest schema that is brought up to date."""
 
-
-def rollouts_by_id(connection: Connection) -> None:
-    """Create an index on the rollout_id within a job: each rollout that is stored is looked up."""
-    for index in ROLLOUTS.indexes:
-        index.create(connection, checkfirst=True)
-
-
-def superseded_rows(connection: Connection) -> None:
-    """Add what rows need to be superseded. It is part of two primary keys, so their tables are made anew, with their rows."""
-    missing = {
-        table: "superseded_by" not in {column["name"] for column in inspect(connection).get_columns(table.name)}
-        for table in (EVENTS, POINTS, ROLLOUTS)
-    }
-    if missing[EVENTS]:
-        connection.exec_driver_sql(f"ALTER TABLE {EVENTS.name} ADD COLUMN superseded_by INTEGER NOT NULL DEFAULT 0")
-    for table in (POINTS, ROLLOUTS):
-        if not missing[table]:
-            continue
-        old = f"{table.name}_before_0003"
-        connection.exec_driver_sql(f"ALTER TABLE {table.name} RENAME TO {old}")
-        for index in table.indexes:
-            connection.exec_driver_sql(f"DROP INDEX IF EXISTS {index.name}")
-        table.create(connection)
-        added = ("after_seq", "superseded_by", "scores")
-        names = ", ".join(column.name for column in table.columns if column.name not in added)
-        connection.exec_driver_sql(
-            f"INSERT INTO {table.name} ({names}, after_seq, superseded_by) SELECT {names}, 0, 0 FROM {old}"  # noqa: S608
-        )
-        connection.exec_driver_sql(f"DROP TABLE {old}")
-
-
-def tags_and_scores(connection: Connection) -> None:
-    """Add the tags of jobs, taken from their configs, and the scores of rollouts."""
-    for table, name in ((JOBS, "tags"), (ROLLOUTS, "scores")):
-        if name in {column["name"] for column in inspect(connection).get_columns(table.name)}:
-            continue
-        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {name} TEXT NOT NULL DEFAULT '{{}}'")
-        if table is JOBS:
-            connection.exec_driver_sql(
-                f"UPDATE {JOBS.name} SET tags = json_extract(document, '$.config.tags') "  # noqa: S608
-                "WHERE json_type(document, '$.config.tags') = 'object'"
-            )
-
-
-MIGRATIONS: Sequence[Migration] = (
-    ("0001_first_tables", first_tables),
-    ("0002_rollouts_by_id", rollouts_by_id),
-    ("0003_superseded_rows", superseded_rows),
-    ("0004_tags_and_scores", tags_and_scores),
-)
-"""All migrations to the current schema, oldest first."""
+MIGRATIONS: Sequence[Migration] = ()
+"""All migrations from `OLDEST` to the current schema, oldest first."""
 
 
 def migrate(connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
     """Apply pending migrations to the file at `place`; see `apply_migrations`. Raises StoreError."""
-    return apply_migrations(connection, APPLIED, f"the job store in {place}", migrations)
+    return apply_migrations(connection, APPLIED, f"the job store in {place}", OLDEST, migrations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Idempotency records in the table `tickets`, for all processes that use one database.
+"""Idempotency records in the table `idempotency_keys`, for all processes that use one database.
 
 The unique index on `key` decides between two claims. Each step is one transaction, correct with concurrent writers.
 """
@@ -34,7 +34,7 @@ PURGED_AT_ONCE = 100
 
 
 class IdempotencyRow(NamedTuple):
-    """A row of `tickets`, its columns in the order of `IdempotencyStatements.by_id`."""
+    """A row of `idempotency_keys`, its columns in the order of `IdempotencyStatements.by_id`."""
 
     rollout_id: str
     fingerprint: str
@@ -43,7 +43,7 @@ class IdempotencyRow(NamedTuple):
     key_label: str | None
     app: str | None
     settled_at: float | None
-    holder: str
+    lease_owner: str
     process: str | None
     lease_until: float
     answer_encoding: str | None
@@ -67,7 +67,7 @@ class SqlEntry:
     @property
     def owner(self) -> str:
         """Its owner."""
-        return self.row.holder
+        return self.row.lease_owner
 
     @property
     def settled(self) -> bool:
@@ -95,23 +95,23 @@ class IdempotencyStatements:
 
 
 _BY_ID = (
-    "SELECT rollout_id, fingerprint, created_at, key, key_label, app, settled_at, holder, process, lease_until, "
-    "answer_encoding, failure, answer FROM tickets WHERE rollout_id = ?"
+    "SELECT rollout_id, fingerprint, created_at, key, key_label, app, settled_at, lease_owner, process, lease_until, "
+    "answer_encoding, failure, answer FROM idempotency_keys WHERE rollout_id = ?"
 )
 _ANY = IdempotencyStatements(
     by_id=_BY_ID,
     by_key=_BY_ID.replace("WHERE rollout_id", "WHERE key"),
     # Only from the record that was read: it may have been renewed or settled since, or its key taken.
-    free_key="UPDATE tickets SET key = NULL WHERE rollout_id = ? AND key = ? AND lease_until = ? "
+    free_key="UPDATE idempotency_keys SET key = NULL WHERE rollout_id = ? AND key = ? AND lease_until = ? "
     "AND COALESCE(settled_at, -1) = ?",
-    insert="INSERT INTO tickets (rollout_id, fingerprint, created_at, key, key_label, app, holder, process, lease_until) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-    settle="UPDATE tickets SET settled_at = ?, failure = ?, answer_encoding = ?, answer = ?, "
-    "key = CASE WHEN ? THEN NULL ELSE key END WHERE rollout_id = ? AND holder = ? AND settled_at IS NULL",
-    release="DELETE FROM tickets WHERE rollout_id = ? AND holder = ? AND settled_at IS NULL",
-    renew="UPDATE tickets SET lease_until = ? WHERE rollout_id IN ({each}) AND holder = ? AND settled_at IS NULL",
-    purge="DELETE FROM tickets WHERE rollout_id IN "
-    "(SELECT rollout_id FROM tickets WHERE created_at <= ? OR created_at > ? LIMIT ?{skip_locked})",
+    insert="INSERT INTO idempotency_keys (rollout_id, fingerprint, created_at, key, key_label, app, lease_owner, process, "
+    "lease_until) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    settle="UPDATE idempotency_keys SET settled_at = ?, failure = ?, answer_encoding = ?, answer = ?, "
+    "key = CASE WHEN ? THEN NULL ELSE key END WHERE rollout_id = ? AND lease_owner = ? AND settled_at IS NULL",
+    release="DELETE FROM idempotency_keys WHERE rollout_id = ? AND lease_owner = ? AND settled_at IS NULL",
+    renew="UPDATE idempotency_keys SET lease_until = ? WHERE rollout_id IN ({each}) AND lease_owner = ? AND settled_at IS NULL",
+    purge="DELETE FROM idempotency_keys WHERE rollout_id IN "
+    "(SELECT rollout_id FROM idempotency_keys WHERE created_at <= ? OR created_at > ? LIMIT ?{skip_locked})",
 )
 
 
@@ -222,7 +222,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
 
     def _put_before(self, row: IdempotencyRow, ticket: IdempotencyRecord) -> bool:
         """Whether this claim was already written: a job is repeated when the connection is lost at its commit."""
-        written = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.holder, row.settled_at)
+        written = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.lease_owner, row.settled_at)
         return written == (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, self.owner, None)
 
     def _entry(self, connection: Driver, statement: str, name: str) -> SqlEntry | None:

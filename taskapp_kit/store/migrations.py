@@ -11,7 +11,7 @@ from sqlalchemy.types import TypeEngine
 from taskapp_kit.errors import StoreError
 
 Migration = tuple[str, Callable[[Connection], None]]
-"""A name and a function. A released name never changes and is never removed."""
+"""A name and a function. Names begin with a number that grows. A released name never changes and is never removed."""
 
 
 def applied_table(name: str, metadata: MetaData, name_type: TypeEngine[str] | None = None) -> Table:
@@ -24,24 +24,39 @@ def applied_table(name: str, metadata: MetaData, name_type: TypeEngine[str] | No
     )
 
 
-def apply_migrations(connection: Connection, applied: Table, what: str, migrations: Sequence[Migration]) -> list[str]:
-    """Applies the migrations, oldest first, that are not in `applied`, inside the caller's transaction.
+def apply_migrations(
+    connection: Connection, applied: Table, place: str, oldest: str, migrations: Sequence[Migration]
+) -> list[str]:
+    """Creates the tables of `applied.metadata` in a new database; applies what is missing to an existing one.
 
-    what: the database's name in messages. Returns the names of those that it applied. Raises StoreError if a newer release
-    has applied others.
+    Runs inside the caller's transaction. place: the database's name in messages. oldest: the schema change that a database
+    must have; `migrations` are those after it, oldest first. Returns the names that it recorded. Raises StoreError for a
+    database of a newer release, and for one from before `oldest`.
     """
+    newest = migrations[-1][0] if migrations else oldest
     if applied.name not in inspect(connection).get_table_names():
-        applied.create(connection)
-    known = set(connection.execute(select(applied.c.name)).scalars())
-    newer = sorted(known - {name for name, _ in migrations})
-    if newer:
-        raise StoreError(
-            f"{what} was written by a newer taskapp-kit: it has the schema change {newer[-1]!r}, and this release knows "
-            f"them up to {migrations[-1][0]!r}. Nothing in it was changed.",
-            hint="Upgrade taskapp-kit, or give another store.",
-        )
-    fresh = [(name, step) for name, step in migrations if name not in known]
-    for name, step in fresh:
-        step(connection)
-        connection.execute(applied.insert().values(name=name, applied_at=time.time()))
-    return [name for name, _ in fresh]
+        applied.metadata.create_all(connection)
+        missing = [oldest, *(name for name, _ in migrations)]
+    else:
+        present = set(connection.execute(select(applied.c.name)).scalars())
+        last = max(present, default="")
+        if last > newest:
+            raise StoreError(
+                f"{place} was written by a newer taskapp-kit: it has the schema change {last!r}, and this release knows "
+                f"them up to {newest!r}. Nothing in it was changed.",
+                hint="Upgrade taskapp-kit, or give another store.",
+            )
+        if oldest not in present:
+            raise StoreError(
+                f"{place} was written by a taskapp-kit from before {oldest!r}: its newest schema change is {last!r}. "
+                "Nothing in it was changed.",
+                hint="Export its rollouts with the release that wrote them, or give another store.",
+            )
+        steps = [(name, step) for name, step in migrations if name not in present]
+        for _, step in steps:
+            step(connection)
+        missing = [name for name, _ in steps]
+    if missing:
+        now = time.time()
+        connection.execute(applied.insert(), [{"name": name, "applied_at": now} for name in missing])
+    return missing

@@ -7,21 +7,22 @@ such as PgBouncer and those of serverless Postgres, can be used.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.string import StrDumperUnknown, TextLoader
-from sqlalchemy import JSON, Connection, TableValuedAlias, create_engine, event, func, text
+from sqlalchemy import JSON, URL, Connection, TableValuedAlias, create_engine, event, func, make_url, text
 from sqlalchemy import cast as cast_to
+from sqlalchemy.exc import ArgumentError
 
-from taskapp_kit.errors import StoreError
+from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
-from taskapp_kit.store.postgres_address import place_of, read_address
-from taskapp_kit.store.postgres_errors import explain, is_forbidden, is_locked, is_lost, is_tangled
+from taskapp_kit.store.postgres_errors import explain, is_locked, is_lost, is_tangled
 from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
 from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore
 
@@ -31,7 +32,7 @@ POOL_SIZE = 3
 """One connection that writes and two that read; the idempotency records have one more."""
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 30.0
-"""The limit on one statement, and on the wait for a server that does not answer at all."""
+"""The limit on one statement."""
 LOCK_SECONDS = 10.0
 CHECK_SECONDS = 3600.0
 RETRY_SECONDS = 10.0
@@ -39,13 +40,6 @@ RETRY_SECONDS = 10.0
 OPENING = 0x7461736B_61707001
 """The advisory lock for creating the tables, so that servers that start at the same time do it one after the other."""
 
-_FIRST_SCHEMA = """
-SELECT nspname FROM unnest(string_to_array(current_setting('search_path'), ',')) WITH ORDINALITY AS path (name, place)
-JOIN pg_namespace ON nspname = replace(trim(BOTH ' "' FROM name), '$user', current_user) ORDER BY place LIMIT 1
-"""
-"""Selects the first existing schema of the user's search_path, whether or not the user may use it."""
-
-_OPTIONS = frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults()) - {"password"}
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "fallback_application_name": "taskapp",
@@ -88,11 +82,9 @@ class PostgresDatabase(SqlDatabase):
     def __init__(
         self, address: str, *, statement_seconds: float = STATEMENT_SECONDS, retry_seconds: float = RETRY_SECONDS
     ) -> None:
-        url = read_address(address, _OPTIONS)
+        url = read_address(address)
         self.place = place_of(url)
         self.begin = _beginning(statement_seconds)
-        # The server's own timeout ends a slow statement first; this limit is for a server that does not answer.
-        self._patience_seconds = statement_seconds + min(5.0, statement_seconds)
         self._retry_seconds = retry_seconds
         self._lost_since: float | None = None
         given = {name: value for name, value in _DEFAULTS.items() if name not in url.query}
@@ -118,11 +110,8 @@ class PostgresDatabase(SqlDatabase):
             self.close()
             raise
         except Exception as fault:
-            error = self.explain(fault, "open")
-            if is_forbidden(fault) and (needed := self._lacking_rights()):
-                error.hint = f"Let the owner of its tables or its schema run: {needed}"
             self.close()
-            raise error from None
+            raise self.explain(fault, "open") from None
 
     def connect(self) -> Driver:
         """Opens a driver's connection outside the pool, which the caller closes."""
@@ -132,17 +121,10 @@ class PostgresDatabase(SqlDatabase):
 
     def in_transaction(self, connection: Driver) -> bool:
         """Whether the connection has an open transaction that can be rolled back."""
-        held = cast(BoundedConnection, connection)
+        held = cast("psycopg.Connection[Any]", connection)
         if held.closed:
             return False
         return held.info.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
-
-    @contextmanager
-    def transaction(self, connection: Driver) -> Iterator[None]:
-        """A transaction that writes: committed at the end of the block, rolled back when the block raises."""
-        cast(BoundedConnection, connection).patience_seconds = self._patience_seconds  # `findings` may have raised it
-        with super().transaction(connection):
-            yield
 
     def explain(self, fault: Exception, doing: str) -> StoreError:
         """The StoreError for an exception while `doing` (open, read, write), without its cause."""
@@ -177,7 +159,6 @@ class PostgresDatabase(SqlDatabase):
 
     def findings(self, connection: Connection) -> list[str]:
         """Settings of the server with which a power failure may lose answered rollouts."""
-        _driver_of(connection).patience_seconds = CHECK_SECONDS
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(CHECK_SECONDS * 1000)}")
         shown = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("fsync", "full_page_writes")}
         return [
@@ -217,38 +198,14 @@ class PostgresDatabase(SqlDatabase):
 
     def _connected(self, dialect: Any, record: Any, arguments: Any, named: dict[str, Any]) -> Any:
         """Replaces the driver's own function for connecting."""
-        connection = BoundedConnection.connect(*arguments, **named)
-        connection.patience_seconds = self._patience_seconds
+        connection: psycopg.Connection[Any] = psycopg.Connection.connect(*arguments, **named)
         connection.adapters.register_dumper(str, _AnyText)
         for kind in ("text", "varchar"):
             connection.adapters.register_loader(kind, _AnyTextLoader)
         return connection
 
     def _begun(self, connection: Connection) -> None:
-        _driver_of(connection).patience_seconds = self._patience_seconds
         connection.exec_driver_sql(self.begin)
-
-    def _lacking_rights(self) -> str:
-        """The SQL that would allow this user to open the store; empty when it cannot be determined."""
-        with suppress(*self.faults), self.writer.connect() as connection, connection.begin():
-            user, schema = connection.exec_driver_sql("SELECT current_user, current_schema()").one()
-            if schema is None:  # it has no USAGE on those of its search_path
-                there = connection.exec_driver_sql(_FIRST_SCHEMA).scalar()
-                return "" if there is None else f"GRANT USAGE, CREATE ON SCHEMA {_named(there)} TO {_named(user)};"
-            readable: dict[str, bool] = dict(
-                connection.exec_driver_sql(
-                    "SELECT relname, has_table_privilege(oid, 'SELECT') FROM pg_class WHERE relnamespace = %s::regnamespace "
-                    "AND relname = ANY(%s)",
-                    (_named(schema), list(METADATA.tables)),
-                ).all()
-            )
-            if len(readable) < len(METADATA.tables):
-                return f"GRANT USAGE, CREATE ON SCHEMA {_named(schema)} TO {_named(user)};"
-            if not all(readable.values()):
-                tables = ", ".join(f"{_named(schema)}.{_named(table)}" for table in sorted(readable))
-                return f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {_named(user)};"
-            return _changes(connection, self.place)
-        return ""
 
     def _encoding(self, connection: Connection) -> None:
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
@@ -259,29 +216,41 @@ class PostgresDatabase(SqlDatabase):
             )
 
 
-def _changes(connection: Connection, place: str) -> str:
-    """The SQL that `migrate` would run to bring the tables up to date; changes nothing."""
-    statements = []
-
-    def instead(
-        _connection: Any, cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool
-    ) -> tuple[str, Any]:
-        if statement.lstrip().startswith("SELECT"):
-            return statement, parameters
-        statements.append(psycopg.ClientCursor(cursor.connection).mogrify(statement, parameters or None))
-        return "SELECT 1", ()
-
-    event.listen(connection, "before_cursor_execute", instead, retval=True)
-    migrate(connection, place, shared=True)
-    return " ".join(f"{' '.join(statement.split())};" for statement in statements)
+EXAMPLE = "postgresql://USER:PASSWORD@HOST:5432/DATABASE?sslmode=require"
 
 
-def _named(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def read_address(address: str) -> URL:
+    """The address for SQLAlchemy's psycopg dialect. Raises ConfigError, which contains no part of the address.
+
+    With an unescaped `/`, `?`, `#` or second `@` in the password, parsers disagree about where the host begins, and a wrong
+    one would show a part of the password as the host. So such an address is refused.
+    """
+    _, _, rest = address.partition("://")
+    authority = re.split("[/?#]", rest)[0]
+    ambiguous = authority.count("@") > 1 or "@" in rest.removeprefix(authority) or "#" in rest
+    try:
+        conninfo_to_dict(f"postgresql://{rest}")  # libpq's reading: it rejects unknown options
+        url = make_url(f"postgresql+psycopg://{rest}")
+        readable = not ambiguous and (url.port is None or 0 < url.port < 65536)
+    except (psycopg.Error, ArgumentError, ValueError):
+        readable = False
+    if not readable:  # raised here, so that no error in its context quotes the address
+        raise ConfigError(
+            "the Postgres address of the store cannot be read.",
+            hint=f"Form: {EXAMPLE}, with libpq's options. A user name or password writes / ? # @ : and % as %2F %3F %23 "
+            "%40 %3A and %25.",
+        )
+    if not url.database and not {"dbname", "service"} & set(url.query):
+        raise ConfigError("the Postgres address of the store names no database.", hint=f"Form: {EXAMPLE}.")
+    return url
 
 
-def _driver_of(connection: Connection) -> BoundedConnection:
-    return cast(BoundedConnection, connection.connection.dbapi_connection)
+def place_of(url: URL) -> str:
+    """The database's name in messages: host, port and database, without user, password and options."""
+    host = url.host or url.query.get("host") or "this machine"
+    port = f":{url.port}" if url.port else ""
+    database = url.database or url.query.get("dbname") or ""
+    return f"{host}{port}/{database} (Postgres)"
 
 
 def _beginning(statement_seconds: float) -> str:
@@ -290,37 +259,9 @@ def _beginning(statement_seconds: float) -> str:
         "BEGIN ISOLATION LEVEL READ COMMITTED; "
         f"SET LOCAL statement_timeout = {int(statement_seconds * 1000)}; "
         f"SET LOCAL lock_timeout = {int(min(LOCK_SECONDS, statement_seconds) * 1000)}; "
-        "SET LOCAL idle_in_transaction_session_timeout = 60000; "
         "SET LOCAL synchronous_commit = on; "
         "SET LOCAL extra_float_digits = 1"
     )
-
-
-class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that counts as lost when the server does not answer for `patience_seconds`.
-
-    The server's own timeouts have no effect when it, or the network, is down.
-    """
-
-    patience_seconds: float = STATEMENT_SECONDS
-
-    def wait(self, gen: Generator[Any, Any, T], *args: Any, **named: Any) -> T:
-        """Runs psycopg's generator, which is polled every 0.1 s while no data arrives."""
-        return super().wait(self._bounded(gen), *args, **named)
-
-    def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        until = time.monotonic() + self.patience_seconds
-        try:
-            asked = next(gen)
-            while True:
-                ready = yield asked
-                if not ready and time.monotonic() > until:
-                    self.pgconn.finish()
-                    raise psycopg.OperationalError("no answer in time: timed out")
-                asked = gen.send(ready)
-        except StopIteration as end:
-            made: T = end.value
-            return made
 
 
 # Postgres stores any text except NUL. NUL is written as SUB and "0", and SUB as SUB and "1"; nothing else changes.

@@ -6,7 +6,10 @@ import psycopg
 
 from taskapp_kit.errors import StoreError, StoreRefusal
 
-_GRANT = "Let its owner open the store once, or grant the user USAGE and CREATE on the schema."
+_GRANT = (
+    "Let its owner open the store once, or grant the user USAGE and CREATE on the schema, and SELECT, INSERT, UPDATE and "
+    "DELETE on its tables."
+)
 _LATER = "Try again in a moment."
 
 _BY_STATE = (
@@ -23,7 +26,11 @@ _BY_STATE = (
     ("25006", "it can only be read", "Give the primary server's address, or target_session_attrs=read-write."),
     ("42501", "the user may not do that", _GRANT),
     ("42P01", "its tables are gone", "Restore them from a copy, or restart the server, which creates them again."),
-    ("3F", "there is no schema to create the tables in", "Set the user's search_path to a schema that exists."),
+    (
+        "3F",
+        "there is no schema to create the tables in",
+        "Set the user's search_path to a schema that exists, and grant the user USAGE and CREATE on it.",
+    ),
     ("3D", "there is no such database", "Create it first, or correct its name in the address."),
     ("28", "the user name or password was not accepted", "Check both in the address."),
     ("08", "the connection was lost", _LATER),
@@ -68,6 +75,8 @@ def explain(fault: Exception, place: str, doing: str) -> StoreError:
     if cause is None:
         return StoreError(f"could not {doing} the store {place}: {kind}{code if state else ''}.",
                           hint="Check the Postgres server's log.")  # fmt: skip
+    if state == "42501" and isinstance(origin, psycopg.Error) and origin.diag.message_primary:
+        code = f": {origin.diag.message_primary}{code}"  # names the table or the schema, and no data
     error = StoreRefusal if state.startswith("54") else StoreError
     return error(f"could not {doing} the store {place}: {cause[0]}{code}.", hint=cause[1])
 
@@ -79,11 +88,6 @@ def is_lost(fault: Exception) -> bool:
         state = _state(origin)
         return not state or state.startswith(("08", "57P"))
     return isinstance(origin, OSError)
-
-
-def is_forbidden(fault: Exception) -> bool:
-    """Whether the user lacks a privilege. Without USAGE on a schema the error says that it does not exist (3F000)."""
-    return _state(getattr(fault, "orig", None) or fault) in ("42501", "3F000")
 
 
 def is_locked(fault: Exception) -> bool:

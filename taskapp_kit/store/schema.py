@@ -4,7 +4,7 @@
 blob: JSON, compressed by zlib (level 1) when it is longer than `COMPRESS_ABOVE_BYTES`; `events_encoding` says which. The
 small columns come first, so that a scan does not have to read the blob.
 `blobs` has each picture once, under the SHA-256 of its bytes; a rollout's pictures are listed in `blob_hashes`.
-`tickets` has the idempotency records of a day: which rollout has which Idempotency-Key, its owner, and its result.
+`idempotency_keys` has the idempotency records of a day: which rollout has which Idempotency-Key, its owner, and its result.
 `rollout_scores` has scores that were computed later, by another version of the scorer.
 `annotations` has people's scores of rollouts.
 """
@@ -12,7 +12,6 @@ small columns come first, so that a scan does not have to read the blob.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -28,7 +27,6 @@ from sqlalchemy import (
     Text,
     inspect,
 )
-from sqlalchemy.schema import CreateColumn
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.migrations import Migration, applied_table, apply_migrations
@@ -119,8 +117,8 @@ BLOBS = Table(
     Column("bytes", LargeBinary, nullable=False),
 )
 
-TICKETS = Table(
-    "tickets",
+IDEMPOTENCY_KEYS = Table(
+    "idempotency_keys",
     METADATA,
     Column("rollout_id", _WORD, primary_key=True),
     Column("created_at", Double, nullable=False),
@@ -128,15 +126,15 @@ TICKETS = Table(
     Column("fingerprint", _WORD, nullable=False),
     Column("key_label", _WORD),
     Column("app", _WORD),
-    Column("holder", _WORD, nullable=False),
+    Column("lease_owner", _WORD, nullable=False),
     Column("process", _WORD),
     Column("lease_until", Double, nullable=False),
     Column("settled_at", Double),
     Column("failure", Text),
     Column("answer_encoding", _WORD),
     Column("answer", LargeBinary),
-    Index("tickets_by_key", "key", unique=True),
-    Index("tickets_by_time", "created_at"),
+    Index("idempotency_keys_by_key", "key", unique=True),
+    Index("idempotency_keys_by_time", "created_at"),
 )
 
 SCORES = Table(
@@ -173,71 +171,22 @@ ANNOTATIONS = Table(
 APPLIED = applied_table("taskapp_migrations", METADATA, _WORD)
 
 
-def first_tables(connection: Connection) -> None:
-    """Creates `rollouts` and `blobs` with the schema of this release."""
-    METADATA.create_all(connection, tables=[ROLLOUTS, BLOBS])
+OLDEST = "0008_annotations"
+"""The oldest schema that is brought up to date: the one before tables and columns were renamed."""
 
 
-def tickets(connection: Connection) -> None:
-    """Creates `tickets` with the schema of this release."""
-    METADATA.create_all(connection, tables=[TICKETS])
+def rename_idempotency(connection: Connection) -> None:
+    """Renames the table `tickets` to `idempotency_keys`, its indexes, and its column `holder` to `lease_owner`."""
+    connection.exec_driver_sql("ALTER TABLE tickets RENAME TO idempotency_keys")
+    connection.exec_driver_sql("ALTER TABLE idempotency_keys RENAME COLUMN holder TO lease_owner")
+    for name in ("tickets_by_key", "tickets_by_time"):
+        connection.exec_driver_sql(f"DROP INDEX {name}")  # SQLite cannot rename an index
+    for index in IDEMPOTENCY_KEYS.indexes:
+        index.create(connection)
 
 
-def observation_digest(connection: Connection) -> None:
-    """Adds the column `rollouts.observation_digest`; null in existing rows."""
-    _add_column(connection, ROLLOUTS.c.observation_digest)
-
-
-def listing(connection: Connection) -> None:
-    """Adds the columns and indexes of lists: `rollouts.tokens`, `rollouts.cost`, `tickets.app`."""
-    for column in (ROLLOUTS.c.tokens, ROLLOUTS.c.cost, TICKETS.c.app):
-        _add_column(connection, column)
-    for index in sorted(ROLLOUTS.indexes - {LISTED}, key=lambda index: str(index.name)):
-        index.create(connection, checkfirst=True)
-
-
-def scores(connection: Connection) -> None:
-    """Creates `rollout_scores`."""
-    METADATA.create_all(connection, tables=[SCORES])
-
-
-def listed(connection: Connection) -> None:
-    """Adds `rollouts_listed` (SQLite), and the order of time to `rollouts_by_run`."""
-    there = {index["name"]: index["column_names"] for index in inspect(connection).get_indexes(ROLLOUTS.name)}
-    by_run = next(index for index in ROLLOUTS.indexes if index.name == "rollouts_by_run")
-    if there[by_run.name] == ["run_id"]:
-        connection.exec_driver_sql(f"DROP INDEX {by_run.name}")
-        by_run.create(connection)
-    if connection.dialect.name == "sqlite":
-        LISTED.create(connection, checkfirst=True)
-
-
-def annotation_table(connection: Connection) -> None:
-    """Creates `annotations`."""
-    METADATA.create_all(connection, tables=[ANNOTATIONS])
-
-
-def _add_column(connection: Connection, column: Column[Any]) -> None:
-    """Adds the column, unless its table already has it. Raises SQLAlchemyError."""
-    table = column.table.name
-    if column.name not in {there["name"] for there in inspect(connection).get_columns(table)}:
-        added = CreateColumn(column).compile(dialect=connection.dialect)
-        connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {added}")
-
-
-MIGRATIONS: Sequence[Migration] = (
-    ("0001_first_tables", first_tables),
-    ("0002_tickets", tickets),
-    ("0003_observation_digest", observation_digest),
-    ("0004_listing", listing),
-    ("0006_scores", scores),
-    ("0007_listed", listed),
-    ("0008_annotations", annotation_table),
-)
-"""All migrations from an empty database to the current schema, oldest first.
-
-Those that create a table create its current schema, so a later one first checks whether its column or index exists.
-"""
+MIGRATIONS: Sequence[Migration] = (("0009_idempotency_keys", rename_idempotency),)
+"""All migrations from `OLDEST` to the current schema, oldest first."""
 
 
 def migrate(
@@ -256,4 +205,4 @@ def migrate(
                 f"{place} is a database of something else (it has the table {min(foreign)!r} and no record of ours).",
                 hint=f"Give the store a {'database or schema' if shared else 'file'} of its own.",
             )
-    return apply_migrations(connection, APPLIED, place, migrations)
+    return apply_migrations(connection, APPLIED, place, OLDEST, migrations)

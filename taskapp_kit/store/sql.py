@@ -51,7 +51,7 @@ from taskapp_kit.store.group_commit import GroupCommit, Outcome
 from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
 from taskapp_kit.store.rows import SOURCE_COLUMNS, Row, differing, from_row, source_row, to_row
-from taskapp_kit.store.schema import BLOBS, ROLLOUTS, TICKETS
+from taskapp_kit.store.schema import BLOBS, IDEMPOTENCY_KEYS, ROLLOUTS
 from taskapp_kit.store.scores import prune_scores, read_one, read_scorers, read_scores, scores_values, write_scores
 from taskapp_kit.store.usage import StoreUsage, usage_of
 
@@ -191,9 +191,9 @@ class SqlStore:
         """Stores the rollout. It is on disk when this returns.
 
         Saving the same rollout again is allowed; another one with the same id is refused. So are values that would not be
-        read back equal, pictures whose bytes are neither given nor already stored, and keys in `policy`. A refusal is a
-        StoreRefusal that names the field, and affects no other rollout. While another process or session holds a lock, the
-        save waits up to SAVE_SECONDS. Raises StoreError.
+        read back equal, and pictures whose bytes are neither given nor already stored. A refusal is a StoreRefusal that
+        names the field, and affects no other rollout. While another process or session holds a lock, the save waits up to
+        SAVE_SECONDS. Raises StoreError.
         """
         self._open()
         await self._writer.write(rollout)
@@ -301,7 +301,7 @@ class SqlStore:
             removed += gone
             if gone < PRUNED_AT_ONCE:
                 break
-        while await loop.run_in_executor(self._readers, self._removed, _expired_tickets()) == PRUNED_AT_ONCE:
+        while await loop.run_in_executor(self._readers, self._removed, _expired_keys()) == PRUNED_AT_ONCE:
             pass
         if removed:
             await loop.run_in_executor(self._readers, self._prune_blobs)
@@ -318,7 +318,7 @@ class SqlStore:
         """The conditions of `prune`. Rollouts that are stored from now on are newer than all that these match."""
         if keep is not None and keep < 1:
             raise StoreError(f"prune() was asked to keep {keep} rollouts; it keeps 1 or more.")
-        held = select(TICKETS.c.rollout_id).where(TICKETS.c.created_at > time.time() - RECORD_SECONDS)
+        held = select(IDEMPOTENCY_KEYS.c.rollout_id).where(IDEMPOTENCY_KEYS.c.created_at > time.time() - RECORD_SECONDS)
         doomed = [ROLLOUTS.c.app == app, ROLLOUTS.c.rollout_id.not_in(held)]
         if before is not None:
             doomed.append(ROLLOUTS.c.created_at < before)
@@ -533,10 +533,10 @@ class SqlStore:
         )
 
 
-def _expired_tickets() -> Delete:
+def _expired_keys() -> Delete:
     """Removes some of the idempotency records that are expired."""
-    expired = select(TICKETS.c.rollout_id).where(TICKETS.c.created_at <= time.time() - RECORD_SECONDS)
-    return delete(TICKETS).where(TICKETS.c.rollout_id.in_(expired.limit(PRUNED_AT_ONCE)))
+    expired = select(IDEMPOTENCY_KEYS.c.rollout_id).where(IDEMPOTENCY_KEYS.c.created_at <= time.time() - RECORD_SECONDS)
+    return delete(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.rollout_id.in_(expired.limit(PRUNED_AT_ONCE)))
 
 
 def _inserting(table: Table, mark: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import ColumnElement, Connection, func, literal, select, true
 
 from taskapp_kit.store.database import SqlDatabase
-from taskapp_kit.store.schema import BLOBS, ROLLOUTS, SCORES, TICKETS
+from taskapp_kit.store.schema import BLOBS, IDEMPOTENCY_KEYS, ROLLOUTS, SCORES
 
 _TEXTS = ("config", "policy", "scorecard", "failure", "timing", "private", "blob_hashes")
 """The JSON columns of `rollouts`; its other columns are a few bytes each."""
@@ -101,7 +101,9 @@ def usage_of(database: SqlDatabase, connection: Connection) -> StoreUsage:
     usage = StoreUsage(list(found.values()), size_bytes=database.size_bytes(connection))
     many, size = connection.execute(select(func.count(), octets(BLOBS.c.bytes))).one()
     usage.pictures, usage.pictures_bytes = int(many), int(size)
-    many, size = connection.execute(select(func.count(TICKETS.c.rollout_id), octets(TICKETS.c.answer))).one()
+    many, size = connection.execute(
+        select(func.count(IDEMPOTENCY_KEYS.c.rollout_id), octets(IDEMPOTENCY_KEYS.c.answer))
+    ).one()
     usage.records, usage.records_bytes = int(many), int(size)
     texts = octets(SCORES.c.scorecard) + octets(SCORES.c.failure) + octets(SCORES.c.private)
     many, size = connection.execute(select(func.count(SCORES.c.scorer), texts)).one()

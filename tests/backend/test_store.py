@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, inspect
 
-from taskapp_kit.backend import schema
 from taskapp_kit.backend.data_files import JobDatabase, store_path
 from taskapp_kit.backend.engine import REPEATED, CurvePoint, Event, RolloutOutcome
 from taskapp_kit.backend.job_views import event_view
@@ -185,97 +183,6 @@ def test_a_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
 
 async def _nothing(_: JobStore) -> None:
     pass
-
-
-def test_a_file_of_the_first_release_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    place = JobDatabase(path)
-
-    def as_it_was(connection: Connection) -> None:
-        schema.migrate(connection, "jobs.db")
-        connection.exec_driver_sql("DROP INDEX backend_rollouts_by_id")
-        connection.exec_driver_sql("DELETE FROM backend_migrations WHERE name <> '0001_first_tables'")
-
-    place.transact_now(as_it_was, writes=True)
-    place.close()
-
-    async def use(records: JobStore) -> None:
-        await records.add(a_job(), {})
-        assert records._place.transact_now(indexes, writes=False) >= {"backend_rollouts_by_id"}
-
-    def indexes(connection: Connection) -> set[str]:
-        return {str(index["name"]) for index in inspect(connection).get_indexes("backend_rollouts")}
-
-    with_records(use, path)
-
-
-def test_rows_of_before_0003_stay_and_count(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    place = JobDatabase(path)
-
-    def as_it_was(connection: Connection) -> None:
-        schema.migrate(connection, "jobs.db")
-        connection.exec_driver_sql("ALTER TABLE backend_events DROP COLUMN superseded_by")
-        for table in ("backend_points", "backend_rollouts"):
-            columns = [str(column["name"]) for column in inspect(connection).get_columns(table)]
-            old = ", ".join(name for name in columns if name not in ("after_seq", "superseded_by", "scores"))
-            connection.exec_driver_sql(f"CREATE TABLE old AS SELECT {old} FROM {table}")
-            connection.exec_driver_sql(f"DROP TABLE {table}")
-            connection.exec_driver_sql(f"ALTER TABLE old RENAME TO {table}")
-        connection.exec_driver_sql("CREATE INDEX backend_rollouts_by_id ON backend_rollouts (job_id, rollout_id)")
-        connection.exec_driver_sql("DELETE FROM backend_migrations WHERE name >= '0003'")
-        connection.exec_driver_sql(
-            "INSERT INTO backend_events VALUES ('rl_1', 1, 1.0, 'rl.train.step', 'info', '', '{}')"
-        )
-        connection.exec_driver_sql("INSERT INTO backend_points VALUES ('rl_1', 1, 'reward', 1.0, 0.5, 'train', 1)")
-        connection.exec_driver_sql(
-            "INSERT INTO backend_rollouts VALUES "
-            "('rl_1', 'train', 1, 0, 0, 7, 'terminated', 0.5, 'ro_1', NULL, '', '', 0.1, 1.0)"
-        )
-
-    place.transact_now(as_it_was, writes=True)
-    place.close()
-
-    async def use(records: JobStore) -> None:
-        await records.add(a_job(), {})
-        assert [row.superseded_by for row in await records.last_events("rl_1", ["rl.train.step"], 9)] == [0]
-        assert [row.point.value for row in await records.points("rl_1", after_step=-1, limit=9)] == [0.5]
-        assert [one.rollout_id for one in await records.stored("rl_1", "train", 1)] == ["ro_1"]
-        assert records._place.transact_now(indexes, writes=False) == {"backend_rollouts_by_id"}
-        assert records._place.transact_now(tables, writes=False).isdisjoint({"backend_points_before_0003"})
-
-    def indexes(connection: Connection) -> set[str]:
-        return {str(index["name"]) for index in inspect(connection).get_indexes("backend_rollouts")}
-
-    def tables(connection: Connection) -> set[str]:
-        return set(inspect(connection).get_table_names())
-
-    with_records(use, path)
-
-
-def test_jobs_of_before_0004_get_the_tags_of_their_configs(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-
-    async def fill(records: JobStore) -> None:
-        for name, config in (("tagged", {"tags": {"try": 3}}), ("plain", {}), ("wrong", {"tags": "x"})):
-            await records.add(a_job(job_id=name), {"config": config})
-
-    with_records(fill, path)
-    place = JobDatabase(path)
-
-    def as_it_was(connection: Connection) -> None:
-        connection.exec_driver_sql("ALTER TABLE backend_jobs DROP COLUMN tags")
-        connection.exec_driver_sql("ALTER TABLE backend_rollouts DROP COLUMN scores")
-        connection.exec_driver_sql("DELETE FROM backend_migrations WHERE name >= '0004'")
-
-    place.transact_now(as_it_was, writes=True)
-    place.close()
-
-    async def use(records: JobStore) -> None:
-        tags = {job.job_id: job.tags for job in await records.jobs("org", limit=9)}
-        assert tags == {"tagged": {"try": 3}, "plain": {}, "wrong": {}}
-
-    with_records(use, path)
 
 
 def iteration(records: JobStore, number: int, reward: float) -> Awaitable[object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -251,17 +250,6 @@ def test_a_directory_of_an_earlier_release_is_read_and_goes_on(run: Run, tmp_pat
     on = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-9", "--out", "r1", "--resume", "--store", "none")
     assert "4 are there already" in on.stderr
     assert summary_of(tmp_path / "r1")["reward"]["n"] == 7
-
-
-def test_a_finished_directory_of_0_1_0_needs_neither_app_nor_key(run: Run, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "tests" / "store" / "release_0_1_0" / "evaluation", tmp_path / "old")
-    told = run("eval", "old", "--by", "seed", "--interval", "t")
-    assert told.exit_code == 1, "one of its rollouts failed"
-    assert re.search(r"^reward +0\.8187 ± 0\.12 \(6 of 7\)", told.stdout, re.MULTILINE)
-    assert re.search(r"^13 +1 +1 +-", told.stdout, re.MULTILINE)
-    assert (tmp_path / "old" / "report.html").exists()
-    (tmp_path / "old" / "summary.json").unlink()
-    assert run("eval", "old").exit_code == 2
 
 
 @pytest.mark.process

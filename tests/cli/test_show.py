@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -415,18 +414,6 @@ def test_what_others_wrote_is_text(capsys: pytest.CaptureFixture[str], full: boo
         text
     )
     assert "[bold]x[/bold]" in text.replace("\n", "") and text.count("alert(1)") > 10
-
-
-def test_what_release_0_1_0_wrote_is_shown(run: Run, tmp_path: Path) -> None:
-    old = shutil.copytree(Path(__file__).parents[1] / "store" / "release_0_1_0" / "evaluation", tmp_path / "old")
-    for place in ("old", "old/rollouts.db"):
-        rows = listed(run, place)
-        assert {0, 5, 13} <= {row["seed"] for row in rows} and {row["status"] for row in rows} >= {"failed"}
-        for row in rows:
-            done = run("show", place, row["rollout_id"])
-            assert done.exit_code == 0 and f"seed {row['seed']}" in done.stdout, done.output
-    assert {row["seed"] for row in listed(run, "old", "--failed")} == {13}
-    assert old.is_dir()
 
 
 @pytest.mark.server

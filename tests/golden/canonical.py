@@ -28,6 +28,10 @@ VERSIONS = ("git", "kit", "kit_version")
 """Members and columns that another release or checkout has otherwise."""
 IDS = ("rollout_id", "session_id", "error_id", "id")
 """Members whose value is random where it is 32 or (of errors) 12 hex digits."""
+IDEMPOTENCY_TABLE = "idempotency_keys"
+"""The table of the store with a rollout's idempotency record."""
+RENAMED = {"lease_owner": "holder"}
+"""Columns of the store that had another name when the golden answers were recorded, which they keep there."""
 COLUMNS = {
     "rollout_id": "ID",
     "created_at": "TIME",
@@ -118,7 +122,7 @@ def row(words: Words, names: Iterable[str], values: Iterable[Any], *, with_addre
     """A row of the store but for its events and answer, a column a line."""
     lines = []
     columns = {**COLUMNS, **WITH_ADDRESS} if with_address else COLUMNS
-    for name, value in zip(names, values, strict=True):
+    for name, value in zip((RENAMED.get(name, name) for name in names), values, strict=True):
         if name in ("events", "events_encoding", "answer", "answer_encoding"):
             continue  # unpacked, they are compared themselves
         if value is not None and name in columns:

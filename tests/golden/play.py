@@ -147,7 +147,7 @@ def _texts(
     texts["events"] = words.text(events.decode())
     with_address = '"inference_url"' in values["policy"]
     parts = [canonical.row(words, columns, row, with_address=with_address)]
-    ticket, columns = _row(store, "tickets", rollout_id)
+    ticket, columns = _row(store, canonical.IDEMPOTENCY_TABLE, rollout_id)
     if ticket is not None:
         parts.append(canonical.row(words, columns, ticket, with_address=with_address))
         values = dict(zip(columns, ticket, strict=True))

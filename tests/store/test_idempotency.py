@@ -178,7 +178,7 @@ def test_leases_are_renewed_while_tickets_run(shared_address: str) -> None:
 
 
 def _lease_until(address: str, rollout_id: str) -> float:
-    return asked(address, f"SELECT lease_until FROM tickets WHERE rollout_id = '{rollout_id}'")
+    return asked(address, f"SELECT lease_until FROM idempotency_keys WHERE rollout_id = '{rollout_id}'")
 
 
 def test_what_a_closed_coordinator_held_is_lost_at_once(shared_address: str) -> None:
@@ -444,7 +444,7 @@ def test_an_answer_that_was_damaged_is_told(shared_address: str) -> None:
         assert await tickets.look("r2") is not None
 
     with_tickets(shared_address, settle)
-    asked(shared_address, "UPDATE tickets SET answer = substr(answer, 1, 9) WHERE rollout_id = 'r1'")
+    asked(shared_address, "UPDATE idempotency_keys SET answer = substr(answer, 1, 9) WHERE rollout_id = 'r1'")
     with_tickets(shared_address, look)
 
 
@@ -452,7 +452,7 @@ def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shar
     clock = HandClock()
 
     def count() -> int:
-        return int(asked(shared_address, "SELECT count(*) FROM tickets"))
+        return int(asked(shared_address, "SELECT count(*) FROM idempotency_keys"))
 
     async def becomes(number: int) -> None:
         async with asyncio.timeout(5):
@@ -491,5 +491,5 @@ def test_every_statement_uses_an_index(tmp_path: Path) -> None:
     for name, statement in asdict(statements(Database.spelling)).items():
         arguments = ["[]" if name == "renew" else 0] * statement.count("?")
         plan = [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", arguments)]
-        assert not any(line.startswith("SCAN tickets") for line in plan), (name, plan)
+        assert not any(line.startswith("SCAN idempotency_keys") for line in plan), (name, plan)
     file.close()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from psycopg import pq
 
 from taskapp_kit.config import Settings, child_environment
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.store import open_store
-from taskapp_kit.store.postgres_address import place_of, read_address
+from taskapp_kit.store.postgres import place_of, read_address
 
-OPTIONS = frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults())
 PASSWORD = "hunter2-sesame"
 
 
@@ -38,12 +34,12 @@ def told(text: str) -> list[str]:
     ],
 )  # fmt: skip
 def test_what_an_address_says_and_how_it_is_shown(url: str, place: str, seen: str) -> None:
-    assert place_of(read_address(url, OPTIONS)) == place
+    assert place_of(read_address(url)) == place
     assert shown(url) == seen
 
 
 def test_options_and_a_password_in_percent_codes_reach_the_driver() -> None:
-    url = read_address("postgresql://u:p%40%2F%3F%23@h/runs?sslmode=verify-full&sslrootcert=system", OPTIONS)
+    url = read_address("postgresql://u:p%40%2F%3F%23@h/runs?sslmode=verify-full&sslrootcert=system")
     assert url.password == "p@/?#"
     assert dict(url.query) == {"sslmode": "verify-full", "sslrootcert": "system"}
 
@@ -63,7 +59,6 @@ def test_options_and_a_password_in_percent_codes_reach_the_driver() -> None:
         f"postgresql://tester:{PASSWORD}@db.example/",
         f"postgresql://tester:{PASSWORD}@db.example/runs?pgbouncer=true",
         f"postgresql://tester:{PASSWORD}@db.example/runs?{PASSWORD}",
-        f"postgresql://tester:{PASSWORD}@db.example/runs?sslmode=require&sslmode=disable",
         f"postgresql://tester:{PASSWORD}@db.example/runs#{PASSWORD}",
         f"postgresql+psycopg2://tester:{PASSWORD}@db.example/runs",
         f"postgresql+asyncpg://tester:{PASSWORD}@db.example/runs",
@@ -77,8 +72,6 @@ def test_what_cannot_be_read_without_doubt_is_refused_and_nothing_of_it_is_told(
         open_store(url)
     assert told(str(refused.value)) == []
     assert refused.value.__cause__ is None
-    assert "Postgres" in str(refused.value)
-    assert re.search(r"postgresql://|libpq", refused.value.hint)
 
 
 @pytest.mark.parametrize("letter", list("/?#@:%&= é"))
