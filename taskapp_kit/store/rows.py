@@ -15,7 +15,7 @@ from taskapp_kit.contract.declared_types import check_types
 from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
 from taskapp_kit.contract.protocols import RolloutRow, StoredRollout
 from taskapp_kit.errors import StoreError, StoreRefusal
-from taskapp_kit.store.exact_json import Inexact, exact_float, exact_int, exact_json, exact_text, refuse_keys
+from taskapp_kit.store.exact_json import Inexact, exact_float, exact_int, exact_json, exact_text
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES, ROLLOUTS
 
 COLUMNS: tuple[str, ...] = tuple(column.name for column in ROLLOUTS.columns)
@@ -56,7 +56,7 @@ class Row:
 
 
 def to_row(rollout: StoredRollout) -> Row:
-    """The row of `rollout`. Raises StoreRefusal, naming the field, for a key or a value that would not be read back equal."""
+    """The row of `rollout`. Raises StoreRefusal, naming the field, for a value that would not be read back equal."""
     try:
         return _row(rollout)
     except Inexact as fault:
@@ -89,7 +89,6 @@ def _row(rollout: StoredRollout) -> Row:
         raise Inexact("rollout_id is empty")
     if not 1 <= rollout.schema_version <= SCHEMA_VERSION:
         raise Inexact(f"schema_version is {rollout.schema_version}, and this release knows 1 to {SCHEMA_VERSION}")
-    refuse_keys(rollout.policy, rollout.rollout_id)
 
     if isinstance(rollout.events, EncodedEvents):
         events = rollout.events.text
