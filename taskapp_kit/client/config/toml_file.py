@@ -6,15 +6,19 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from taskapp_kit.client.config.review import Document
-from taskapp_kit.client.config.toml_lines import deepest_key, lines_of
 from taskapp_kit.client.config.values import KEY_TEXT, Place, in_one_line
 from taskapp_kit.errors import JobConfigError
 
 MAX_BYTES = 1024 * 1024
-MAX_KEY_PARTS = 32
-"""Parts of one dotted key; the parser's time grows with their square."""
+LONG_KEY = re.compile(r"""(?<![\w.-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32,}+""")
+"""32 parts with a dot after each: the parser takes time that grows with the square of a key's parts."""
+QUOTED = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}' + r"|'''.*?'{3,5}" + r'|"(?:\\.|[^"\\\n])*+"' + r"|'[^'\n]*+'|#[^\n]*+", re.DOTALL
+)
+"""A quoted text or a comment."""
 MAX_SENTENCES = 100
 TOML_NAMES, TOML_NAME = re.compile(r"\('[^()]*'\)|\('[^()]*',\)"), re.compile(r"'([^']*)'")
 TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\s*$")
@@ -27,6 +31,54 @@ def read_toml(path: Path, what: str) -> tuple[Document, Mapping[Place, int]]:
     """
     text = _text(path, what)
     return _parsed(text, path, what), lines_of(text)
+
+
+def lines_of(text: str) -> dict[Place, int]:
+    """Return the line of each header and key of a text that the parser accepts, and of elements of lists that begin a line.
+
+    `[a.b]` is where `("a",)` and `("a", "b")` are; the n-th `[[a]]` and the n-th element of a list are `("a", n)`. What
+    stands further inside a value has no entry.
+    """
+    text = text.replace("\r\n", "\n")
+    masked = QUOTED.sub(lambda quoted: (" " if quoted[0][0] == "#" else "_") * len(quoted[0]), text)
+    lines: dict[Place, int] = {}
+    counts: dict[Place, int] = {}
+    table: Place = ()
+    place: Place = ()
+    start, line, depth, element = 0, 1, 0, 0
+    for row in masked.split("\n"):
+        written, code = text[start : start + len(row)], row.strip()
+        if depth == 1 and code and code[0] not in "],":
+            lines.setdefault((*place, element), line)
+        elif not depth and code:
+            is_header, element = code[0] == "[", 0
+            names = _names(written if is_header else f"{written[: row.index('=')]} = 0")
+            place = () if is_header else table
+            for number, name in enumerate(names, start=1):
+                place = (*place, name)
+                lines.setdefault(place, line)
+                if number == len(names) and code.startswith("[["):
+                    counts[place] = counts.get(place, -1) + 1
+                if place in counts:  # `[a.b]` below `[[a]]` belongs to the last of them
+                    place = (*place, counts[place])
+                    lines.setdefault(place, line)
+            table = place if is_header else table
+        for mark in re.findall(r"[][{},]", code):
+            depth += (mark in "[{") - (mark in "]}")
+            element += mark == "," and depth == 1
+        start += len(row) + 1
+        line += written.count("\n") + 1
+    return lines
+
+
+def _names(statement: str) -> list[str]:
+    """Return the parts of a header or of the key of `KEY = 0`."""
+    names: list[str] = []
+    inner: Any = tomllib.loads(statement)
+    while isinstance(inner, dict) and inner:
+        ((name, inner),) = inner.items()
+        names.append(name)
+    return names
 
 
 def sentences(remarks: Mapping[Place, str], lines: Mapping[Place, int], changed: frozenset[Place]) -> tuple[str, ...]:
@@ -81,9 +133,9 @@ def _text(path: Path, what: str) -> str:
 
 
 def _parsed(text: str, path: Path, what: str) -> Document:
-    line, parts = deepest_key(text)
-    if parts > MAX_KEY_PARTS:
-        problem = f"line {line}: found a key of {parts} parts with dots between; expected at most {MAX_KEY_PARTS}. Shorten it."
+    if long_key := LONG_KEY.search(text):
+        line, parts = text.count("\n", 0, long_key.start()) + 1, long_key[0].count(".") + 1
+        problem = f"line {line}: found a key of {parts} parts with dots between; expected at most 32. Shorten it."
         raise JobConfigError(f"{path} cannot be used as an {what}:", problems=(problem,))
     try:
         return tomllib.loads(text)

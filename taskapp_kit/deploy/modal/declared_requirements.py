@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.client.config.toml_lines import lines_of
+from taskapp_kit.client.config.toml_file import lines_of
 from taskapp_kit.deploy.modal.settings import NAMES, ModalSettings, wrong
 from taskapp_kit.deploy.packaging.requirements import (
     check_package,
