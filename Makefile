@@ -189,8 +189,8 @@ bench: $(VENV)/dev
 	$(BIN)/python -m bench
 
 docs: $(VENV)/dev
-	$(BIN)/python -m taskapp_kit.cli.reference > docs/cli.md
-	$(BIN)/python -m taskapp_kit.cli.rl_config_page docs/rl-config.md docs/sft.md
+	$(BIN)/python docs/tools/cli_page.py > docs/cli.md
+	$(BIN)/python docs/tools/config_pages.py docs/rl-config.md docs/sft.md
 
 wheel: $(VENV)/dev
 	$(BIN)/python -m build --wheel --outdir dist

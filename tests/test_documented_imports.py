@@ -13,7 +13,6 @@ DOCUMENTED = {
     "taskapp_kit.adapters.gymnasium": "from_gymnasium",
     "taskapp_kit.asgi": "build",
     "taskapp_kit.backend.app": "create_backend",
-    "taskapp_kit.cli.reference": "",
     "taskapp_kit.client": "BackendClient RLJob SyncTaskAppClient TaskAppClient check_backend check_task_app load_rl_config read_events setup_environment_api_key weights_note",
     "taskapp_kit.client.rl_job": "",
     "taskapp_kit.config": "Settings load",

@@ -1,7 +1,8 @@
 """`taskapp`: the commands in their groups, and how an error is shown.
 
 A command is a module of this package, named in GROUPS, whose `command` is a click command. It is imported when it is
-needed, and imports what is heavy inside its function.
+needed. What only its run needs, it imports as modules (`from taskapp_kit.evaluate import source`), at its top: where its
+help is printed, they are not loaded.
 
 Exit status: 0 success; 1 the command failed; 2 the command line, a setting or the request is wrong.
 """
@@ -9,6 +10,12 @@ Exit status: 0 success; 1 the command failed; 2 the command line, a setting or t
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import LazyLoader
+from types import ModuleType
 
 import click
 
@@ -17,13 +24,50 @@ from taskapp_kit.cli.terminal import clean, complain, exit_status
 from taskapp_kit.errors import TaskappError, closest
 from taskapp_kit.version import __version__
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "Author": ("init", "list", "info", "play", "check", "doctor", "mock-model", "judge"),
-    "Serve": ("serve", "mcp", "rollout", "keys"),
-    "Evaluate": ("eval", "show", "view", "compare", "rescore", "replay", "export", "generate", "store"),
-    "Train and deploy": ("train", "jobs", "models", "backend", "setup", "modal-serve", "deploy"),
+DOCTOR = "Find out whether an app is sound, or a running task app at its URL; and with --backend..."
+GROUPS: dict[str, dict[str, str]] = {
+    "Author": {
+        "init": "Make a new project in the directory NAME.",
+        "list": "List the bundled apps, the installed plugins and the templates.",
+        "info": "Show environments, actions, rubrics, reward, splits, limits, configuration and policies.",
+        "play": "Play an episode yourself; the scorecard stands at the end.",
+        "check": DOCTOR,
+        "doctor": DOCTOR,
+        "mock-model": "Serve a mock model with OpenAI's chat completions, answering well, badly or not at all.",
+        "judge": "Hold an app's judges against people's labels.",
+    },
+    "Serve": {
+        "serve": "Serve an app over HTTP, behind a key.",
+        "mcp": "Serve an episode to an MCP client over stdin and stdout.",
+        "rollout": "Play and score one episode, in this process or (with a URL) at a server.",
+        "keys": "Make, rotate, list and revoke the keys of a key file; give a backend the task app's key.",
+    },
+    "Evaluate": {
+        "eval": "Play many rollouts and summarise them.",
+        "show": "List stored rollouts, or show one of them turn by turn.",
+        "view": "Show stored rollouts as web pages, on this machine alone.",
+        "compare": "Compare policies by the rollouts that both played.",
+        "rescore": "Score stored rollouts with today's rubrics and judges.",
+        "replay": "Play stored rollouts again, and say whether the same happened.",
+        "export": "Write stored rollouts to a file that other programs read.",
+        "generate": "Write a package of an app for another library.",
+        "store": "Measure, check and prune a store of rollouts.",
+    },
+    "Train and deploy": {
+        "train": "Submit an RL job and follow it until it ends, or fine-tune a model on this machine.",
+        "jobs": "List, follow, cancel and restart the jobs of a backend.",
+        "models": "List, export, import and remove the trained models of this machine.",
+        "backend": "Serve training jobs: submit, follow, cancel.",
+        "setup": "Write an .env file (mode 600) that `taskapp train`, `serve`, `eval` and `deploy` read.",
+        "modal-serve": "Run an app on Modal until Ctrl-C, with live reload.",
+        "deploy": "Deploy an app to Modal.",
+    },
 }
-"""Group to its commands, in the order of `taskapp --help`; a dash in a name is an underscore in its module's."""
+"""Group to its commands, in the order of `taskapp --help`, and the beginning of each one's help; a dash in a name is an
+underscore in its module's."""
+SAME = {"check": "doctor"}
+"""Commands that are another one's module."""
+HELP = ("-h", "--help")
 
 
 class Commands(click.Group):
@@ -42,16 +86,23 @@ class Commands(click.Group):
         """The command of that name, None when there is none."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = importlib.import_module(f"taskapp_kit.cli.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
+        module = f"taskapp_kit.cli.{SAME.get(cmd_name, cmd_name).replace('-', '_')}"
+        for_help = any(word in HELP for word in ctx.meta.get(ARGUMENTS, ()))
+        if for_help:
+            sys.meta_path.insert(0, _LoadedOnUse)
+        try:
+            command: click.Command = importlib.import_module(module).command
+        finally:
+            if for_help:
+                sys.meta_path.remove(_LoadedOnUse)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the first argument names. Raises UsageError with *did you mean*."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            names = self.list_commands(ctx)
+        names = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in names:
             close = closest(args[0], names)
             meant = f"Did you mean {close!r}?" if close else f"The commands are {', '.join(names)}."
             ctx.fail(f"There is no command {args[0]!r}. {meant}")
@@ -59,10 +110,9 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One section for each group."""
-        for group, names in GROUPS.items():
-            commands = [(name, self.get_command(ctx, name)) for name in names]
+        for group, commands in GROUPS.items():
             with formatter.section(group):
-                formatter.write_dl([(name, found.get_short_help_str(90)) for name, found in commands if found])
+                formatter.write_dl(list(commands.items()))
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command; an error of the kit becomes one paragraph on stderr and an exit status."""
@@ -77,6 +127,20 @@ class Commands(click.Group):
             name = ctx.invoked_subcommand
             complain(error, self.get_command(ctx, name) if name is not None else None)
             ctx.exit(exit_status(error))
+
+
+class _LoadedOnUse(MetaPathFinder):
+    """Finds modules whose code runs when one of their names is first used: a command's options need few of them."""
+
+    @staticmethod
+    def find_spec(
+        fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module's spec, with the standard library's LazyLoader."""
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = LazyLoader(spec.loader)
+        return spec
 
 
 @click.group(

@@ -1,6 +1,6 @@
 """What the local trainer does with each key of an RL config: uses it, limits its values, or does not use it.
 
-`cli.rl_config_page` writes this into docs/rl-config.md. A key that is named nowhere here is used: another value of it
+`docs/tools/config_pages.py` writes this into docs/rl-config.md. A key that is named nowhere here is used: another value of it
 changes the job's plan or settings.
 """
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from taskapp_kit.cli.rl_config_page import table_of_keys
 from taskapp_kit.client.config.rl_config import RlConfig, load_rl_config, rl_config_of
 from taskapp_kit.client.config.schema import SECTIONS, ConfigSection, keys_of
 from taskapp_kit.errors import ConfigError, JobConfigError
@@ -604,31 +603,3 @@ def test_lines_are_added_to_what_a_trainer_reports(tmp_path: Path) -> None:
     )
     changed = config.with_overrides({"algorithm": {"variety": "x"}})
     assert changed.with_lines("[algorithm] variety: found x.") == "[algorithm] variety: found x."
-
-
-# the page
-
-
-def test_the_page_holds_the_schemas_own_table() -> None:
-    page = (ROOT / "docs" / "rl-config.md").read_text(encoding="utf-8")
-    assert page.endswith("\n\n" + table_of_keys())
-
-
-def test_the_page_shows_the_sentences_that_its_example_prints(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "rl-config.md").read_text(encoding="utf-8")
-    example_text = re.search(r'write_text\("""(.*?)"""\)', page, re.DOTALL)[1]  # type: ignore[index]
-    shown = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]  # type: ignore[index]
-    assert "\n".join(problems(tmp_path, example_text)) + "\n" == shown
-
-
-def test_the_schema_names_what_the_guides_the_contract_and_the_facts_name() -> None:
-    top = "algorithm services model policy compute topology rollout training evaluation judge rubric vllm reference lora tags"
-    assert set(SECTIONS) >= {*top.split(), "smoke", "trainer", "env", "job", "runner", "data", "compute.topology"}
-    assert set(SECTIONS) >= {
-        "training.weight_sync",
-        "training.lora",
-        "training.rewards",
-        "judge.options",
-        "judge.reward_blend",
-    }
-    assert "async_semaphore_max" in keys_of(SECTIONS["training"]) and "seeds" in keys_of(SECTIONS["data"])

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.cli.rl_config_page import table_of_sft_keys
 from taskapp_kit.client.config.sft_config import load_sft_config
 from taskapp_kit.errors import ConfigError, JobConfigError
 from taskapp_kit.train.job_settings import LoraSettings
@@ -265,10 +264,6 @@ def test_what_the_trainer_does_not_do_is_refused_with_its_line(tmp_path: Path) -
 def test_lora_beside_full_training_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobConfigError, match="beside full training"):
         sft_settings(load_sft_config(write_config(tmp_path, more="[lora]\nr = 4")))
-
-
-def test_the_page_holds_the_schemas_own_table() -> None:
-    assert Path("docs/sft.md").read_text(encoding="utf-8").endswith("\n\n" + table_of_sft_keys())
 
 
 def test_settings_are_those_of_the_config(tmp_path: Path) -> None:

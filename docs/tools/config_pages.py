@@ -1,6 +1,6 @@
 """The sections and keys of configs as tables, at the ends of docs/rl-config.md and docs/sft.md.
 
-`python -m` with the paths of both pages, in this order, writes them.
+Run with the paths of both pages, in this order, it writes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m taskapp_kit.cli.reference` prints docs/cli.md, made from the commands themselves."""
+"""Prints docs/cli.md, made from the commands themselves."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import inspect
 import click
 
 from taskapp_kit.cli.main import GROUPS, main
-from taskapp_kit.cli.terminal import echo
 
 HEAD = """# The command line
 
-<!-- Made by `python -m taskapp_kit.cli.reference > docs/cli.md`; a test fails when it is stale. -->
+<!-- Made by `python docs/tools/cli_page.py > docs/cli.md`; a test fails when it is stale. -->
 
 `taskapp COMMAND APP`, also installed as `taskapp-kit`. APP is an existing path (`adder.py`, or `adder.py:app`),
 `module:attribute`, the name of a bundled app (`taskapp list`) or of an installed plugin, and for `info` and `rollout`
@@ -33,9 +32,9 @@ def reference() -> str:
     for group, names in GROUPS.items():
         parts.append(f"## {group}\n")
         for name in names:
-            found = main.get_command(context, name)
-            assert found is not None, f"group {group} names the command {name}, which has no module"
-            parts.append(_command(name, found))
+            command = main.get_command(context, name)
+            assert command is not None, f"group {group} names the command {name}, which has no module"
+            parts.append(_command(name, command))
     return "\n".join(parts)
 
 
@@ -56,7 +55,7 @@ def _command(name: str, command: click.Command) -> str:
     examples = (command.epilog or "").partition(":\n")[2]
     lines += ["```text", *(line.strip() for line in examples.splitlines()), "```", ""]
     inner = command.commands if isinstance(command, click.Group) else {}
-    return "\n".join([*lines, *(_command(f"{name} {below}", found) for below, found in inner.items())])
+    return "\n".join([*lines, *(_command(f"{name} {below}", command) for below, command in inner.items())])
 
 
 def _flag(option: click.Option) -> str:
@@ -82,4 +81,4 @@ def _help(option: click.Option) -> str:
 
 
 if __name__ == "__main__":
-    echo(reference(), nl=False)
+    click.echo(reference(), nl=False)
