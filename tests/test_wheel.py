@@ -1,12 +1,15 @@
 """The wheel, built as a release would be and used where no checkout is: what is in it, and that it works.
 
-Nothing is fetched. The wheel is built by the hatchling beside the tests, from a copy of the checkout in which keys and
-leftovers lie about; it is installed into a virtual environment of its own, to which the packages that it depends on
-are lent from the one that runs the tests (not this checkout: a `.pth` file in a lent folder is not read).
+Nothing is fetched. The wheel is built by the hatchling that is installed with the tests, from a copy of the checkout in
+which keys and leftovers lie about. It is installed into a virtual environment, to which links are made of the packages
+that the wheel requires, as installed for the tests, and of those that a test names in addition: nothing else can be
+imported there, this checkout included.
 """
 
 from __future__ import annotations
 
+import email
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -17,6 +20,8 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.process
 
@@ -81,9 +86,28 @@ def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def links(home: Path, *lines: str) -> None:
+    """Link what these requirements and their requirements are made of into the environment at `home`."""
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
+    waiting, seen = [Requirement(line) for line in lines], set()
+    while waiting:
+        requirement = waiting.pop()
+        for extra in ("", *requirement.extras):
+            name = (canonicalize_name(requirement.name), extra)
+            if name in seen:
+                continue
+            seen.add(name)
+            distribution = importlib.metadata.distribution(requirement.name)
+            for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+                if not (site / top).exists():
+                    (site / top).symlink_to(distribution.locate_file(top))
+            needs = [Requirement(line) for line in distribution.requires or ()]
+            waiting += [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
+
+
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of a new virtual environment that holds the wheel and is lent its dependencies."""
+    """The directory of programs of a new virtual environment that has the wheel and what it requires."""
     home = tmp_path_factory.mktemp("installed")
     venv.create(home, symlinks=os.name != "nt")
     programs = home / "bin"
@@ -93,9 +117,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    own = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
-    lent = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
-    (own / "lent.pth").write_text("\n".join(lent))
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = email.message_from_bytes(archive.read(metadata)).get_all("Requires-Dist", [])
+    required = [line for line in lines if "extra ==" not in line]
+    assert len(required) <= 15
+    links(home, *required)
     return programs
 
 
@@ -168,12 +195,33 @@ def test_list_shows_what_came_with_it(installed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
+def test_with_its_required_packages_alone_it_plays_and_only_extras_are_missing(installed: Path, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "examples" / "adder.py", tmp_path)
+    played = run(installed, tmp_path, "taskapp", "rollout", "adder.py", "--policy", "gold", "--seed", "3")
+    assert "reward = 1" in played
+    import_all = (
+        "import importlib, pkgutil, taskapp_kit\n"
+        "from taskapp_kit.errors import Unavailable\n"
+        "for module in pkgutil.walk_packages(taskapp_kit.__path__, 'taskapp_kit.'):\n"
+        "    try: module.name.endswith('__main__') or importlib.import_module(module.name)\n"
+        "    except ModuleNotFoundError as error: print(error.name)\n"
+        "    except Unavailable as error: print(error.__cause__.name)\n"
+    )
+    missing = set(run(installed, tmp_path, "python", "-c", import_all).split())
+    assert missing == {
+        "gymnasium", "inspect_ai", "matplotlib", "mcp", "packaging", "psycopg", "pytest", "ray", "tensorboardX", "tinker",
+        "tokenizers", "torch", "verifiers",
+    }  # fmt: skip
+
+
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "template",
     [name if name == "questions" else pytest.param(name, marks=pytest.mark.exhaustive) for name in TEMPLATES],
 )
 def test_a_project_made_with_it_passes_its_tests_and_is_played(template: str, installed: Path, tmp_path: Path) -> None:
     run(installed, tmp_path, "taskapp", "init", "My-Game", "--template", template)
+    links(installed.parent, "pytest", "gymnasium")
     project = tmp_path / "My-Game"
     assert (project / ".gitignore").is_file()
     tested = run(installed, project, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
@@ -186,6 +234,7 @@ def test_a_project_made_with_it_passes_its_tests_and_is_played(template: str, in
 
 @pytest.mark.exhaustive
 def test_crafter_is_played_from_it(installed: Path, tmp_path: Path) -> None:
+    links(installed.parent, "crafter", "imageio", "numba", "opensimplex")
     played = run(
         installed, tmp_path, "taskapp", "rollout", "crafter", "--policy", "scripted", "--seed", "5",
         "--config", '{"length": 40}',

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import canonicalize_name
-
 from taskapp_kit.deploy.modal.container import Together
 from taskapp_kit.deploy.modal.declared_requirements import DeclaredRequirements, python_version, read_needs
 from taskapp_kit.deploy.modal.settings import STORE_CHOICES, ModalSettings
@@ -220,7 +218,10 @@ def _advice(module: str, needs: DeclaredRequirements, unknown: tuple[str, ...], 
             "Put it beside the app's file, or make it a package that the container can install.",
         )
     package = next(iter(python_requirements.providers_of(module)), module)
-    if canonicalize_name(module) in unknown or canonicalize_name(package) in unknown:
+    if (
+        python_requirements.normalized_name(module) in unknown
+        or python_requirements.normalized_name(package) in unknown
+    ):
         return (
             "which is declared, but this machine does not have it, so the app cannot be tried.",
             f"Install it (pip install {package}), or set rehearse = false under [tool.taskapp.modal].",
@@ -257,7 +258,7 @@ def _lazy_imports(tree: source_files.FileSet, needs: DeclaredRequirements, known
         if not file.endswith(".py"):
             continue
         for module, line in source_files.lazy_imports(tree.local_dir / file):
-            if module not in there and canonicalize_name(module) not in there:
+            if module not in there and python_requirements.normalized_name(module) not in there:
                 yield (
                     f"{file}:{line} imports {module} when a function runs; the container would not have it. "
                     f"{needs.where_to_declare(next(iter(python_requirements.providers_of(module)), module))}"

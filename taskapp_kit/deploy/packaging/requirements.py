@@ -11,12 +11,18 @@ from importlib import metadata
 from typing import Any
 from urllib.parse import urlsplit
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
-
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import ConfigError, Unavailable
+
+try:
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import SpecifierSet
+    from packaging.utils import canonicalize_name
+except ModuleNotFoundError as error:
+    raise Unavailable(
+        "The package `packaging`, which reads lists of requirements, is not installed.",
+        hint="Install the extra of what you want to do: pip install 'taskapp-kit[modal]' or 'taskapp-kit[verifiers]'.",
+    ) from error
 
 DISTRIBUTION = "taskapp-kit"
 
@@ -171,6 +177,11 @@ def parse_requirement(line: str) -> Requirement:
         "An entry of the packages that the app needs is no package requirement.",
         hint='Write it as for pip, such as "nltk>=3.9", or "name @ https://…" for an archive that the container can fetch.',
     )
+
+
+def normalized_name(name: str) -> str:
+    """The one spelling by which indexes compare names of distributions."""
+    return canonicalize_name(name)
 
 
 def is_the_kit(requirement: Requirement) -> bool:
