@@ -168,7 +168,7 @@ FOREIGN = {
         "train.policy_services.policy_order",
         "train.sampler",
         "train.update",
-        "train.workflow.torch_state",
+        "train.workflow.trained_policy",
     },
     "tinker": {"adapters.tinker_episodes"},
     "tinker_cookbook": {"adapters.tinker_episodes"},

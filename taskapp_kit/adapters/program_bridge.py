@@ -26,8 +26,7 @@ from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.errors import RequestError
 from taskapp_kit.net.body import parse_json, read_body
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
-from taskapp_kit.net.peer import peer_of
-from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
 from taskapp_kit.net.sse import event_frames
 from taskapp_kit.serve.connection_limits import ConnectionLimits
 from taskapp_kit.serve.uvicorn_server import LoopServer

@@ -15,7 +15,7 @@ import orjson
 
 from taskapp_kit.contract.content import as_object
 from taskapp_kit.contract.words import cut
-from taskapp_kit.declare.docstrings import joined
+from taskapp_kit.declare.source_location import joined
 from taskapp_kit.errors import ConfigError, DiscoveryError, RequestError, TaskAppError, TaskappError
 
 if TYPE_CHECKING:

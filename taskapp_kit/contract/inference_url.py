@@ -13,7 +13,7 @@ INFERENCE_URL = ("body", "policy", "config", "inference_url")
 HIDDEN = "(hidden)"
 _KEYS = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNORECASE)
 CAPABILITY = re.compile(r"(?<=/r/)[0-9a-f]{1,12}-[0-9a-f]{48}(?![^/?#])")
-"""The part of a training gateway's address with which anybody may sample (`train/gateway/capabilities.py`)."""
+"""The part of a training gateway's address with which anybody may sample (`train/gateway/server.py`)."""
 SERVED_HERE = "/served-here/v1"
 """The path of a model that a command serves while it runs (`train/serving/`). Its port is another one each time."""
 _SERVED_HERE = re.compile(rf"^http://127\.0\.0\.1:\d+(?={SERVED_HERE})")

@@ -21,11 +21,10 @@ from taskapp_kit.declare.check_functions import (
 )
 from taskapp_kit.declare.check_scoring import check_blend, check_criterion, check_judge, check_rubric_file
 from taskapp_kit.declare.declarations import Declaration, Declarations
-from taskapp_kit.declare.docstrings import docstring
 from taskapp_kit.declare.problems import Problems, check_keywords
 from taskapp_kit.declare.rubric_file import Aggregation
 from taskapp_kit.declare.single_turn import check_questions
-from taskapp_kit.declare.source_location import in_order, line_of
+from taskapp_kit.declare.source_location import docstring, in_order, line_of
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import DeclarationError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from taskapp_kit.net.error_response import ErrorWriter, RequestRefused
-from taskapp_kit.net.peer import peer_of
+from taskapp_kit.net.response import peer_of
 from taskapp_kit.net.sites import SiteRules
 
 if TYPE_CHECKING:

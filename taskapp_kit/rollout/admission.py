@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from taskapp_kit.errors import Failure, Saturated
-from taskapp_kit.net.peer import Peer
+from taskapp_kit.net.response import Peer
 from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
 
 log = logging.getLogger("taskapp_kit.service")

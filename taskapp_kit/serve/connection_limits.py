@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from taskapp_kit.config import Settings
-from taskapp_kit.net.peer import Peer
+from taskapp_kit.net.response import Peer
 
 log = logging.getLogger("taskapp_kit.serve")
 

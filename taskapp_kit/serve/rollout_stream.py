@@ -20,8 +20,7 @@ from contextlib import aclosing
 from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.errors import RolloutFailed
-from taskapp_kit.net.peer import Peer, peer_of
-from taskapp_kit.net.response import EncodedResponse, Headers
+from taskapp_kit.net.response import EncodedResponse, Headers, Peer, peer_of
 from taskapp_kit.net.sse import ALIVE_SECONDS, EncodedFrame, EventStreamResponse, encode_frame
 from taskapp_kit.rollout.subscribers import SharedRollout, Subscriber
 from taskapp_kit.serve.errors import error_answer

@@ -14,8 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.net.error_response import ClientGone
-from taskapp_kit.net.peer import peer_of
-from taskapp_kit.net.response import EncodedResponse
+from taskapp_kit.net.response import EncodedResponse, peer_of
 from taskapp_kit.serve.auth import LABEL
 from taskapp_kit.serve.errors import ERRORS, error_answer
 from taskapp_kit.serve.openapi import documentation

@@ -15,8 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
-from taskapp_kit.net.peer import PEER, Peer
-from taskapp_kit.net.response import SLICE_BYTES
+from taskapp_kit.net.response import PEER, SLICE_BYTES, Peer
 from taskapp_kit.serve.connection_limits import CONNECTIONS, QUEUED, SLOW_HEAD, Connections
 
 MAX_HEAD_BYTES = 64 * 1024

@@ -17,7 +17,6 @@ from taskapp_kit.client.config.consistency import models_named
 from taskapp_kit.client.config.review import Review, check_schema
 from taskapp_kit.services.options import Backend
 from taskapp_kit.train.config_keys import FAMILIES, LIMITS, SAMPLING_LIMITS, Limit, written
-from taskapp_kit.train.driver.schedule import rollout_count
 from taskapp_kit.train.driver.settings import (
     ATTEMPTS,
     FAILED_SHARE,
@@ -25,6 +24,7 @@ from taskapp_kit.train.driver.settings import (
     STALL_SECONDS,
     STRAGGLER_SECONDS,
     DriverSettings,
+    rollout_count,
 )
 from taskapp_kit.train.gateway.attempt import AttemptSettings
 from taskapp_kit.train.loop_keys import clip_range, read_loops
@@ -32,8 +32,7 @@ from taskapp_kit.train.loops.settings import LoopSettings
 from taskapp_kit.train.rows import RowOptions
 from taskapp_kit.train.sampler.vllm.place import VllmSettings
 from taskapp_kit.train.update.memory import LINEAR_LAYERS
-from taskapp_kit.train.update.ppo_settings import PpoSettings
-from taskapp_kit.train.update.settings import Loss, UpdateSettings
+from taskapp_kit.train.update.settings import Loss, PpoSettings, UpdateSettings
 
 LEARNING_RATE = 1e-5
 """Of a job that names none."""

@@ -7,9 +7,8 @@ from typing import Any
 
 from taskapp_kit.client.config.review import Review
 from taskapp_kit.train.loops.curriculum import Curriculum
-from taskapp_kit.train.loops.early_stopping import EarlyStopping
 from taskapp_kit.train.loops.mixture import EnvironmentShare
-from taskapp_kit.train.loops.settings import LoopSettings
+from taskapp_kit.train.loops.settings import EarlyStopping, LoopSettings
 from taskapp_kit.train.update.settings import CLIP_RANGES, Loss
 
 AHEAD = ("training", "iterations_ahead")

@@ -13,7 +13,9 @@ import pytest
 from taskapp_kit.declare.source_location import (
     calling_line,
     did_you_mean,
+    docstring,
     in_order,
+    joined,
     line_of,
     shown_path,
     without_folder,
@@ -96,3 +98,20 @@ def test_did_you_mean() -> None:
     assert did_you_mean("sede", ("seed", "task")) == "did you mean 'seed'?"
     assert did_you_mean("colour", ("seed", "task")) == "rename it, or declare it"
     assert did_you_mean("seed", ()) == "rename it, or declare it"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, ""),
+        ("One.", "One."),
+        ("One\n    line `and`\n    `more`.\n\n    Another\n    one.\n    ", "One line `and` `more`.\n\nAnother one."),
+        ("Rules:\n- a\n- b\n  more\n1. c", "Rules:\n- a\n- b\n  more\n1. c"),
+        ("As:\n\n    code\n    more\nEnd.", "As:\n\n    code\n    more\nEnd."),
+        ("| a |\n| b |\nEnd.", "| a |\n| b |\nEnd."),
+        ("```\na\nb\n```\nOne\ntwo.", "```\na\nb\n```\nOne two."),
+    ],
+)
+def test_paragraphs_become_lines_and_the_rest_stays(text: str | None, expected: str) -> None:
+    assert docstring(text) == expected
+    assert joined(expected) == expected

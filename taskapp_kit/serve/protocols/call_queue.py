@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from taskapp_kit.errors import SessionError
-from taskapp_kit.net.peer import Peer
+from taskapp_kit.net.response import Peer
 
 MAX_WAITING = 8
 """Calls of a session that wait behind the one in progress: a model rarely calls more tools at once."""

@@ -14,8 +14,7 @@ from starlette.types import Scope
 
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.key_headers import candidates
-from taskapp_kit.net.peer import peer_of
-from taskapp_kit.net.response import Headers
+from taskapp_kit.net.response import Headers, peer_of
 from taskapp_kit.net.sites import SiteRules, read_host
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.serve.auth import ADMIN, LABEL, QUOTA

@@ -1,15 +1,13 @@
 """Trains a policy with the rollouts of a task app: `job_driver.JobDriver`.
 
-settings         deadlines, limits, and how turns become rows
-schedule         the order of iterations and evaluations
+settings         deadlines, limits, how turns become rows; the order of iterations and evaluations
 reachability     one turn before the job
 rollouts         one rollout as attempts at the gateway; stragglers
 outage           waits for a task app that is away
 watchdog         ends what does not move
 reports          events, metric points and latest numbers
-learner          the interface of what learns from rows
-policy_learner   the learner with torch
-checkpoints      the interface of what stores a job's checkpoints
+checkpoints      the interfaces of what learns from rows, and of what stores a job's checkpoints
+policy_learner   the learner with torch, and work on its thread
 job_checkpoints  checkpoints with torch
 stored_units     iterations of stored rollouts
 job_driver       iterations from the first evaluation to the end

@@ -1,12 +1,22 @@
-"""The interface of what stores a job's checkpoints."""
+"""The interfaces through which a job's policy learns and is stored."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from taskapp_kit.train.checkpoints.facts import JobPosition
+from taskapp_kit.train.turns import TrainingRow
+from taskapp_kit.train.update.metrics import UpdateMetrics
+
+
+class Learner(Protocol):
+    """Updates the policy whose rollouts are played."""
+
+    async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
+        """Make one update; when it returns, the sampler has the new weights. Raises TrainingError, BadArgument."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from taskapp_kit.train.checkpoints.stored import (
 )
 from taskapp_kit.train.checkpoints.writer import CheckpointPart, CheckpointWriter
 from taskapp_kit.train.driver.checkpoints import SavedJob
-from taskapp_kit.train.driver.threads import on_thread
+from taskapp_kit.train.driver.policy_learner import on_thread
 from taskapp_kit.train.turns import PolicySampler
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 

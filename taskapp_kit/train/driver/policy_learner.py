@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
-from taskapp_kit.train.driver.threads import on_thread
 from taskapp_kit.train.turns import PolicySampler, TrainingRow
 from taskapp_kit.train.update.metrics import UpdateMetrics
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+async def on_thread(work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
+    """Return the result of the work. A call that is cancelled returns when it has ended: a thread cannot be stopped."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
+
 
 class PolicyLearner:
-    """See `learner.Learner`. The sampler has a model of its own, of the same architecture and version."""
+    """See `checkpoints.Learner`. The sampler has a model of its own, of the same architecture and version."""
 
     def __init__(self, update: PolicyUpdate, sampler: PolicySampler) -> None:
         self._update, self._sampler = update, sampler

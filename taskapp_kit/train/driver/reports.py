@@ -13,7 +13,7 @@ from taskapp_kit.backend.rollout_plan import JobPlan, Unit
 from taskapp_kit.contract.words import counted
 from taskapp_kit.train.driver.checkpoints import SavedJob
 from taskapp_kit.train.driver.rollouts import STRAGGLER, PlayedRollout
-from taskapp_kit.train.driver.schedule import rollout_count
+from taskapp_kit.train.driver.settings import rollout_count
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
 from taskapp_kit.train.loops.curriculum import Curriculum
 from taskapp_kit.train.rows import TrainingBatch

@@ -1,9 +1,13 @@
-"""The settings of a training job that its plan (`backend.rollout_plan`) does not have."""
+"""What a training job needs besides its plan (`backend.rollout_plan`): settings, and the order of its units.
+
+Evaluation 0 comes before the first update, then iterations and evaluations by their cadence.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from taskapp_kit.backend.rollout_plan import JobPlan, Unit
 from taskapp_kit.errors import BadArgument
 from taskapp_kit.train.gateway.attempt import AttemptSettings
 from taskapp_kit.train.loops.settings import LoopSettings
@@ -44,3 +48,24 @@ class DriverSettings:
         for name in ("rollout_seconds", "straggler_seconds", "stall_seconds", "attempts", "checkpoint_every"):
             if not getattr(self, name) > 0:
                 raise BadArgument(f"{name} is {getattr(self, name)}; expected a number above 0.")
+
+
+FIRST_EVALUATION = Unit("eval", 0, 1)
+
+
+def unit_count(plan: JobPlan) -> int:
+    """Return the number of iterations and evaluations."""
+    return plan.units + bool(plan.eval_instances)
+
+
+def unit_at(plan: JobPlan, index: int) -> Unit:
+    """Return the unit with this index, from 0."""
+    if not plan.eval_instances:
+        return plan.unit(index)
+    return plan.unit(index - 1) if index else FIRST_EVALUATION
+
+
+def rollout_count(plan: JobPlan, *, evaluations_only: bool = False) -> int:
+    """Return the number of rollouts that the job plays."""
+    trained = plan.iterations * plan.groups * plan.samples if evaluations_only else 0
+    return plan.total + plan.eval_instances - trained

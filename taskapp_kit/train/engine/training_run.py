@@ -19,9 +19,8 @@ from taskapp_kit.errors import JobError
 from taskapp_kit.train.checkpoints.names import job_folder
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.config_keys import unused_keys
-from taskapp_kit.train.driver.checkpoints import CheckpointSink
+from taskapp_kit.train.driver.checkpoints import CheckpointSink, Learner
 from taskapp_kit.train.driver.job_driver import JobDriver
-from taskapp_kit.train.driver.learner import Learner
 from taskapp_kit.train.driver.policy_learner import PolicyLearner
 from taskapp_kit.train.driver.reachability import check_reachability
 from taskapp_kit.train.driver.sources import task_sources

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from taskapp_kit.errors import BadArgument, RequestError
 from taskapp_kit.net.error_response import RequestRefused
-from taskapp_kit.net.peer import Peer
+from taskapp_kit.net.response import Peer
 from taskapp_kit.train.gateway.call_reader import ChatPrompt, GatewayCall
 from taskapp_kit.train.gateway.pace import SLACK, Pace
 from taskapp_kit.train.gateway.recognition import PromptIds, Recognition

@@ -11,8 +11,11 @@ Whoever has an address may sample in its attempt until that ends, and do nothing
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import itertools
 import logging
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,8 +26,7 @@ import orjson
 
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
-from taskapp_kit.net.peer import peer_of
-from taskapp_kit.net.response import EncodedResponse
+from taskapp_kit.net.response import EncodedResponse, peer_of
 from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.net.sse import EventStreamResponse
 from taskapp_kit.net.while_connected import while_connected
@@ -32,13 +34,46 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.gateway.answers import MODEL, answer
 from taskapp_kit.train.gateway.attempt import AnsweredTurn, AttemptSettings, OpenAttempt, attempt_ended
 from taskapp_kit.train.gateway.call_reader import GatewayCall, Route, read_call
-from taskapp_kit.train.gateway.capabilities import CapabilityIssuer
 from taskapp_kit.train.gateway.pace import Pace
 from taskapp_kit.train.rendering.renderer import Renderer
 from taskapp_kit.train.turns import Sampler
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+
+SECRET_BYTES = 32
+MAC_CHARACTERS = 48
+"""Hexadecimal digits of the proof: 192 bits. `contract.inference_url` recognises tokens by this length."""
+MAX_TOKEN_CHARACTERS = 64
+
+
+class CapabilityIssuer:
+    """Issues and reads the tokens of one gateway, with a secret that only lives in this process.
+
+    A token is the secret part of an attempt's address. It names its attempt and proves that this gateway issued it. So no
+    list of ended attempts is needed: a token of this gateway whose attempt is not open has ended, any other is unknown.
+    """
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+
+    def issue(self, number: int) -> str:
+        """Return the token of an attempt: `{number}-{proof}`, both hexadecimal. Nobody can derive one from another."""
+        name = f"{number:x}"
+        return f"{name}-{hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()[:MAC_CHARACTERS]}"
+
+    def read(self, token: str) -> int | None:
+        """Return the number of the attempt; None for what this gateway did not issue. Compares in constant time."""
+        if len(token) > MAX_TOKEN_CHARACTERS or not token.isascii():
+            return None
+        name, _, _ = token.partition("-")
+        try:
+            number = int(name, 16)
+        except ValueError:
+            return None
+        return number if number >= 0 and hmac.compare_digest(token, self.issue(number)) else None
+
 
 log = logging.getLogger("taskapp_kit.train")
 

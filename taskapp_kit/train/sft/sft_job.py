@@ -25,7 +25,7 @@ from taskapp_kit.train.checkpoints.stored import checkpoint_folders
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.driver.checkpoints import SavedJob
 from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints
-from taskapp_kit.train.driver.threads import on_thread
+from taskapp_kit.train.driver.policy_learner import on_thread
 from taskapp_kit.train.job_start import JobNeeds, available_to, model_sizes, needs_of
 from taskapp_kit.train.models.adapters import adapter_part, with_adapter
 from taskapp_kit.train.models.loading import load_model

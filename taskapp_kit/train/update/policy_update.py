@@ -20,7 +20,7 @@ import torch
 from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.errors import BadArgument, TrainingError
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
-from taskapp_kit.train.update.losses import row_means, token_losses
+from taskapp_kit.train.update.losses import TokenStatistics, joined, mean, row_means, token_losses
 from taskapp_kit.train.update.metrics import UpdateMetrics
 from taskapp_kit.train.update.micro_batches import (
     Minibatch,
@@ -32,7 +32,6 @@ from taskapp_kit.train.update.micro_batches import (
 )
 from taskapp_kit.train.update.ppo import ValueHead
 from taskapp_kit.train.update.settings import UpdateSettings
-from taskapp_kit.train.update.statistics import TokenStatistics, joined, mean
 
 
 class PaddedRows:

@@ -44,7 +44,7 @@ class Policy(Actor, concurrent_calls=64):
     ) -> None:
         from taskapp_kit.train.models.loading import load_model
         from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
-        from taskapp_kit.train.workflow.torch_state import device, use_threads
+        from taskapp_kit.train.workflow.trained_policy import device, use_threads
 
         use_threads(threads)
         loaded = load_model(find_model(model, from_environment().models))

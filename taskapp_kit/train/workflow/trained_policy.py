@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from taskapp_kit.config import from_environment
 from taskapp_kit.errors import BadArgument, CheckpointError, TrainingError
@@ -28,7 +31,17 @@ from taskapp_kit.train.update.settings import UpdateSettings
 from taskapp_kit.train.workflow.episode import Episode
 from taskapp_kit.train.workflow.episode_rows import episode_rows
 from taskapp_kit.train.workflow.shared_folder import WeightsFolder
-from taskapp_kit.train.workflow.torch_state import device, use_threads
+
+
+def device() -> str:
+    """Return where models are: a GPU that the process may use, else the processor."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def use_threads(threads: int | None) -> None:
+    """Compute with so many threads; None for half of the processors: policy and trainer compute at the same time."""
+    torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // 2))
+
 
 log = logging.getLogger("taskapp_kit.train")
 

@@ -10,9 +10,8 @@ from taskapp_kit.backend.engine import PROGRESS, CurvePoint, Event, JobOutcome, 
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.rollout_plan import JobPlan
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
-from taskapp_kit.train.driver.checkpoints import CheckpointSink, SavedJob
+from taskapp_kit.train.driver.checkpoints import CheckpointSink, Learner, SavedJob
 from taskapp_kit.train.driver.job_driver import JobDriver
-from taskapp_kit.train.driver.learner import Learner
 from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.driver.stored_units import StoredUnits
 from taskapp_kit.train.gateway.server import Gateway

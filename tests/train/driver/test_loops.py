@@ -17,9 +17,8 @@ from taskapp_kit.config import Settings
 from taskapp_kit.errors import JobError
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.loops.curriculum import Curriculum
-from taskapp_kit.train.loops.early_stopping import EarlyStopping
 from taskapp_kit.train.loops.mixture import EnvironmentShare
-from taskapp_kit.train.loops.settings import LoopSettings
+from taskapp_kit.train.loops.settings import EarlyStopping, LoopSettings
 from taskapp_kit.train.rows import RowOptions
 from taskapp_kit.train.turns import TrainingRow
 from taskapp_kit.train.update.metrics import UpdateMetrics

@@ -25,9 +25,8 @@ from taskapp_kit.train.driver.settings import DriverSettings  # noqa: E402
 from taskapp_kit.train.driver.stored_units import StoredUnits  # noqa: E402
 from taskapp_kit.train.gateway.attempt import AttemptSettings  # noqa: E402
 from taskapp_kit.train.loops.curriculum import Curriculum  # noqa: E402
-from taskapp_kit.train.loops.early_stopping import EarlyStopping  # noqa: E402
 from taskapp_kit.train.loops.mixture import EnvironmentShare  # noqa: E402
-from taskapp_kit.train.loops.settings import LoopSettings  # noqa: E402
+from taskapp_kit.train.loops.settings import EarlyStopping, LoopSettings  # noqa: E402
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
 from taskapp_kit.train.stored_rollouts import RolloutFit, StoredRollouts  # noqa: E402
 from taskapp_kit.train.turns import TrainingRow  # noqa: E402

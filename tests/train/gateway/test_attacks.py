@@ -19,8 +19,7 @@ from taskapp_kit.contract.inference_url import inference_url, stored_url
 from taskapp_kit.errors import RequestError
 from taskapp_kit.net.redact import holds_key
 from taskapp_kit.train.gateway.call_reader import read_call
-from taskapp_kit.train.gateway.capabilities import CapabilityIssuer
-from taskapp_kit.train.gateway.server import MAX_BODY_BYTES, Gateway
+from taskapp_kit.train.gateway.server import MAX_BODY_BYTES, CapabilityIssuer, Gateway
 from tests.train.gateway.peers import RENDERER, SETTINGS, USER, ScriptedSampler, client, code_of
 
 LEAST = 12

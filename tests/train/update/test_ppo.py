@@ -27,8 +27,7 @@ from taskapp_kit.train.checkpoints.writer import CheckpointWriter  # noqa: E402
 from taskapp_kit.train.turns import TrainedTurn, TrainingRow  # noqa: E402
 from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
 from taskapp_kit.train.update.ppo import ValueHead, generalised_advantages, value_loss, whitened  # noqa: E402
-from taskapp_kit.train.update.ppo_settings import PpoSettings  # noqa: E402
-from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
+from taskapp_kit.train.update.settings import PpoSettings, UpdateSettings  # noqa: E402
 from tests.train.checkpoints.facts import facts  # noqa: E402
 from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
 from tests.train.update.rows import random_rows  # noqa: E402

@@ -11,7 +11,7 @@ from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RolloutFailed, SessionError, TaskappError
-from taskapp_kit.net.peer import Peer
+from taskapp_kit.net.response import Peer
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.rollout.sessions import EnvironmentSessions

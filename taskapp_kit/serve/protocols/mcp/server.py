@@ -17,7 +17,7 @@ from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RequestError, RolloutFailed, Saturated, SessionError, TaskappError
-from taskapp_kit.net.peer import Peer, peer_of
+from taskapp_kit.net.response import Peer, peer_of
 from taskapp_kit.rollout.session import SessionStep
 from taskapp_kit.serve.protocols.mcp.connection import EpisodeChoice, McpConnection, TaskText
 from taskapp_kit.serve.routes.sessions import described_episode

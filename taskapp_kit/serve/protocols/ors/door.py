@@ -16,7 +16,7 @@ from taskapp_kit.contract.wire import SPLIT, JsonDict, forms
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Saturated, SessionError
 from taskapp_kit.net.error_response import RequestRefused
-from taskapp_kit.net.peer import Peer
+from taskapp_kit.net.response import Peer
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.score.groups import group_judges
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep

@@ -15,8 +15,7 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RolloutFailed, Saturated
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
-from taskapp_kit.net.peer import peer_of
-from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.protocols.ors.blocks import prompt_blocks, role_messages

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from taskapp_kit.train.loops.early_stopping import EarlyStopping
+from taskapp_kit.train.loops.settings import EarlyStopping
 
 
 def ended_at(rule: EarlyStopping, rewards: Sequence[float | None]) -> tuple[int, str] | None:
