@@ -100,7 +100,7 @@ INSIDE = {
         {"engine"},
         {"serving"},
     ),
-    "train.sampler": ({"checks"}, {"generation", "vllm"}, {"transformers_sampler"}),
+    "train.sampler": ({"generation"}, {"transformers_sampler", "vllm"}),
 }
 """The same within the packages that have packages of their own."""
 
@@ -121,7 +121,7 @@ FOREIGN = {
     "datasets": {"adapters.dataset_rows", "adapters.verifiers_v0"},
     "dotenv": {"config", "cli.deploy_secret", "cli.env_file"},
     "fastapi": {"asgi", "backend.app", "serve"},
-    "gymnasium": {"adapters.gymnasium", "adapters.gymnasium_env", "adapters.gymnasium_env_spaces"},
+    "gymnasium": {"adapters.gymnasium", "adapters.gymnasium_env"},
     "httptools": {"testing.mock_model.connection"},
     "inspect_ai": {"adapters.inspect_episodes", "adapters.inspect_task"},
     "jinja2": {"serve.viewer", "train.rendering.families"},
@@ -156,7 +156,7 @@ FOREIGN = {
     "pytest": {"testing.doctor.as_tests", "testing.pytest_plugin"},
     "reasoning_gym": {"adapters.reasoning_gym"},
     "rich": {"cli"},
-    "safetensors": {"train.checkpoints.state", "train.sampler.vllm.folders"},
+    "safetensors": {"train.checkpoints.state", "train.sampler.vllm.vllm_sampler"},
     "sqlalchemy": {"backend.data_files", "backend.schema", "backend.store", "store"},
     "starlette": {"backend", "net", "serve"},
     "tensorboardX": {"train.curves.tensorboard"},

@@ -15,8 +15,7 @@ from example_arguments import main, parser
 
 from taskapp_kit.config import load
 from taskapp_kit.errors import BackendError
-from taskapp_kit.train.checkpoints.archive import import_checkpoint
-from taskapp_kit.train.checkpoints.library import trained_models
+from taskapp_kit.train.checkpoints.library import import_checkpoint, trained_models
 
 
 def imported(archive: Path, model: str) -> str:

@@ -15,8 +15,8 @@ from starlette.types import Scope
 
 from taskapp_kit.config import MAX_KEY_BYTES
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.net.auth import candidates
 from taskapp_kit.net.error_response import RequestRefused
-from taskapp_kit.net.key_headers import candidates
 from taskapp_kit.net.response import Headers
 
 LOCAL = "local"

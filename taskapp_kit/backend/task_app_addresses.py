@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.net.addresses import NEVER, AddressPolicy, NotAnAddress, server_url
-from taskapp_kit.net.networks import is_metadata_name
+from taskapp_kit.net.addresses import NEVER, AddressPolicy, NotAnAddress, is_metadata_name, server_url
 
 URL_PATH = ("body", "data", "endpoint_base_url")
 SETTING = "--allow-task-app"

@@ -9,9 +9,15 @@ from typing import Any
 
 from taskapp_kit.cli.terminal import clean, console, echo, number, one_line, size_words, table
 from taskapp_kit.errors import CheckpointError
-from taskapp_kit.train.checkpoints.archive import export_checkpoint, import_checkpoint
-from taskapp_kit.train.checkpoints.library import TrainedModel, remove_trained_model, trained_model, trained_models
-from taskapp_kit.train.checkpoints.names import TrainedModelName
+from taskapp_kit.train.checkpoints.facts import TrainedModelName
+from taskapp_kit.train.checkpoints.library import (
+    TrainedModel,
+    export_checkpoint,
+    import_checkpoint,
+    remove_trained_model,
+    trained_model,
+    trained_models,
+)
 from taskapp_kit.train.checkpoints.stored import ADAPTER
 from taskapp_kit.train.engine.local_engine import check_installed
 

@@ -8,7 +8,7 @@ import click
 
 from taskapp_kit.cli.terminal import clean, echo
 from taskapp_kit.errors import BadArgument
-from taskapp_kit.train.checkpoints.names import TrainedModelName
+from taskapp_kit.train.checkpoints.facts import TrainedModelName
 from taskapp_kit.train.models.sources import base_models, is_path
 from taskapp_kit.train.serving.process import ServingProcess
 

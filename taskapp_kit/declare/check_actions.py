@@ -8,8 +8,8 @@ from typing import Any
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.declare.declarations import Problems, check_keywords
 from taskapp_kit.declare.marks import ActionMark, action, actions_of
-from taskapp_kit.declare.problems import Problems, check_keywords
 from taskapp_kit.declare.signature import Arguments, SignatureProblem, is_object, parameters_of
 from taskapp_kit.declare.source_location import docstring, line_of
 from taskapp_kit.declare.specs import ActionSpec

@@ -9,9 +9,16 @@ from typing import Any
 from taskapp_kit.contract.seeds import SEED_LIMIT, overlap
 from taskapp_kit.declare.check_actions import KIT_METHODS, check_actions
 from taskapp_kit.declare.check_functions import readable_names
-from taskapp_kit.declare.declarations import NOT_GIVEN, Declaration, Declarations
+from taskapp_kit.declare.declarations import (
+    NOT_GIVEN,
+    Declaration,
+    Declarations,
+    Problems,
+    check_name,
+    check_splits,
+    is_number,
+)
 from taskapp_kit.declare.marks import ATTRIBUTE, PROBLEMS
-from taskapp_kit.declare.problems import Problems, check_name, check_splits, is_number
 from taskapp_kit.declare.rubric_file import is_role
 from taskapp_kit.declare.signature import Arguments, SignatureProblem, needed_names, parameters_of
 from taskapp_kit.declare.source_location import did_you_mean, docstring, line_of

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.contract.trajectory import RESERVED_METRICS
-from taskapp_kit.declare.declarations import Declaration, Declarations
-from taskapp_kit.declare.problems import Problems, is_number
+from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, is_number
 from taskapp_kit.declare.signature import names_of, needed_names
 from taskapp_kit.declare.source_location import did_you_mean, docstring, line_of
 from taskapp_kit.declare.specs import AggregateSpec, AuthorPolicySpec, MetricSpec

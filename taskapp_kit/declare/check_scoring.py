@@ -15,8 +15,7 @@ from taskapp_kit.declare.check_functions import (
     own_docstring,
     taken_names,
 )
-from taskapp_kit.declare.declarations import Declaration, Declarations
-from taskapp_kit.declare.problems import Problems, is_number
+from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, is_number
 from taskapp_kit.declare.rubric_file import (
     COMBINATIONS,
     Criterion,

@@ -2,7 +2,7 @@
 
 The checks: `check_environment.py` and `check_actions.py`, `single_turn.py` (`app.tasks`), `check_scoring.py` (criteria,
 judges, rubric files, blend), `check_functions.py` (all the other functions). Each adds its findings to one `Problems`
-(`problems.py`) and returns a spec, or None.
+(`declarations.py`) and returns a spec, or None.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from taskapp_kit.declare.check_functions import (
     named_environments,
 )
 from taskapp_kit.declare.check_scoring import check_blend, check_criterion, check_judge, check_rubric_file
-from taskapp_kit.declare.declarations import Declaration, Declarations
-from taskapp_kit.declare.problems import Problems, check_keywords
+from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, check_keywords
 from taskapp_kit.declare.rubric_file import Aggregation
 from taskapp_kit.declare.single_turn import check_questions
 from taskapp_kit.declare.source_location import docstring, in_order, line_of

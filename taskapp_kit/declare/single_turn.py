@@ -13,10 +13,9 @@ from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.check_actions import check_actions
 from taskapp_kit.declare.check_environment import accepted_checks, check_limit, declared_models
-from taskapp_kit.declare.declarations import Declaration, Declarations
+from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, check_name, check_splits
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.private_fields import private_fields
-from taskapp_kit.declare.problems import Problems, check_name, check_splits
 from taskapp_kit.declare.signature import Arguments
 from taskapp_kit.declare.source_location import did_you_mean, line_of
 from taskapp_kit.declare.specs import MAX_REFUSALS, EnvironmentSpec

@@ -12,12 +12,11 @@ import orjson
 
 from taskapp_kit.contract.content import as_object
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.export.conversation import FindTools
 from taskapp_kit.export.inspect_log import write_inspect_log
 from taskapp_kit.export.parquet import ParquetFile
 from taskapp_kit.export.report import TRAIN, ExportReport, ExportScope
-from taskapp_kit.export.token_data import token_lines
-from taskapp_kit.export.tool_schemas import FindTools
-from taskapp_kit.export.training_data import TrainingData, TrainingFilters
+from taskapp_kit.export.training_data import TrainingData, TrainingFilters, token_lines
 from taskapp_kit.export.whole_rollouts import json_lines, record_of, whole_rollouts
 from taskapp_kit.system.private_files import write_private
 

@@ -1,16 +1,73 @@
-"""Check API keys and sites, as pure ASGI in front of routing: no byte of a body is read before the checks pass."""
+"""Check API keys and sites, as pure ASGI in front of routing: no byte of a body is read before the checks pass.
+
+`candidates` says where a key may be in a request: X-API-Key, Authorization and, for task apps, X-API-Keys.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from taskapp_kit.config import MAX_KEY_BYTES
 from taskapp_kit.net.error_response import ErrorWriter, RequestRefused
-from taskapp_kit.net.response import peer_of
+from taskapp_kit.net.response import Headers, peer_of
 from taskapp_kit.net.sites import SiteRules
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+MAX_CANDIDATES = 16
+MAX_BASIC_BYTES = 2048
+"""Longest base64 text of HTTP Basic that is decoded."""
+
+
+def candidates(headers: Headers, challenge: Headers | None = None, *, more_schemes: bool = True) -> list[bytes]:
+    """Return what in the headers may be a key, each once: at most 16 of at most 512 bytes.
+
+    headers: lower-case names, as ASGI has them. challenge: the header of a refusal. more_schemes: besides X-API-Key and
+    Bearer also X-API-Keys and the password of HTTP Basic. Raises RequestRefused for a second X-API-Key or Authorization
+    header: two readers of one request must not see two callers.
+    """
+    found: list[bytes] = []
+    seen: set[bytes] = set()
+    for name, value in headers:
+        if name == b"x-api-key" or name == b"authorization":
+            if name in seen:
+                raise RequestRefused(
+                    "unauthorised",
+                    f"The request has two {'X-API-Key' if name == b'x-api-key' else 'Authorization'} headers.",
+                    hint="Send one; several keys go into it as a comma list.",
+                    headers=challenge,
+                )
+            seen.add(name)
+            found += _authorization(value, more_schemes) if name == b"authorization" else _listed(value)
+        elif name == b"x-api-keys" and more_schemes:
+            found += _listed(value)
+    fitting = [item for item in found[:MAX_CANDIDATES] if 0 < len(item) <= MAX_KEY_BYTES]
+    return list(dict.fromkeys(fitting)) if len(fitting) > 1 else fitting
+
+
+def _listed(value: bytes) -> list[bytes]:
+    if b"," not in value:
+        return [value.strip(b" \t")]
+    return [item.strip(b" \t") for item in value.split(b",", MAX_CANDIDATES)[:MAX_CANDIDATES]]
+
+
+def _authorization(value: bytes, basic: bool) -> list[bytes]:
+    scheme, _, rest = value.strip(b" \t").partition(b" ")
+    if scheme.lower() == b"bearer":
+        return _listed(rest)
+    if basic and scheme.lower() == b"basic" and len(rest) <= MAX_BASIC_BYTES:
+        try:
+            _, colon, password = base64.b64decode(rest.strip(b" \t"), validate=True).partition(b":")
+        except (binascii.Error, ValueError):
+            return []
+        return [password] if colon else []
+    return []
+
 
 POLICY_VIOLATION = 1008
 """The code with which a websocket is closed that has no valid key, or that a page of another site opened."""

@@ -7,8 +7,8 @@ from typing import Final
 
 from starlette.types import Scope
 
+from taskapp_kit.net.auth import candidates
 from taskapp_kit.net.error_response import RequestRefused
-from taskapp_kit.net.key_headers import candidates
 from taskapp_kit.net.response import Headers
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.serve.keys import Keys

@@ -33,13 +33,13 @@ from taskapp_kit.train.sampler import BATCH_SIZE
 from taskapp_kit.train.update.memory import (
     BatchShape,
     MemoryEstimate,
+    ModelShape,
     TrainerMode,
     adapter_parameters,
     checkpoint_bytes,
     estimate_memory,
     memory_problem,
 )
-from taskapp_kit.train.update.micro_batches import ModelShape
 from taskapp_kit.train.update.settings import CLIP_RANGES, UpdateSettings
 
 PROMPT_TOKENS = 256

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.client.config.review import Review
-from taskapp_kit.train.loops.curriculum import Curriculum
-from taskapp_kit.train.loops.mixture import EnvironmentShare
-from taskapp_kit.train.loops.settings import EarlyStopping, LoopSettings
+from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, EnvironmentShare, LoopSettings
 from taskapp_kit.train.update.settings import CLIP_RANGES, Loss
 
 AHEAD = ("training", "iterations_ahead")

@@ -18,8 +18,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
-from taskapp_kit.adapters.gymnasium_env import GymnasiumEnv, make  # noqa: E402
-from taskapp_kit.adapters.gymnasium_env_spaces import AnyText, numbered_calls  # noqa: E402
+from taskapp_kit.adapters.gymnasium_env import AnyText, GymnasiumEnv, make, numbered_calls  # noqa: E402  # noqa: E402
 from taskapp_kit.contract.content import text_of  # noqa: E402
 from taskapp_kit.contract.result import Rollout  # noqa: E402
 from taskapp_kit.declare.discovery import find_app  # noqa: E402

@@ -15,7 +15,7 @@ from taskapp_kit.adapters.chat_content import UnknownContent, observation_of
 from taskapp_kit.adapters.class_parts import ClassParts
 from taskapp_kit.adapters.schema_tools import resolved, tool_method
 from taskapp_kit.declare.check_actions import check_actions
-from taskapp_kit.declare.problems import Problems
+from taskapp_kit.declare.declarations import Problems
 from taskapp_kit.rollout.policy.sampling import compile_sampler
 from tests.serve.front_door import PNG
 

@@ -12,7 +12,7 @@ import pytest
 
 from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.export.token_data import NO_MODEL, NO_REWARD, NO_TOKENS, sequences_of
+from taskapp_kit.export.training_data import NO_MODEL, NO_REWARD, NO_TOKENS, sequences_of
 from tests.export.stored_chats import model_rollout
 from tests.export.test_training_data import exported
 

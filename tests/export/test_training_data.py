@@ -14,8 +14,8 @@ from taskapp_kit.contract.protocols import StoredRollout, Tool
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.source import open_source
+from taskapp_kit.export.conversation import ToolSchemas
 from taskapp_kit.export.report import ExportReport, ExportScope
-from taskapp_kit.export.tool_schemas import ToolSchemas
 from taskapp_kit.export.training_data import TrainingFilters
 from taskapp_kit.export.write import export
 from taskapp_kit.rollout.describe import Description

@@ -28,8 +28,8 @@ import httpx
 import pytest
 
 from taskapp_kit.client.config.schema import SECTIONS
-from taskapp_kit.train.checkpoints.archive import export_checkpoint
 from taskapp_kit.train.checkpoints.facts import ModelOrigin
+from taskapp_kit.train.checkpoints.library import export_checkpoint
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from tests.guides.guide import (
     AGNOSTIC,

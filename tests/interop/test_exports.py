@@ -19,9 +19,9 @@ import pytest
 from taskapp_kit.adapters.callers_model import CallerService
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.evaluate.source import open_source
+from taskapp_kit.export.conversation import ToolSchemas
 from taskapp_kit.export.report import ExportScope
 from taskapp_kit.export.task_rows import export_tasks, task_rows
-from taskapp_kit.export.tool_schemas import ToolSchemas
 from taskapp_kit.export.training_data import TrainingFilters
 from taskapp_kit.export.write import export
 from tests.export.stored_chats import FAILURE, model_rollout, saved

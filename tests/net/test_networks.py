@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.net.networks import METADATA, embedded, is_metadata, kind_of
+from taskapp_kit.net.addresses import METADATA, embedded, is_metadata, kind_of
 
 address = ipaddress.ip_address
 

@@ -14,7 +14,7 @@ from front_door import KEY, Door, error_of, opened, read_answer, request_body
 from siege import GROWTH_BYTES, GROWTH_OBJECTS, SECOND, besieged, parsed, siege
 
 from taskapp_kit.config import Settings
-from taskapp_kit.net.key_headers import MAX_CANDIDATES, candidates
+from taskapp_kit.net.auth import MAX_CANDIDATES, candidates
 
 pytestmark = pytest.mark.server
 

@@ -14,8 +14,7 @@ from taskapp_kit.backend.engine import JobDocument, JobOutcome
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.rollout_plan import read_plan
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
-from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition
-from taskapp_kit.train.checkpoints.names import TrainedModelName
+from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition, TrainedModelName
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints
 from taskapp_kit.train.driver.job_driver import JobDriver

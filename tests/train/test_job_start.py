@@ -16,7 +16,7 @@ from taskapp_kit.train.config_keys import unused_keys
 from taskapp_kit.train.job_settings import TrainingSettings, training_settings
 from taskapp_kit.train.job_start import JobNeeds, ModelSizes, job_needs, measured_needs, model_sizes, start_events
 from taskapp_kit.train.models.sources import ModelSource
-from taskapp_kit.train.update.micro_batches import ModelShape
+from taskapp_kit.train.update.memory import ModelShape
 
 SMOLLM2 = ModelSizes(
     ModelShape(layers=30, hidden=576, intermediate=1536, query=576, key_value=192, vocabulary=49152), 134_515_008, 8192

@@ -8,8 +8,7 @@ import pytest
 
 from taskapp_kit.client.config.review import Review, check_schema
 from taskapp_kit.train.loop_keys import ASYNC_GSPO_CLIP, clip_range, read_loops
-from taskapp_kit.train.loops.curriculum import Curriculum
-from taskapp_kit.train.loops.settings import EarlyStopping, LoopSettings
+from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, LoopSettings
 
 
 def reviewed(document: dict[str, Any]) -> Review:

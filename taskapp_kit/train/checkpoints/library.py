@@ -1,24 +1,41 @@
-"""The trained models of a models folder: MODELS/KIND/MODEL/JOB/CHECKPOINT, listed, found and removed."""
+"""The trained models of a models folder, MODELS/KIND/MODEL/JOB/CHECKPOINT: listed, found, removed, exported and imported.
+
+An archive is a checkpoint as one file: a tar archive, compressed where its name ends in `.gz`, without the optimizer's
+state and the job's. Archives come from strangers. So they are not unpacked by `tarfile`: of each member the header must be
+that of a regular file with a plain name, and its content goes into a new file of that name, in a new folder.
+"""
 
 from __future__ import annotations
 
+import gzip
+import io
+import os
 import shutil
+import tarfile
+import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from taskapp_kit.errors import BadArgument, CheckpointError
-from taskapp_kit.train.checkpoints.facts import CheckpointFacts
-from taskapp_kit.train.checkpoints.names import KINDS, TrainedModelName
+from taskapp_kit.system.private_files import make_private_folder, open_private
+from taskapp_kit.train.checkpoints.facts import KINDS, CheckpointFacts, TrainedModelName
 from taskapp_kit.train.checkpoints.stored import (
     ADAPTER,
+    MANIFEST,
+    MOST_FILES,
     OPTIMIZER,
+    TO_GO_ON,
     StoredCheckpoint,
+    check_file_name,
     checkpoint_folders,
+    encoded_manifest,
     read_checkpoint,
 )
-from taskapp_kit.train.checkpoints.writer import REMOVED, flush_folder, locked
+from taskapp_kit.train.checkpoints.writer import REMOVED, check_free_space, flush_folder, locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +108,128 @@ def _trained_models(models: Path) -> Iterator[TrainedModel]:
                     files = {file.name: file.stat().st_size for file in path.iterdir()}
                     size, modified = sum(files.values()), path.stat().st_mtime
                     yield TrainedModel(name, path, facts, size, OPTIMIZER in files, ADAPTER in files, modified)
+
+
+LARGEST_CHECKPOINT = 64 * 2**30
+"""Bytes of all files of an imported checkpoint together."""
+
+_BLOCK = 512
+_CHUNK = 2**20
+_GZIP = b"\x1f\x8b"
+_IMPORTING = ".importing-"
+
+
+def export_checkpoint(checkpoint: StoredCheckpoint, archive: Path) -> None:
+    """Write a checkpoint into an archive, which it replaces. Equal checkpoints give equal archives.
+
+    Raises CheckpointError; nothing is left of an archive that could not be written.
+    """
+    files = {name: file for name, file in checkpoint.files.items() if name not in TO_GO_ON}
+    manifest = encoded_manifest(files)
+    unfinished = archive.with_name(f".{archive.name}.unfinished")
+    try:
+        check_free_space(
+            archive.parent, sum(file.size for file in files.values()), f"Exporting {checkpoint.facts.name}"
+        )
+        try:
+            with open(open_private(unfinished, os.O_WRONLY | os.O_TRUNC), "wb") as raw:  # noqa: PTH123
+                if archive.suffix == ".gz":
+                    # level 1: weights are nearly random, and more effort saves nothing
+                    with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
+                        _pack(packed, checkpoint.path, list(files), manifest)
+                else:
+                    _pack(raw, checkpoint.path, list(files), manifest)
+                raw.flush()
+                os.fsync(raw.fileno())
+            unfinished.rename(archive)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        flush_folder(archive.parent)
+    except OSError as error:
+        raise CheckpointError(f"{archive} could not be written: {error.strerror or error}.") from error
+
+
+def import_checkpoint(archive: Path, models: Path, *, largest_bytes: int = LARGEST_CHECKPOINT) -> StoredCheckpoint:
+    """Unpack an archive into the models folder, under the name that its facts give it, check it, and return it.
+
+    Raises CheckpointError if it is no whole archive of a checkpoint, is larger than `largest_bytes`, or the checkpoint is
+    there already; nothing of it is left then.
+    """
+    try:
+        with locked(models):
+            for left in models.glob(f"{_IMPORTING}*"):
+                shutil.rmtree(left)
+            with tempfile.TemporaryDirectory(prefix=_IMPORTING, dir=models, ignore_cleanup_errors=True) as temporary:
+                unpacked = Path(temporary) / "checkpoint"
+                unpacked.mkdir(mode=0o700)
+                with archive.open("rb") as raw:
+                    compressed = raw.read(len(_GZIP)) == _GZIP
+                    raw.seek(0)
+                    _unpack(gzip.GzipFile(fileobj=raw) if compressed else raw, unpacked, largest_bytes)
+                checkpoint = read_checkpoint(unpacked)
+                name = checkpoint.facts.name
+                place = name.folder(models)
+                if place.exists():
+                    raise CheckpointError(f"{name} is there already.", hint="Remove it first if it is to be replaced.")
+                make_private_folder(place.parent)
+                flush_folder(unpacked)
+                unpacked.rename(place)
+                flush_folder(place.parent)
+            return replace(checkpoint, path=place)
+    except (OSError, EOFError, zlib.error, BadArgument, CheckpointError) as error:
+        raise CheckpointError(f"{archive} cannot be imported. {error}") from error
+
+
+def _pack(target: IO[bytes] | gzip.GzipFile, folder: Path, names: list[str], manifest: bytes) -> None:
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        header = tarfile.TarInfo(MANIFEST)
+        header.size = len(manifest)
+        tar.addfile(header, io.BytesIO(manifest))
+        for name in names:
+            with (folder / name).open("rb") as file:
+                header = tarfile.TarInfo(name)
+                header.size = os.fstat(file.fileno()).st_size
+                tar.addfile(header, file)
+
+
+def _unpack(source: IO[bytes] | gzip.GzipFile, folder: Path, largest_bytes: int) -> None:
+    """Write the members of a tar archive into an empty folder. Reads no more than the headers and contents that count."""
+    total = 0
+    for _ in range(MOST_FILES + 2):  # the manifest and the end
+        header = _header(source)
+        if header is None:
+            # gzip compares its checksum at the end of the stream, which tar's last blocks do not reach
+            if len(source.read(tarfile.RECORDSIZE + 1)) > tarfile.RECORDSIZE:
+                raise CheckpointError("Something follows the end of the archive.")
+            return
+        check_file_name(header.name)
+        total += header.size
+        if total > largest_bytes:
+            raise CheckpointError(f"It has more than {largest_bytes} bytes.")
+        check_free_space(folder, header.size, "It")
+        with open(open_private(folder / header.name, os.O_WRONLY | os.O_EXCL), "wb") as file:  # noqa: PTH123
+            left = header.size
+            while left:
+                chunk = source.read(min(left, _CHUNK))
+                if not chunk:
+                    raise CheckpointError(f"It ends inside {header.name}.")
+                file.write(chunk)
+                left -= len(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        source.read(-header.size % _BLOCK)
+    raise CheckpointError(f"It has more than {MOST_FILES} files.")
+
+
+def _header(source: IO[bytes] | gzip.GzipFile) -> tarfile.TarInfo | None:
+    """Return the header of the next member, None at the end. Raises CheckpointError for all but a regular file."""
+    block = source.read(_BLOCK)
+    if block == bytes(_BLOCK):
+        return None
+    try:
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+    except (tarfile.HeaderError, ValueError) as error:
+        raise CheckpointError(f"It is no archive of a checkpoint: {error}.") from error
+    if header.type != tarfile.REGTYPE or header.size < 0:
+        raise CheckpointError(f"It has a member {header.name[:80]!r} that is no regular file.")
+    return header

@@ -2,9 +2,8 @@
 
 settings         deadlines, limits, how turns become rows; the order of iterations and evaluations
 reachability     one turn before the job
-rollouts         one rollout as attempts at the gateway; stragglers
-outage           waits for a task app that is away
-watchdog         ends what does not move
+sources          the environments of a job; waits for a task app that is away
+rollouts         one rollout as attempts at the gateway; stragglers; ends what does not move
 reports          events, metric points and latest numbers
 checkpoints      the interfaces of what learns from rows, and of what stores a job's checkpoints
 policy_learner   the learner with torch, and work on its thread

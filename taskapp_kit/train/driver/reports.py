@@ -15,7 +15,7 @@ from taskapp_kit.train.driver.checkpoints import SavedJob
 from taskapp_kit.train.driver.rollouts import STRAGGLER, PlayedRollout
 from taskapp_kit.train.driver.settings import rollout_count
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
-from taskapp_kit.train.loops.curriculum import Curriculum
+from taskapp_kit.train.loops.settings import Curriculum
 from taskapp_kit.train.rows import TrainingBatch
 from taskapp_kit.train.update.metrics import UpdateMetrics
 

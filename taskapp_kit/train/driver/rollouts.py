@@ -8,22 +8,55 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from taskapp_kit.backend.engine import RolloutOutcome
 from taskapp_kit.backend.rollout_plan import Unit
 from taskapp_kit.backend.rollout_requests import UNREACHABLE, UNREADABLE, blank_outcome
+from taskapp_kit.errors import JobError
 from taskapp_kit.net.redact import without_key
 from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.driver.sources import AskedRollout
-from taskapp_kit.train.driver.watchdog import watched
 from taskapp_kit.train.gateway.answers import MODEL
 from taskapp_kit.train.gateway.attempt import AttemptRecord, AttemptSettings
 from taskapp_kit.train.gateway.server import Gateway
-from taskapp_kit.train.loops.curriculum import Level
+from taskapp_kit.train.loops.settings import Level
 from taskapp_kit.train.loops.turn_rewards import NoTurnRewards, turn_rewards
+
+CHECKS = 10
+"""Consecutive looks without a change, spread over the limit. They are counted, and not the time: a machine that slept has
+moved nothing and is not at fault."""
+
+Result = TypeVar("Result")
+
+
+async def watched(
+    work: Coroutine[Any, Any, Result],
+    progress: Callable[[], object],
+    seconds: float,
+    explain: Callable[[], str],
+) -> Result:
+    """Return the result of the work. Raises JobError, and cancels it, when `progress` stays equal for `seconds`.
+
+    explain: returns what was expected to move, as sentences for the error.
+    """
+    task = asyncio.create_task(work)
+    seen, idle = progress(), 0
+    try:
+        while not task.done():
+            await asyncio.wait((task,), timeout=seconds / CHECKS)
+            now = progress()
+            idle = idle + 1 if now == seen else 0
+            seen = now
+            if idle >= CHECKS and not task.done():
+                raise JobError(f"Nothing has moved for {seconds:g} s. {explain()}")
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
 
 log = logging.getLogger("taskapp_kit.train")
 

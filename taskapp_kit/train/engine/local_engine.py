@@ -18,7 +18,7 @@ from taskapp_kit.train.engine.ledger_calls import answer_ledger_call
 from taskapp_kit.train.engine.trainer_order import TrainerOrder
 from taskapp_kit.train.gateway.options import GatewayOptions
 from taskapp_kit.train.job_settings import TrainingSettings, training_settings
-from taskapp_kit.train.loops.mixture import EnvironmentShare
+from taskapp_kit.train.loops.settings import EnvironmentShare
 from taskapp_kit.train.sampler.vllm.place import VARIABLE, VllmPlace
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
 from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import JobError
-from taskapp_kit.train.checkpoints.names import job_folder
+from taskapp_kit.train.checkpoints.facts import job_folder
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.config_keys import unused_keys
 from taskapp_kit.train.driver.checkpoints import CheckpointSink, Learner
@@ -42,9 +42,8 @@ from taskapp_kit.train.policy_services.updating import (
     job_update,
 )
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
-from taskapp_kit.train.sampler.vllm.folders import Adapter
 from taskapp_kit.train.sampler.vllm.place import VARIABLE, VllmPlace
-from taskapp_kit.train.sampler.vllm.vllm_sampler import VllmSampler
+from taskapp_kit.train.sampler.vllm.vllm_sampler import Adapter, VllmSampler
 from taskapp_kit.train.stored_rollouts import RolloutFit, StoredRollouts, find_rollouts
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 

@@ -21,8 +21,7 @@ from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Peer
 from taskapp_kit.train.gateway.call_reader import ChatPrompt, GatewayCall
 from taskapp_kit.train.gateway.pace import SLACK, Pace
-from taskapp_kit.train.gateway.recognition import PromptIds, Recognition
-from taskapp_kit.train.gateway.speakers import Speakers
+from taskapp_kit.train.gateway.recognition import PromptIds, Recognition, Speakers
 from taskapp_kit.train.rendering.renderer import Renderer
 from taskapp_kit.train.turns import RecordedTurn, Sampled, Sampler
 
@@ -79,7 +78,7 @@ class Faithfulness:
 class AttemptRecord:
     """What happened in an attempt. overridden: how often a client sent each member that the trainer decides.
 
-    suspected: turns that are probably another model's (`speakers.py`), and are trained on.
+    suspected: turns that are probably another model's (`recognition.Speakers`), and are trained on.
     """
 
     correlation_id: str

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from taskapp_kit.errors import CheckpointError
-from taskapp_kit.train.checkpoints.archive import export_checkpoint
+from taskapp_kit.train.checkpoints.library import export_checkpoint
 from taskapp_kit.train.checkpoints.state import state_parts
 from taskapp_kit.train.checkpoints.stored import WEIGHTS
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter

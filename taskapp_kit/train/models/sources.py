@@ -22,8 +22,7 @@ import orjson
 
 from taskapp_kit.client.config.review import Review
 from taskapp_kit.errors import BadArgument, CheckpointError, ConfigError
-from taskapp_kit.train.checkpoints.facts import ModelOrigin
-from taskapp_kit.train.checkpoints.names import TrainedModelName, is_trained
+from taskapp_kit.train.checkpoints.facts import ModelOrigin, TrainedModelName, is_trained
 from taskapp_kit.train.checkpoints.stored import WEIGHTS, StoredCheckpoint, read_checkpoint, read_facts
 from taskapp_kit.train.checkpoints.writer import CheckpointPart
 from taskapp_kit.train.job_settings import TrainingSettings

@@ -13,7 +13,7 @@ import torch
 from taskapp_kit.backend.engine import JobDocument
 from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
 from taskapp_kit.errors import JobError
-from taskapp_kit.train.checkpoints.names import job_folder
+from taskapp_kit.train.checkpoints.facts import job_folder
 from taskapp_kit.train.job_settings import LoraSettings, TrainingSettings, training_settings
 from taskapp_kit.train.models.adapters import with_adapter
 from taskapp_kit.train.models.loading import load_model

@@ -18,7 +18,7 @@ from taskapp_kit.services import Actor, ServiceHandle, endpoint
 from taskapp_kit.train.checkpoints.state import load_weights
 from taskapp_kit.train.models.adapters import in_sampling_type
 from taskapp_kit.train.policy_services.policy_order import OrderedPolicy, PolicyOrder, leave_a_processor
-from taskapp_kit.train.sampler.checks import check_prompt, check_temperature, check_version
+from taskapp_kit.train.sampler.generation import check_prompt, check_temperature, check_version
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.train.turns import Sampled
 from taskapp_kit.train.workflow.shared_folder import WeightsFolder

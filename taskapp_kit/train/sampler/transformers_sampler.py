@@ -21,8 +21,14 @@ import torch
 from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.errors import TrainingError
 from taskapp_kit.train.sampler import BATCH_SIZE
-from taskapp_kit.train.sampler.checks import check_prompt, check_temperature, check_version, closed_error
-from taskapp_kit.train.sampler.generation import GenerationRequest, generate
+from taskapp_kit.train.sampler.generation import (
+    GenerationRequest,
+    check_prompt,
+    check_temperature,
+    check_version,
+    closed_error,
+    generate,
+)
 from taskapp_kit.train.turns import Sampled
 
 FLUSH_SECONDS = 0.005

@@ -13,8 +13,8 @@ from taskapp_kit.backend.inference import AvailableModel
 from taskapp_kit.errors import BadArgument, ConfigError, Saturated, Unavailable
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
+from taskapp_kit.train.checkpoints.facts import TrainedModelName
 from taskapp_kit.train.checkpoints.library import trained_models
-from taskapp_kit.train.checkpoints.names import TrainedModelName
 from taskapp_kit.train.checkpoints.stored import MANIFEST
 from taskapp_kit.train.models.sources import BASE, BUNDLED, is_path
 from taskapp_kit.train.serving.process import ServingProcess

@@ -19,8 +19,7 @@ import orjson
 from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import ConfigError, JobError
-from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition
-from taskapp_kit.train.checkpoints.names import Kind, TrainedModelName
+from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition, Kind, TrainedModelName
 from taskapp_kit.train.checkpoints.stored import checkpoint_folders
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.driver.checkpoints import SavedJob
@@ -34,8 +33,7 @@ from taskapp_kit.train.sft.conversation_rows import conversation_rows, not_learn
 from taskapp_kit.train.sft.conversations import ChosenConversations, ExportedConversation, chosen_conversations
 from taskapp_kit.train.sft.settings import HELD_OUT_LOSS, LOSS, SftSettings
 from taskapp_kit.train.turns import TrainingRow
-from taskapp_kit.train.update.memory import BatchShape
-from taskapp_kit.train.update.micro_batches import predicted_positions
+from taskapp_kit.train.update.memory import BatchShape, predicted_positions
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 from taskapp_kit.train.update.supervised import supervised_loss, supervised_step
 

@@ -21,8 +21,7 @@ from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.errors import BadArgument, TrainingError
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
 from taskapp_kit.train.update.losses import TokenStatistics, joined, mean, row_means, token_losses
-from taskapp_kit.train.update.metrics import UpdateMetrics
-from taskapp_kit.train.update.micro_batches import (
+from taskapp_kit.train.update.memory import (
     Minibatch,
     ModelShape,
     in_order,
@@ -30,6 +29,7 @@ from taskapp_kit.train.update.micro_batches import (
     plan_minibatches,
     predicted_positions,
 )
+from taskapp_kit.train.update.metrics import UpdateMetrics
 from taskapp_kit.train.update.ppo import ValueHead
 from taskapp_kit.train.update.settings import UpdateSettings
 

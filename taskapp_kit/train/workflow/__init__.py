@@ -50,9 +50,8 @@ share: one of this program, unless both are given a `folder`. A complete program
 """
 
 from taskapp_kit.services.rewards import RewardActor
-from taskapp_kit.train.workflow.data_loader import DataLoader
+from taskapp_kit.train.workflow.data_loader import DataLoader, evaluate
 from taskapp_kit.train.workflow.episode import Episode, Response
-from taskapp_kit.train.workflow.evaluation import evaluate
 from taskapp_kit.train.workflow.policy import Policy, PolicyActor
 from taskapp_kit.train.workflow.replay_buffer import ReplayBuffer
 from taskapp_kit.train.workflow.trainer import Trainer

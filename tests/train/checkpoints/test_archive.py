@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.errors import CheckpointError
-from taskapp_kit.train.checkpoints.archive import export_checkpoint, import_checkpoint
+from taskapp_kit.train.checkpoints.library import export_checkpoint, import_checkpoint
 from taskapp_kit.train.checkpoints.stored import (
     FACTS,
     MANIFEST,

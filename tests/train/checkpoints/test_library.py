@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from taskapp_kit.errors import BadArgument, CheckpointError
+from taskapp_kit.train.checkpoints.facts import TrainedModelName
 from taskapp_kit.train.checkpoints.library import remove_trained_model, trained_model, trained_models
-from taskapp_kit.train.checkpoints.names import TrainedModelName
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from tests.train.checkpoints.facts import facts, parts
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.errors import BadArgument
-from taskapp_kit.train.checkpoints.names import KINDS, Kind, TrainedModelName
+from taskapp_kit.train.checkpoints.facts import KINDS, Kind, TrainedModelName
 
 PARTS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs the train extra: make test-tr
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
 from taskapp_kit.errors import CheckpointError  # noqa: E402
-from taskapp_kit.train.checkpoints.archive import export_checkpoint, import_checkpoint  # noqa: E402
+from taskapp_kit.train.checkpoints.library import export_checkpoint, import_checkpoint  # noqa: E402
 from taskapp_kit.train.checkpoints.state import restore_optimizer, restore_weights, state_parts  # noqa: E402
 from taskapp_kit.train.checkpoints.stored import (  # noqa: E402
     ADAPTER,

@@ -16,9 +16,7 @@ from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import JobError
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from taskapp_kit.train.loops.curriculum import Curriculum
-from taskapp_kit.train.loops.mixture import EnvironmentShare
-from taskapp_kit.train.loops.settings import EarlyStopping, LoopSettings
+from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, EnvironmentShare, LoopSettings
 from taskapp_kit.train.rows import RowOptions
 from taskapp_kit.train.turns import TrainingRow
 from taskapp_kit.train.update.metrics import UpdateMetrics

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="needs the train extra: make test-tr
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
 from taskapp_kit.errors import CheckpointError, JobError, TrainingError  # noqa: E402
-from taskapp_kit.train.checkpoints.archive import export_checkpoint, import_checkpoint  # noqa: E402
+from taskapp_kit.train.checkpoints.library import export_checkpoint, import_checkpoint  # noqa: E402
 from taskapp_kit.train.checkpoints.stored import WEIGHTS, latest_checkpoint  # noqa: E402
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter  # noqa: E402
 from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints  # noqa: E402
@@ -24,9 +24,12 @@ from taskapp_kit.train.driver.policy_learner import PolicyLearner  # noqa: E402
 from taskapp_kit.train.driver.settings import DriverSettings  # noqa: E402
 from taskapp_kit.train.driver.stored_units import StoredUnits  # noqa: E402
 from taskapp_kit.train.gateway.attempt import AttemptSettings  # noqa: E402
-from taskapp_kit.train.loops.curriculum import Curriculum  # noqa: E402
-from taskapp_kit.train.loops.mixture import EnvironmentShare  # noqa: E402
-from taskapp_kit.train.loops.settings import EarlyStopping, LoopSettings  # noqa: E402
+from taskapp_kit.train.loops.settings import (  # noqa: E402
+    Curriculum,
+    EarlyStopping,
+    EnvironmentShare,
+    LoopSettings,
+)
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
 from taskapp_kit.train.stored_rollouts import RolloutFit, StoredRollouts  # noqa: E402
 from taskapp_kit.train.turns import TrainingRow  # noqa: E402

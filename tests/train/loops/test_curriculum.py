@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from taskapp_kit.train.loops.curriculum import Curriculum, Level
+from taskapp_kit.train.loops.settings import Curriculum, Level
 
 LEVELS = ("easy", "medium", "hard")
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from taskapp_kit.train.loops.mixture import divided, turn_order
+from taskapp_kit.train.loops.settings import divided, turn_order
 
 
 def test_each_has_its_weight_spread_evenly() -> None:

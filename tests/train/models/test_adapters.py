@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="needs the train extra: make test-tr
 pytest.importorskip("peft", reason="needs the train extra: make test-train")
 
 from taskapp_kit.errors import CheckpointError, ConfigError  # noqa: E402
-from taskapp_kit.train.checkpoints.archive import import_checkpoint  # noqa: E402
 from taskapp_kit.train.checkpoints.facts import ModelOrigin  # noqa: E402
+from taskapp_kit.train.checkpoints.library import import_checkpoint  # noqa: E402
 from taskapp_kit.train.checkpoints.state import state_parts  # noqa: E402
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter  # noqa: E402
 from taskapp_kit.train.job_settings import LoraSettings  # noqa: E402

@@ -17,13 +17,14 @@ from taskapp_kit.backend.engine import JobDocument  # noqa: E402
 from taskapp_kit.backend.rollout_plan import JobPlan, read_plan  # noqa: E402
 from taskapp_kit.client.config.sft_config import load_sft_config  # noqa: E402
 from taskapp_kit.errors import ConfigError  # noqa: E402
-from taskapp_kit.train.checkpoints.archive import export_checkpoint, import_checkpoint  # noqa: E402
-from taskapp_kit.train.checkpoints.library import (  # noqa: E402
+from taskapp_kit.train.checkpoints.facts import TrainedModelName  # noqa: E402
+from taskapp_kit.train.checkpoints.library import (  # noqa: E402  # noqa: E402
+    export_checkpoint,
+    import_checkpoint,
     remove_trained_model,
     trained_model,
     trained_models,
 )
-from taskapp_kit.train.checkpoints.names import TrainedModelName  # noqa: E402
 from taskapp_kit.train.checkpoints.stored import OPTIMIZER, WEIGHTS  # noqa: E402
 from taskapp_kit.train.job_start import seeds_learned_before  # noqa: E402
 from taskapp_kit.train.models.loading import load_model  # noqa: E402

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.errors import BadArgument
-from taskapp_kit.train.update.memory import BatchShape, adapter_parameters, estimate_memory, memory_problem
-from taskapp_kit.train.update.micro_batches import ModelShape
+from taskapp_kit.train.update.memory import BatchShape, ModelShape, adapter_parameters, estimate_memory, memory_problem
 
 SMOLLM2 = ModelShape(layers=30, hidden=576, intermediate=1536, query=576, key_value=192, vocabulary=49152)
 PARAMETERS = 134_515_008

@@ -18,7 +18,7 @@ pytest.importorskip("transformers", reason="needs the train extra: make test-tra
 from taskapp_kit.errors import BadArgument, TrainingError  # noqa: E402
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
 from taskapp_kit.train.turns import NOT_SAMPLED, Sampled, TrainingRow  # noqa: E402
-from taskapp_kit.train.update.micro_batches import FLOAT_BYTES, LOGITS_COPIES, ModelShape  # noqa: E402
+from taskapp_kit.train.update.memory import FLOAT_BYTES, LOGITS_COPIES, ModelShape  # noqa: E402
 from taskapp_kit.train.update.policy_update import PaddedRows, PolicyUpdate  # noqa: E402
 from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
 from tests.train.tiny_models import CONTEXT, same_model, tiny_model  # noqa: E402
