@@ -49,12 +49,6 @@ sys.stdout.buffer.write(bytes(range(256)) * 400 + b"https://.trycloudflare.com h
 sys.stdout.flush()
 time.sleep(600)
 """
-STUBBORN = """
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"])
-with open(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "grandchild"), "w") as file:
-    file.write(str(child.pid))
-"""
 
 
 class FakeCloudflared:

@@ -1,24 +1,22 @@
 """Runs `modal deploy` and `modal serve`: writes their entry module, reads their output, ends them.
 
 Modal's own command line does the work in a child process, so that we do not depend on its internals. The entry is a module
-in a temporary folder, with its options in a file beside it; neither contains a key. Where the kernel allows it the child dies
-with this process (`system/die_with_parent.py`), because an app that is served without users costs money.
+in a temporary folder, with its options in a file next to it; neither contains a key. The child ends with this process, because
+an app that is served without users costs money.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
 import re
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Literal
 
@@ -27,7 +25,7 @@ from taskapp_kit.deploy.modal.account import ModalRefused, require_client
 from taskapp_kit.deploy.modal.deployment import ASKED_FILE
 from taskapp_kit.deploy.modal.plan import DeployPlan
 from taskapp_kit.deploy.modal.settings import WEB_FUNCTION, ModalSettings
-from taskapp_kit.system import die_with_parent
+from taskapp_kit.system.child import OwnedProcess
 from taskapp_kit.system.child_python import python_command
 
 ENTRY = '''"""Made by `taskapp deploy`: what modal_app.py is, for one deploy."""
@@ -56,7 +54,6 @@ def web() -> object:
     """One container's server."""
     return DEPLOYMENT.serve()
 '''
-LEASH = Path(die_with_parent.__file__)
 PATIENCE_SECONDS = 6.0
 """The time that Modal's client has to end after a signal, before the next one."""
 _MADE = re.compile(rf"\bCreated Function {WEB_FUNCTION}\b")
@@ -125,49 +122,43 @@ def _modal(
 ) -> tuple[int, bool]:
     """Runs Modal's command line; returns its exit status, and whether Ctrl-C ended it."""
     require_client()
-    process = subprocess.Popen(  # noqa: S603 — this Python, Modal's module
-        python_command(LEASH, str(os.getpid()), *python_command("modal", *arguments)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # so that Ctrl-C reaches it once, from here: a second one would interrupt its clean-up
-        env={**child_environment(), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
-    )
-    assert process.stdout is not None
+    lines: SimpleQueue[str | None] = SimpleQueue()
     interrupted, before = False, ""
+    process: OwnedProcess[None] = OwnedProcess(
+        python_command("modal", *arguments),
+        env={**child_environment(), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+        name="modal",
+        on_line=lines.put,
+        on_exit=lambda _: lines.put(None),
+    )
     try:
         while True:
             try:
-                for line in process.stdout:
-                    if line.strip():
-                        report(line.rstrip())
+                while (line := lines.get()) is not None:
+                    report(line)
                     url, before = address_in(line, before), line
                     if url is not None and answering is not None:
                         answer, answering = answering, None
                         answer(url)
-                return process.wait(), interrupted
             except KeyboardInterrupt:
                 if interrupted:
                     raise
                 interrupted = True
-                process.send_signal(signal.SIGINT)
+                process.signal(signal.SIGINT, group=False)
                 threading.Thread(target=_insist, args=(process,), daemon=True).start()
+            else:
+                assert process.status is not None, "it has ended"
+                return process.status, interrupted
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)  # and its child that watches the files
-            process.wait()
+        process.kill()  # and its child that watches the files
 
 
-def _insist(process: subprocess.Popen[str]) -> None:
+def _insist(process: OwnedProcess[None]) -> None:
     """Repeats signals, because Modal's client misses one that arrives while it starts to watch the files."""
     for number in (signal.SIGINT, signal.SIGKILL):
-        try:
-            process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+        if process.ended.wait(PATIENCE_SECONDS):
+            return
+        process.signal(number)
 
 
 def address_in(line: str, before: str) -> str | None:

@@ -18,8 +18,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from taskapp_kit.rollout.workers.job import JobHung, KilledFor, Running, StartFailed, WorkerDied, death
+from taskapp_kit.rollout.workers.job import JobHung, KilledFor, Running, StartFailed, WorkerDied
 from taskapp_kit.rollout.workers.protocol import CELL_BYTES, MAX_THREADS, BadFrame, Frame, PipeReader, encode
+from taskapp_kit.system.child import death
 
 log = logging.getLogger("taskapp_kit.run")
 

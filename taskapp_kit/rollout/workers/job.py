@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import signal
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
 from taskapp_kit.rollout.workers.protocol import Frame, StopReason
+from taskapp_kit.system.child import signal_name
 
 FrameHandler = Callable[[Frame, bytes], "Frame | Awaitable[Frame | None] | None"]
 
@@ -48,7 +48,7 @@ class WorkerDied(JobLost):
     @property
     def signal_name(self) -> str | None:
         """The signal that killed it; None when it exited."""
-        return _signal_name(self.exit_code)
+        return signal_name(self.exit_code)
 
 
 class JobHung(JobLost):
@@ -73,25 +73,6 @@ class NeverBegan(JobLost):
 
 class StartFailed(JobLost):
     """A child could not be started; the reason includes its own message."""
-
-
-def _signal_name(exit_code: int | None) -> str | None:
-    if exit_code is None or exit_code >= 0:
-        return None
-    try:
-        return signal.Signals(-exit_code).name
-    except ValueError:
-        return f"signal {-exit_code}"
-
-
-def death(exit_code: int) -> str:
-    """Return in words how it died."""
-    name = _signal_name(exit_code)
-    if name is None:
-        return f"exited {exit_code}"
-    if name == "SIGKILL":
-        return "killed by SIGKILL from outside, as the kernel does when memory runs out"
-    return f"{(signal.strsignal(-exit_code) or name).lower()} ({name})"
 
 
 Outcome = tuple[Frame, bytes] | BaseException

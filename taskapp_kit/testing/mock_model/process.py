@@ -7,7 +7,6 @@ never outlives the process that started it.
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import urllib.request
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,7 @@ import orjson
 from taskapp_kit.config import child_environment
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.system.child import OwnedProcess
 from taskapp_kit.system.child_python import python_command
 from taskapp_kit.testing.mock_model.faults import Faults
 
@@ -43,20 +43,15 @@ class MockProcess:
             "faults": _as_json(faults) if isinstance(faults, Faults) else None,
             "settings": {"record": 0, **settings},
         }
-        self._process = subprocess.Popen(  # noqa: S603 (this Python, a module of the kit)
+        self._process: OwnedProcess[dict[str, Any]] = OwnedProcess(
             python_command("taskapp_kit.testing.mock_model.child"),
             env=child_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            name="mock-model",
+            input=orjson.dumps(message) + b"\n",
+            reads="stdout",
+            ready=orjson.loads,
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(orjson.dumps(message) + b"\n")
-            self._process.stdin.flush()
-            answer = orjson.loads(self._process.stdout.readline() or b"{}")
-        except OSError:
-            answer = {}
+        answer = self._process.wait_ready(START_SECONDS) or {}
         if "url" not in answer:
             self.close()
             raise ConfigError(
@@ -74,14 +69,7 @@ class MockProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.close()
 
     def __enter__(self) -> Self:
         return self

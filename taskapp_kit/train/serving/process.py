@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,14 +12,13 @@ import orjson
 
 from taskapp_kit.config import child_environment
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.rollout.workers.job import death
+from taskapp_kit.system.child import OwnedProcess
 from taskapp_kit.system.child_python import python_command
 from taskapp_kit.train.engine.child_program import OFFLINE
 from taskapp_kit.train.engine.local_engine import check_installed
 
 START_SECONDS = 600.0
 """For reading and checking the weights; a first request for a model of a package may also fetch and convert it."""
-END_SECONDS = 5.0
 
 
 class ServingProcess:
@@ -42,22 +38,20 @@ class ServingProcess:
         self.key = ""
         self.own_name = name
         """The model's name after aliases."""
-        self._process = subprocess.Popen(  # noqa: S603 (this Python, a module of the kit)
-            python_command("taskapp_kit.train.serving.child"),
-            env={**child_environment(), **OFFLINE},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
         message = {
             "model": name,
             "models": os.fspath(models.expanduser().absolute()),
             "aliases": dict(aliases or {}),
             "paths": paths,
         }
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended; `wait` says so
-            self._process.stdin.write(orjson.dumps(message) + b"\n")
-            self._process.stdin.flush()
+        self._process: OwnedProcess[dict[str, Any]] = OwnedProcess(
+            python_command("taskapp_kit.train.serving.child"),
+            env={**child_environment(), **OFFLINE},
+            name="taskapp-serving",
+            input=orjson.dumps(message) + b"\n",
+            reads="stdout",
+            ready=orjson.loads,
+        )
 
     @property
     def pid(self) -> int:
@@ -67,23 +61,18 @@ class ServingProcess:
     @property
     def running(self) -> bool:
         """Whether the process has not ended."""
-        return self._process.poll() is None
+        return not self._process.ended.is_set()
 
     def wait(self, seconds: float = START_SECONDS) -> None:
         """Wait until the model is served. Raises ConfigError, after which the process has ended."""
-        assert self._process.stdout is not None
-        timer = threading.Timer(seconds, self._process.kill)
-        timer.daemon = True
-        timer.start()
         try:
-            line = self._process.stdout.readline()
+            answer = self._process.wait_ready(seconds) or {}
         except BaseException:
             self.close()
             raise
-        finally:
-            timer.cancel()
-        answer: dict[str, Any] = orjson.loads(line) if line.endswith(b"\n") else {}
         if "url" not in answer:
+            if not answer:
+                self._process.kill()
             self.close()
             raise ConfigError(
                 answer.get("error")
@@ -94,27 +83,16 @@ class ServingProcess:
 
     def ended(self, seconds: float) -> bool:
         """Wait so long for the process's end; return whether it has ended."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        return not self.running
+        return self._process.ended.wait(seconds)
 
     @property
     def ending(self) -> str:
         """How the process ended; empty while it runs."""
-        status = self._process.poll()
-        return "" if status is None else death(status)
+        return self._process.end
 
     def close(self) -> None:
         """End the process. A second call does nothing."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # what could not be written to a process that has ended
-                    pipe.close()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.close()
 
     def __enter__(self) -> Self:
         try:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 import tempfile
-import threading
 from collections import deque
 from pathlib import Path
 
 from taskapp_kit.config import child_environment
 from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import TrainingError
-from taskapp_kit.rollout.workers.job import death
 from taskapp_kit.system import group_with_parent
+from taskapp_kit.system.child import LINE_CHARACTERS, QUOTED_LINES, OwnedProcess, death
 from taskapp_kit.system.child_python import python_command
 from taskapp_kit.train.sampler import BATCH_SIZE
 from taskapp_kit.train.sampler.vllm.place import VllmSettings
@@ -31,7 +29,9 @@ MODULE = "vllm.entrypoints.openai.api_server"
 START_SECONDS = 1200.0
 """Most of it is imports: 40 s of processor time in three processes, more where nothing is compiled (2026-11-23)."""
 LOOK_SECONDS = 0.25
-LAST_LINES, LAST_ERRORS, LINE_CHARACTERS = 6, 2, 300
+END_SECONDS = 2.5 * group_with_parent.END_SECONDS
+"""`group_with_parent` kills what has not ended within two such times; it is not killed before."""
+LAST_ERRORS = 2
 ERROR = " ERROR "
 """In a line of vLLM's log that reports one."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -71,9 +71,8 @@ class VllmChild:
         self.folder = Path(tempfile.mkdtemp(prefix="taskapp-vllm-"))
         self.socket = self.folder / "socket"
         self._python = str(Path(environment) / "bin" / "python")
-        self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._errors: deque[str] = deque(maxlen=LAST_ERRORS)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: OwnedProcess[None] | None = None
 
     def start(self, model: Path, dtype: str, settings: VllmSettings, lora_rank: int | None) -> None:
         """Start it. model: the folder of the weights. dtype: `float32` or `bfloat16`. lora_rank: None for whole weights."""
@@ -88,16 +87,15 @@ class VllmChild:
             "--disable-uvicorn-access-log", "--uvicorn-log-level", "warning", *settings.flags, *adapters,
         ]  # fmt: skip
         variables = {name: value for name, value in child_environment().items() if name not in REMOVED}
-        self._process = subprocess.Popen(  # noqa: S603 (the operator's own environment)
+        self._process = OwnedProcess(
             python_command(Path(group_with_parent.__file__), str(self.folder), *command),
             env={**UNLESS_SET, **variables, **SET},
+            name="vllm",
             cwd=self.folder,  # `python -m` looks for modules there
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # what kills the trainer's process group has to leave the one that ends vLLM
+            input=b"",  # its end is what ends vLLM with its own children, also when this process is killed
+            on_line=self._log,
+            end_seconds=END_SECONDS,
         )
-        threading.Thread(target=self._read_output, name="vllm-output", daemon=True).start()
 
     def server(self) -> VllmServer:
         """Return its routes, for one event loop."""
@@ -115,31 +113,25 @@ class VllmChild:
 
     def check(self) -> None:
         """Raise TrainingError if it has ended."""
-        code = None if self._process is None else self._process.poll()
-        if code is not None:
-            raise TrainingError(f"The vLLM that this job started has ended ({death(code)}){self._last}.")
+        status = None if self._process is None else self._process.status
+        if status is not None:
+            raise TrainingError(f"The vLLM that this job started has ended ({death(status)}){self._last}.")
 
     def close(self) -> None:
         """End it with all of its processes. A second call does nothing."""
         if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.wait()
+            self._process.close()
 
     @property
     def _last(self) -> str:
+        lines = [] if self._process is None else self._process.lines[-QUOTED_LINES:]
         lines = (
-            self._errors or self._lines
+            list(self._errors) or lines
         )  # after an error in its engine, vLLM prints many lines of its libraries' ends
         return f"; its last lines: {' | '.join(lines)}" if lines else ""
 
-    def _read_output(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            text = cut(line.decode(errors="replace").strip(), LINE_CHARACTERS)
-            if "Error: " in text:
-                self._errors.append(text)
-            if text:
-                self._lines.append(text)
-                log.log(logging.ERROR if ERROR in text else logging.DEBUG, "vllm: %s", text)
+    def _log(self, line: str) -> None:
+        text = cut(line.strip(), LINE_CHARACTERS)
+        if "Error: " in text:
+            self._errors.append(text)
+        log.log(logging.ERROR if ERROR in text else logging.DEBUG, "vllm: %s", text)
