@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from sqlalchemy import Connection
 
 from taskapp_kit.errors import ConfigError, StoreError, TaskappError
 from taskapp_kit.store.sqlite import Database, explain
+from taskapp_kit.system.private_files import lock, open_private
 
 T = TypeVar("T")
 
@@ -112,11 +112,11 @@ class JobDatabase:
 
 def _locked(store: Path) -> int:
     try:
-        descriptor = os.open(store.with_name(store.name + ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = open_private(store.with_name(store.name + ".lock"))
     except OSError as fault:
         raise explain(fault, str(store), "open") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(descriptor)
     except OSError:
         os.close(descriptor)
         raise StoreError(

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from taskapp_kit.errors import ConfigError, RequestError, Unavailable
+from taskapp_kit.system.private_files import flush
 
 ALGORITHM = "libsodium.sealedbox.v1"
 KEY_BYTES = 32
@@ -76,13 +77,8 @@ def _stored_key(path: Path) -> bytes:
     key = bytes(PrivateKey.generate())
     with os.fdopen(descriptor, "wb") as file:
         file.write(base64.b64encode(key) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    flush(path)
+    flush(path.parent)
     return key
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.system.private_files import write_durable
 
 BACKSLASH = "\\"
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
@@ -30,24 +29,10 @@ def write(path: Path, values: Mapping[str, str]) -> None:
     target = path.expanduser().resolve()
     try:
         before = target.read_text("utf-8-sig") if target.exists() else ""
-        _replace(target, merged(before, values))
+        write_durable(target, merged(before, values).encode())
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise ConfigError(f"{path} cannot be written: {reason}.", hint="Give another --file.") from None
-
-
-def _replace(target: Path, text: str) -> None:
-    """In one step; nothing is left of an attempt that failed."""
-    descriptor, name = tempfile.mkstemp(prefix=".env-", dir=target.parent)  # made with mode 600
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def merged(before: str, values: Mapping[str, str]) -> str:

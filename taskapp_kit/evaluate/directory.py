@@ -11,7 +11,6 @@ ends. A process that was killed leaves at most a partial last line; resuming cut
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import re
@@ -33,7 +32,7 @@ from taskapp_kit.evaluate.limits import Spending
 from taskapp_kit.evaluate.plan import EvalPlan, stored_policies
 from taskapp_kit.evaluate.results import line_of, row_of_line
 from taskapp_kit.system.foreign_files import ForeignFileRefused, inside, read_inside
-from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
+from taskapp_kit.system.private_files import lock, make_private_folder, open_private, write_durable
 
 CONFIG, RESULTS, SUMMARY, REPORT = "config.json", "results.jsonl", "summary.json", "report.html"
 DATABASE = "rollouts.db"
@@ -77,7 +76,7 @@ class Directory:
         except OSError as error:
             raise ConfigError(f"{path} cannot hold results: {error.strerror}.", hint="Give another --out.") from None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._file)
         except OSError:
             os.close(self._file)
             raise ConfigError(
@@ -224,18 +223,9 @@ class Directory:
             raise StoreError(f"{self.path / SUMMARY} cannot be removed: {error.strerror}.") from None
 
     def _write(self, name: str, text: bytes) -> None:
-        waiting = self.path / f".{name}.new"
         try:
-            write_private(waiting, text, flush_to_disk=True)
-            waiting.replace(self.path / name)
-            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            write_durable(self.path / name, text)
         except OSError as error:
-            with suppress(OSError):
-                waiting.unlink()
             raise StoreError(f"{self.path / name} cannot be written: {error.strerror}.") from error
 
 

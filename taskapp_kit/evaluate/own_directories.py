@@ -19,7 +19,7 @@ import orjson
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.plan import stored_policies
-from taskapp_kit.system.private_files import make_private_folder, write_private
+from taskapp_kit.system.private_files import make_private_folder, write_durable
 
 OTHERS_WRITE = 0o022
 STATE_HOME = "XDG_STATE_HOME"
@@ -32,9 +32,7 @@ def remember(directory: Path, config: Mapping[str, Any]) -> None:
     """
     place = _record_of(directory)
     make_private_folder(place.parent)
-    waiting = place.with_suffix(f".{hashlib.sha256(str(directory).encode()).hexdigest()[:8]}.new")
-    write_private(waiting, orjson.dumps(_recorded(directory, config)), flush_to_disk=True)
-    waiting.replace(place)
+    write_durable(place, orjson.dumps(_recorded(directory, config)))
 
 
 def is_own(directory: Path, config: Mapping[str, Any]) -> bool:

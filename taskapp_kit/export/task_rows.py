@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +25,7 @@ from taskapp_kit.export.parquet import write_table
 from taskapp_kit.rollout.policy.chat.conversation import prompt_of
 from taskapp_kit.rollout.policy.options import OutputMode, read_options
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.system.private_files import make_private_folder, write_private
+from taskapp_kit.system.private_files import make_private_folder, replaced, write_private
 
 TaskFormat = Literal["jsonl", "parquet", "hf", "verl", "nemo"]
 MOST_TASKS = 10_000
@@ -143,22 +141,11 @@ async def export_tasks(rows: AsyncIterator[dict[str, Any]], kind: TaskFormat, ou
         if kind == "hf":
             _write_folder(whole, out)
         else:
-            _write_whole(out, partial(_write_file, whole, kind))
+            with replaced(out) as new:
+                _write_file(whole, kind, new)
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror}.", hint="Give another --out.") from None
     return len(whole)
-
-
-def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Writes a file that appears, or is replaced, when it is complete."""
-    unfinished = path.with_name(f".{path.name}.partial")
-    try:
-        write_private(unfinished, b"")
-        write(unfinished)
-        unfinished.replace(path)
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
 
 
 def _write_file(rows: list[dict[str, Any]], kind: TaskFormat, path: Path) -> None:
@@ -180,7 +167,8 @@ def _write_folder(rows: list[dict[str, Any]], out: Path) -> None:
     """A folder that `datasets.load_dataset` reads, and that can be uploaded as a dataset of the Hugging Face Hub."""
     make_private_folder(out / "data")
     table = out / "data" / f"{rows[0]['split']}-00000-of-00001.parquet"
-    _write_whole(table, partial(_write_file, rows, "parquet"))
+    with replaced(table) as new:
+        _write_file(rows, "parquet", new)
     write_private(out / "README.md", CARD.format(app=rows[0]["app"], app_version=rows[0]["app_version"]).encode())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +17,7 @@ from taskapp_kit.export.parquet import ParquetFile
 from taskapp_kit.export.report import TRAIN, ExportReport, ExportScope
 from taskapp_kit.export.training_data import TrainingData, TrainingFilters, token_lines
 from taskapp_kit.export.whole_rollouts import json_lines, record_of, whole_rollouts
-from taskapp_kit.system.private_files import write_private
+from taskapp_kit.system.private_files import replaced
 
 if TYPE_CHECKING:
     from taskapp_kit.evaluate.source import RolloutSource
@@ -47,16 +46,11 @@ async def export(
     if kind in TRAINING and scope.split is None:
         scope = replace(scope, split=TRAIN)
         report.notes.append("Only the split named train (give --split for another).")
-    partial = out.with_name(f".{out.name}.partial")
     try:
-        write_private(partial, b"")
-        await _write(source, kind, partial, scope, TrainingData(source, scope, filters, find_tools, report), report)
-        partial.replace(out)
+        with replaced(out) as new:
+            await _write(source, kind, new, scope, TrainingData(source, scope, filters, find_tools, report), report)
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror}.", hint="Give another --out.") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink()
     return report
 
 

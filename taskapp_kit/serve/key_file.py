@@ -15,20 +15,17 @@ a key, nor a word that may be one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
-import secrets
 import stat
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from taskapp_kit.config import MAX_KEY_BYTES
 from taskapp_kit.errors import ConfigError, TaskappError, closest
-from taskapp_kit.system.private_files import make_private_folder
+from taskapp_kit.system.private_files import locked, make_private_folder, replaced
 
 MAX_QUOTA = 1_000_000
 LABEL_RULE = "1 to 64 letters (a to z, A to Z), digits, dots, underscores or dashes, the first a letter or a digit"
@@ -288,11 +285,15 @@ def _change(path: Path, edit: Callable[[str], str], *, create: bool) -> None:
             make_private_folder(target.parent)
         elif not target.exists():
             raise missing(path)
-        with _locked(target.parent, path):
+        with locked(target.parent, LOCK_SECONDS):  # the file itself is replaced
             before = target.stat() if target.exists() else None
             if before is None and not create:
                 raise missing(path)
             _replace(target, edit("" if before is None else _text(target, path)), before)
+    except BlockingIOError:
+        raise KeyFileError(
+            f"Another process has been changing {path} for {LOCK_SECONDS:.0f} s.", hint="Try again."
+        ) from None
     except OSError as error:
         raise KeyFileError(
             f"The key file {path} cannot be changed: {error.strerror or type(error).__name__}.",
@@ -300,45 +301,10 @@ def _change(path: Path, edit: Callable[[str], str], *, create: bool) -> None:
         ) from None
 
 
-@contextlib.contextmanager
-def _locked(folder: Path, path: Path) -> Iterator[None]:
-    """Lock the directory: the file itself is replaced, and a separate lock file would be left behind."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        end = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise KeyFileError(
-                        f"Another process has been changing {path} for {LOCK_SECONDS:.0f} s.", hint="Try again."
-                    ) from None
-                time.sleep(0.01)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _replace(target: Path, text: str, before: os.stat_result | None) -> None:
-    fresh = target.with_name(f".{target.name}.{secrets.token_hex(6)}.new")
-    descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(text.encode("utf-8"))
-            if before is not None:
-                with contextlib.suppress(PermissionError):  # only root may change a file's owner
-                    os.fchown(descriptor, before.st_uid, before.st_gid)
-            os.fchmod(descriptor, 0o600 if before is None else stat.S_IMODE(before.st_mode))
-            stream.flush()
-            os.fsync(descriptor)
-        fresh.replace(target)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with replaced(target) as new:
+        new.write_bytes(text.encode("utf-8"))
+        if before is not None:
+            with contextlib.suppress(PermissionError):  # only root may change a file's owner
+                os.chown(new, before.st_uid, before.st_gid)
+            new.chmod(stat.S_IMODE(before.st_mode))

@@ -29,7 +29,7 @@ from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
 from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate
 from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore, StoreCheck
-from taskapp_kit.system.private_files import make_private_folder, open_private
+from taskapp_kit.system.private_files import flush, make_private_folder, open_private
 
 __all__ = ["Database", "SqliteStore", "StoreCheck", "explain"]
 
@@ -245,11 +245,7 @@ def _created(path: Path) -> tuple[int, int]:
         found = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    directory_descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory_descriptor)
-    finally:
-        os.close(directory_descriptor)
+    flush(path.parent)
     return found.st_dev, found.st_ino
 
 

@@ -1,9 +1,19 @@
-"""Files and folders that only their owner may read, whatever the umask: rollouts and results hold conversations."""
+"""Files and folders that only their owner may read, whatever the umask: rollouts and results hold conversations.
+
+Files are replaced as a whole and durably, and locks exclude other processes.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+
+LOOK_SECONDS = 0.01
 
 
 def make_private_folder(path: Path) -> None:
@@ -27,3 +37,65 @@ def write_private(path: Path, content: bytes, *, flush_to_disk: bool = False) ->
         if flush_to_disk:
             file.flush()
             os.fsync(file.fileno())
+
+
+@contextmanager
+def replaced(path: Path) -> Generator[Path]:
+    """Yield a new file in the same folder, mode 600, that replaces `path` when the block has ended.
+
+    A reader finds the old or the new content, also after a power cut. Nothing is left of a block that raises.
+    Raises OSError.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
+    os.close(descriptor)
+    new = Path(name)
+    try:
+        yield new
+        flush(new)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    flush(path.parent)
+
+
+def write_durable(path: Path, content: bytes) -> None:
+    """Replace a file's content as `replaced` does; its mode is 600 then. Raises OSError."""
+    with replaced(path) as new:
+        new.write_bytes(content)
+
+
+def flush(path: Path) -> None:
+    """Flush a file's content, or a folder's entries, to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(descriptor: int, seconds: float = 0.0) -> None:
+    """Lock an open file or folder against all others that lock it, until the descriptor is closed.
+
+    Raises BlockingIOError when another still has the lock after `seconds`; OSError.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(LOOK_SECONDS)
+
+
+@contextmanager
+def locked(path: Path, seconds: float = 0.0) -> Generator[None]:
+    """Hold the lock of a folder, or of a file that is created if it is missing. Raises as `lock` does."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path.is_dir() else open_private(path)
+    try:
+        lock(descriptor, seconds)
+        yield
+    finally:
+        os.close(descriptor)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from taskapp_kit.errors import BadArgument, CheckpointError
-from taskapp_kit.system.private_files import make_private_folder, open_private
+from taskapp_kit.system.private_files import flush, make_private_folder, open_private, replaced
 from taskapp_kit.train.checkpoints.facts import KINDS, CheckpointFacts, TrainedModelName
 from taskapp_kit.train.checkpoints.stored import (
     ADAPTER,
@@ -35,7 +35,7 @@ from taskapp_kit.train.checkpoints.stored import (
     encoded_manifest,
     read_checkpoint,
 )
-from taskapp_kit.train.checkpoints.writer import REMOVED, check_free_space, flush_folder, locked
+from taskapp_kit.train.checkpoints.writer import REMOVED, as_one_writer, check_free_space
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ def remove_trained_model(models: Path, name: TrainedModelName) -> int:
         )
     size = sum(file.stat().st_size for file in path.iterdir())
     try:
-        with locked(path.parent):
+        with as_one_writer(path.parent):
             removed = path.with_name(f"{REMOVED}{path.name}")  # so that no reader finds half of it
             path.rename(removed)
-            flush_folder(path.parent)
+            flush(path.parent)
             shutil.rmtree(removed)
             last = not any(each.is_dir() for each in path.parent.iterdir())
         if last:
@@ -126,25 +126,17 @@ def export_checkpoint(checkpoint: StoredCheckpoint, archive: Path) -> None:
     """
     files = {name: file for name, file in checkpoint.files.items() if name not in TO_GO_ON}
     manifest = encoded_manifest(files)
-    unfinished = archive.with_name(f".{archive.name}.unfinished")
     try:
         check_free_space(
             archive.parent, sum(file.size for file in files.values()), f"Exporting {checkpoint.facts.name}"
         )
-        try:
-            with open(open_private(unfinished, os.O_WRONLY | os.O_TRUNC), "wb") as raw:  # noqa: PTH123
-                if archive.suffix == ".gz":
-                    # level 1: weights are nearly random, and more effort saves nothing
-                    with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
-                        _pack(packed, checkpoint.path, list(files), manifest)
-                else:
-                    _pack(raw, checkpoint.path, list(files), manifest)
-                raw.flush()
-                os.fsync(raw.fileno())
-            unfinished.rename(archive)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        flush_folder(archive.parent)
+        with replaced(archive) as new, new.open("wb") as raw:
+            if archive.suffix == ".gz":
+                # level 1: weights are nearly random, and more effort saves nothing
+                with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
+                    _pack(packed, checkpoint.path, list(files), manifest)
+            else:
+                _pack(raw, checkpoint.path, list(files), manifest)
     except OSError as error:
         raise CheckpointError(f"{archive} could not be written: {error.strerror or error}.") from error
 
@@ -156,7 +148,7 @@ def import_checkpoint(archive: Path, models: Path, *, largest_bytes: int = LARGE
     there already; nothing of it is left then.
     """
     try:
-        with locked(models):
+        with as_one_writer(models):
             for left in models.glob(f"{_IMPORTING}*"):
                 shutil.rmtree(left)
             with tempfile.TemporaryDirectory(prefix=_IMPORTING, dir=models, ignore_cleanup_errors=True) as temporary:
@@ -172,9 +164,9 @@ def import_checkpoint(archive: Path, models: Path, *, largest_bytes: int = LARGE
                 if place.exists():
                     raise CheckpointError(f"{name} is there already.", hint="Remove it first if it is to be replaced.")
                 make_private_folder(place.parent)
-                flush_folder(unpacked)
+                flush(unpacked)
                 unpacked.rename(place)
-                flush_folder(place.parent)
+                flush(place.parent)
             return replace(checkpoint, path=place)
     except (OSError, EOFError, zlib.error, BadArgument, CheckpointError) as error:
         raise CheckpointError(f"{archive} cannot be imported. {error}") from error

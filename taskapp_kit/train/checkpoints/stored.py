@@ -74,12 +74,10 @@ def check_file_name(name: str) -> None:
         )
 
 
-def hashed(path: Path, *, flush_to_disk: bool = False) -> StoredFile:
-    """Return a file's size and SHA-256; first flush it to the disk if that is asked for. Raises OSError."""
+def hashed(path: Path) -> StoredFile:
+    """Return a file's size and SHA-256. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:
-        if flush_to_disk:
-            os.fsync(file.fileno())
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
             size += len(chunk)

@@ -6,9 +6,7 @@ folder that is replaced or removed is renamed first. Checking exactly that one a
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import shutil
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from taskapp_kit.errors import CheckpointError
-from taskapp_kit.system.private_files import make_private_folder, open_private, write_private
+from taskapp_kit.system.private_files import flush, locked, make_private_folder, write_private
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts
 from taskapp_kit.train.checkpoints.stored import (
     FACTS,
@@ -60,21 +58,18 @@ class CheckpointPart:
 
 
 @contextmanager
-def locked(root: Path) -> Generator[None]:
+def as_one_writer(root: Path) -> Generator[None]:
     """Create the folder, and be its one writer until the end. Raises CheckpointError while there is another; OSError."""
     make_private_folder(root)
-    lock = open_private(root / LOCK)
-    try:
+    with ExitStack() as opened:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            opened.enter_context(locked(root / LOCK))
         except BlockingIOError:
             raise CheckpointError(
                 f"Another process writes checkpoints into {root}; expected one at a time.",
                 hint="Wait until it has ended, or end it.",
             ) from None
         yield
-    finally:
-        os.close(lock)
 
 
 def check_free_space(folder: Path, needed: int, what: str) -> None:
@@ -87,15 +82,6 @@ def check_free_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
-def flush_folder(path: Path) -> None:
-    """Flush a folder's entries to the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class CheckpointWriter:
     """Saves checkpoints into `root`, as their only writer; readers use `stored.py` at any time.
 
@@ -105,7 +91,7 @@ class CheckpointWriter:
     def __init__(self, root: Path) -> None:
         self.root = root
         with ExitStack() as opened:
-            opened.enter_context(locked(root))
+            opened.enter_context(as_one_writer(root))
             self._clear()
             self._opened = opened.pop_all()
 
@@ -149,9 +135,10 @@ class CheckpointWriter:
                 files = {}
                 for part_name, part in parts.items():
                     part.write(unfinished / part_name)
-                    files[part_name] = hashed(unfinished / part_name, flush_to_disk=True)
+                    flush(unfinished / part_name)
+                    files[part_name] = hashed(unfinished / part_name)
                 write_private(unfinished / MANIFEST, encoded_manifest(files), flush_to_disk=True)
-                flush_folder(unfinished)
+                flush(unfinished)
                 self._put(unfinished, name)
             except BaseException:
                 with suppress(OSError):
@@ -173,7 +160,7 @@ class CheckpointWriter:
         if place.exists():
             place.rename(self.root / f"{REPLACED}{name}")
         unfinished.rename(place)
-        flush_folder(self.root)
+        flush(self.root)
 
     def _remove_old(self) -> None:
         found = checkpoint_folders(self.root)

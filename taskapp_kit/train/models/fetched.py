@@ -6,16 +6,14 @@ are converted in a child process, so that no torch is loaded here.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
-import os
+import math
 import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +21,8 @@ import orjson
 
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.system.child_python import python_command
-from taskapp_kit.system.private_files import make_private_folder
-from taskapp_kit.train.checkpoints.writer import check_free_space, flush_folder
+from taskapp_kit.system.private_files import flush, locked, make_private_folder
+from taskapp_kit.train.checkpoints.writer import check_free_space
 
 log = logging.getLogger("taskapp_kit.train")
 
@@ -81,11 +79,11 @@ def fetch(name: str, base: Path, models: Mapping[str, FetchedModel] = FETCHED) -
     try:
         make_private_folder(base)
         check_free_space(base, WORK_BYTES, f"Preparing the model {name}")
-        with _alone(base / f".{name}.lock"):
+        with locked(base / f".{name}.lock", seconds=math.inf):
             if not folder.is_dir():
                 with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=base) as work:
                     _prepare(name, model, base, Path(work)).rename(folder)
-                    flush_folder(base)
+                    flush(base)
     except (OSError, zipfile.BadZipFile) as error:
         raise ConfigError(f"The model {name} cannot be prepared in {base}: {error}") from error
     return folder
@@ -115,9 +113,8 @@ def _prepare(name: str, model: FetchedModel, base: Path, work: Path) -> Path:
     (made / "origin.json").write_bytes(orjson.dumps(origin, option=orjson.OPT_INDENT_2))
     for path in made.iterdir():
         path.chmod(0o600)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    flush_folder(made)
+        flush(path)
+    flush(made)
     return made
 
 
@@ -152,11 +149,3 @@ def _extract(archive: zipfile.ZipFile, member: str, size: int, to: Path) -> None
         raise ConfigError(f"{archive.filename} has {found} bytes as {member}; expected {size}.")
     with archive.open(member) as source, to.open("wb") as target:
         shutil.copyfileobj(source, target)
-
-
-@contextmanager
-def _alone(lock: Path) -> Generator[None]:
-    """Wait until no other process holds the lock, and hold it."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
