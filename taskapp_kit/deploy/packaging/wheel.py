@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import atexit
 import base64
-import contextlib
 import functools
 import hashlib
 import io
 import re
 import shutil
 import tempfile
-import time
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -24,11 +22,11 @@ from pathlib import Path
 from taskapp_kit.deploy.packaging.requirements import DISTRIBUTION, checkout_project
 from taskapp_kit.deploy.packaging.source_files import kit_files
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.system.private_files import make_private_folder, replaced
 from taskapp_kit.version import __version__
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _TAG = "py3-none-any"
-KEPT_SECONDS = 7 * 24 * 3600.0
 
 
 def kit_wheel(folder: Path | None = None) -> Path:
@@ -47,7 +45,7 @@ def keep(content: bytes, name: str, folder: Path | None = None) -> Path:
     """A file of this name and content, in a folder named by the content; made when it is not there yet.
 
     folder: where. When None the user's cache, and where that cannot be written a temporary folder, which goes when this
-    process ends. Nobody but its owner may write there: what lies in it is installed in a container that has keys.
+    process ends.
 
     Raises:
         ConfigError: no folder can be written.
@@ -77,44 +75,13 @@ def _stored(content: bytes, name: str, cache: Path) -> Path:
     """Raises OSError."""
     place = cache / hashlib.sha256(content).hexdigest()[:16]
     path = place / name
-    _close_to_others(cache.parent, cache, place)
-    place.touch()  # so that it is not removed as unused
+    make_private_folder(place)
     if path.is_file() and path.read_bytes() == content:
         return path
-    with tempfile.NamedTemporaryFile(dir=place, delete=False) as file:
-        try:
-            file.write(content)
-            file.flush()
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
-    _forget_old(cache)
+    with replaced(path) as new:
+        new.write_bytes(content)
+        new.chmod(0o644)
     return path
-
-
-def _close_to_others(*folders: Path) -> None:
-    """Makes these folders and those above them, whatever the user's umask; takes from others the right to write."""
-    for folder in folders:
-        for missing in reversed([above for above in (folder, *folder.parents) if not above.exists()]):
-            missing.mkdir(0o700, exist_ok=True)
-        if folder.stat().st_mode & 0o022:
-            folder.chmod(0o700)
-
-
-def _forget_old(cache: Path) -> None:
-    """Removes wheels that were not used for a week: each edit of a checkout makes a new one."""
-    before = time.time() - KEPT_SECONDS
-    for folder in cache.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another deploy was quicker
-            if folder.stat().st_mtime < before:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def wheel_bytes() -> bytes:
-    """The wheel's content. The same for the same files, whenever and wherever it is made."""
-    return _packed(_described())
 
 
 def _packed(described: dict[str, str]) -> bytes:
