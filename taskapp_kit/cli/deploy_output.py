@@ -1,35 +1,19 @@
-"""A plan for Modal, for a person and as JSON: what will be built, sent and registered, and what it may cost."""
+"""A plan for Modal, for a person and as JSON: what will be built, sent and registered."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.terminal import clean, console, size_words, table
 from taskapp_kit.contract.chat import role_variables
 from taskapp_kit.contract.words import counted
-from taskapp_kit.deploy.modal.costs import PRICES_DATE, PRICES_SOURCE, estimate
 
 if TYPE_CHECKING:
-    from taskapp_kit.deploy.modal.costs import Cost
     from taskapp_kit.deploy.modal.plan import DeployPlan
 
 
 SHOWN_FILES = 12
 LOST = "nothing is stored. Lost with each answer: its replay, and /rollouts/{id} once its day is over."
-
-
-def plan_cost(plan: DeployPlan) -> Cost:
-    """The estimate for a plan."""
-    settings = plan.settings
-    return estimate(
-        cpu=settings.cpu,
-        memory_mib=settings.memory_mib,
-        min_containers=settings.min_containers or 0,
-        max_containers=settings.max_containers or 1,
-        scaledown_window_seconds=settings.scaledown_window_seconds or 0,
-        region=settings.region or (),
-    )
 
 
 def plan_json(plan: DeployPlan) -> dict[str, Any]:
@@ -49,7 +33,6 @@ def plan_json(plan: DeployPlan) -> dict[str, Any]:
         "files": [{"path": path, "bytes": size} for path, size in plan.files()],
         "stays": list(plan.left),
         "coordinator": plan.coordinator,
-        "cost_usd": {**dataclasses.asdict(plan_cost(plan)), "prices": PRICES_DATE, "source": PRICES_SOURCE},
         "warnings": list(plan.warnings),
     }
 
@@ -77,7 +60,7 @@ def image_steps(plan: DeployPlan) -> list[str]:
 
 def show_plan(plan: DeployPlan) -> None:
     """Prints the plan."""
-    settings, cost, out = plan.settings, plan_cost(plan), console()
+    settings, out = plan.settings, console()
     out.print(f"{clean(plan.app_name)} on Modal: {clean(plan.target)}", style="bold", soft_wrap=True)
     facts = table("", "")
     facts.add_row("address", address_form(plan))
@@ -100,14 +83,11 @@ def show_plan(plan: DeployPlan) -> None:
         f"a request may take {settings.timeout_seconds} s, a start {settings.startup_timeout_seconds} s",
     )
     if settings.region:
-        facts.add_row("region", f"{', '.join(settings.region)}: {cost.multiplier:g} times the base price")
+        facts.add_row("region", f"{', '.join(settings.region)}, at a higher price")
     if settings.volumes:
         facts.add_row("volumes", ", ".join(f"{folder} = {name}" for folder, name in settings.volumes.items()))
     if settings.memory_snapshot:
         facts.add_row("snapshot", "containers start from a picture of one that had imported the app")
-    for index, words in enumerate(_cost_words(plan, cost)):
-        facts.add_row("" if index else "cost", words)
-    facts.add_row("", f"an estimate of the least, at Modal's public prices of {PRICES_DATE}")
     out.print(facts)
     for warning in plan.warnings:
         out.print(f"Warning: {clean(warning)}", soft_wrap=True)
@@ -168,13 +148,3 @@ def _containers(plan: DeployPlan) -> str:
         f"{settings.min_containers} to {settings.max_containers}{buffered}; an idle one goes after "
         f"{settings.scaledown_window_seconds} s"
     )
-
-
-def _cost_words(plan: DeployPlan, cost: Cost) -> list[str]:
-    least, most = plan.settings.min_containers, plan.settings.max_containers
-    idle = f"idle: {cost.idle_month:.2f} $ a month for {least} kept warm" if least else "idle: nothing"
-    return [
-        idle,
-        f"one container: {cost.container_hour:.4f} $ an hour, {cost.busy_hour:.3f} $ when it uses a core and 512 MiB",
-        f"all {most}: {cost.full_hour:.3f} $ an hour; waiting after a burst: {cost.burst_tail:.5f} $ for each",
-    ]

@@ -344,8 +344,7 @@ def test_a_dry_run_shows_the_plan_and_asks_nobody(run: Run, own: Path) -> None:
         "keys.env, modal_app.py, other.jsonl, pyproject.toml",
         "capitals-env with ENVIRONMENT_API_KEY",
         "nothing is stored",
-        "an estimate",
-        "us: 1.5 times the base price",
+        "us, at a higher price",
         "Nothing was sent to Modal.",
     ):
         assert words in done.stdout, words
@@ -374,7 +373,6 @@ def test_the_plan_as_json(run: Run, own: Path) -> None:
     told = json.loads(done.stdout)
     assert told["settings"]["store"] == "none" and told["required_keys"] == ["ENVIRONMENT_API_KEY"]
     assert {Path(file["path"]).name for file in told["files"]} == {"capitals.py", "train.jsonl"}
-    assert told["cost_usd"]["idle_month"] == 0 and told["cost_usd"]["prices"]
 
 
 @pytest.mark.parametrize("chosen", [False, True])
