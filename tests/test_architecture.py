@@ -134,7 +134,7 @@ FOREIGN = {
     "numpy": {"adapters.spaces"},
     "opentelemetry": {"serve.telemetry.tracing"},
     "orjson": None,
-    "packaging": {"deploy.packaging.requirements"},
+    "packaging": {"deploy.modal.declared_requirements", "deploy.packaging.requirements"},
     "peft": {"train.models.adapters"},
     "prometheus_client": {"serve.telemetry.metrics"},
     "psycopg": {"store.open", "store.postgres", "store.postgres_errors"},

@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
 from taskapp_kit.client.config.toml_file import lines_of
 from taskapp_kit.deploy.modal.settings import NAMES, ModalSettings, wrong
 from taskapp_kit.deploy.packaging.requirements import (
@@ -51,7 +53,8 @@ NOT_HERE = {
 
 _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _KNOWN_SERIES = ("3.11", "3.12", "3.13", "3.14")
-_CLAUSE = re.compile(r"(~=|==|!=|<=|>=|<|>)\s*3\.(\d+)(?:\.(\*|\d+))?")
+_NEWEST_PATCH = 30
+"""A patch release that no series of Python reaches: `requires-python` may allow some patches of a series only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,31 +116,20 @@ def python_version(requires: str, installed: tuple[int, int]) -> str:
     Raises:
         ConfigError: Modal has no Python that fits.
     """
-    clauses = _CLAUSE.findall(requires)
+    try:
+        allowed = SpecifierSet(requires)
+    except InvalidSpecifier:
+        raise ConfigError(
+            f"requires-python {requires!r} is no version specifier.", hint='Write it such as ">=3.12".'
+        ) from None
     here = f"{installed[0]}.{installed[1]}"
     for series in (here, *_KNOWN_SERIES):
-        if series in _KNOWN_SERIES and all(_allows(clause, int(series[2:])) for clause in clauses):
+        if series in _KNOWN_SERIES and any(allowed.contains(f"{series}.{patch}") for patch in range(_NEWEST_PATCH)):
             return series
     raise ConfigError(
         f"requires-python {requires!r} fits no Python that a container can have ({', '.join(_KNOWN_SERIES)}).",
         hint="Widen it, or name python_version under [tool.taskapp.modal].",
     )
-
-
-def _allows(clause: tuple[str, str, str], minor: int) -> bool:
-    operator, wanted, patch = clause[0], int(clause[1]), clause[2]
-    if operator == "!=":
-        return minor != wanted or patch not in ("", "*")
-    if operator == "<":
-        return minor < wanted or (minor == wanted and patch not in ("", "*", "0"))
-    allowed = {
-        "==": minor == wanted,
-        "~=": minor == wanted if patch else minor >= wanted,
-        "<=": minor <= wanted,
-        ">=": minor >= wanted,
-        ">": minor > wanted or (minor == wanted and patch not in ("", "*")),
-    }
-    return allowed[operator]
 
 
 def _of_module(top: str) -> DeclaredRequirements:
@@ -156,17 +148,12 @@ def _of_module(top: str) -> DeclaredRequirements:
 
 
 def _of_folder(folder: Path) -> DeclaredRequirements:
-    """The nearest pyproject.toml, up to the top of a repository, as Python's tools look for it.
-
-    World-writable folders are skipped, so that another user's file in /tmp has no effect on an app below it.
-    """
+    """The nearest pyproject.toml, up to the top of a repository, as Python's tools look for it."""
     try:
         home = Path.home()
     except RuntimeError:  # it is unknown
         home = None
     for place in (folder, *folder.parents):
-        if place != folder and place.stat().st_mode & 0o002:
-            break
         file = place / "pyproject.toml"
         if file.is_file():
             return (
