@@ -289,9 +289,7 @@ class VllmSampler:
         finally:
             self._running[model] -= 1
             self._idle.set()
-        token_ids, log_probs = read_completion(
-            answer, stop_ids=stop_ids, max_tokens=max_tokens, vocabulary=self._vocabulary
-        )
+        token_ids, log_probs = read_completion(answer, stop_ids)
         stopped = token_ids[-1] in stop_ids
         return Sampled(token_ids, log_probs, "stop" if stopped else "length", version, perf_counter() - began)
 
