@@ -59,7 +59,9 @@ def test_files_within_are_read_up_to_their_bounds(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", [CONFIG, RESULTS, DATABASE, f"{DATABASE}-wal"])
 def test_an_evaluation_whose_files_lead_out_is_refused(name: str, folder: Path) -> None:
-    (folder / CONFIG).write_text('{"format": "taskapp-eval", "schema_version": 1, "asked": {"policies": {}}, "eval_id": "e"}')
+    (folder / CONFIG).write_text(
+        '{"format": "taskapp-eval", "schema_version": 1, "asked": {"policies": {}}, "eval_id": "e"}'
+    )
     assert read_config(folder)["eval_id"] == "e"
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to("../secret")
