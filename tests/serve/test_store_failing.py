@@ -118,7 +118,9 @@ def test_a_kept_rollout_whose_server_died_before_its_ticket_was_settled_is_found
     with opened(store=SqliteStore(path)) as door:
         answer = door.client.post("/rollout", json=request_body(), headers={"Idempotency-Key": "k"})
     file = sqlite3.connect(path)
-    file.execute("UPDATE idempotency_keys SET settled_at = NULL, answer = NULL, answer_encoding = NULL, lease_until = 0")
+    file.execute(
+        "UPDATE idempotency_keys SET settled_at = NULL, answer = NULL, answer_encoding = NULL, lease_until = 0"
+    )
     file.commit()
     file.close()
     with opened(store=SqliteStore(path)) as door:
