@@ -117,6 +117,7 @@ def test_same_seed_plays_the_same_episode_and_another_seed_another(name: str) ->
     assert digests[0] == digests[1] != digests[2]
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_digests_are_equal_in_two_processes() -> None:
     code = (

@@ -68,7 +68,7 @@ def first_free(observation: str, rng: random.Random) -> str:
     return next(f"[{cell}]" for cell in range(9) if f"'[{cell}]'" in observation.rpartition("Available Moves")[2])
 
 
-@pytest.mark.ci(keep=1)
+@pytest.mark.ci
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["guess", "tictactoe"])
 def test_the_doctor_finds_nothing_wrong(name: str, tmp_path: Path) -> None:

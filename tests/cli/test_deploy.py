@@ -90,6 +90,7 @@ def create(plane: ControlPlane, own: Path, *more: str) -> Deploy:
     return taskapp(plane, own, "deploy", "capitals.py", "--create-secret", "--env-file", "keys.env", *more)
 
 
+@pytest.mark.ci
 @pytest.mark.server
 def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
     for name in SHADOWS:

@@ -126,6 +126,7 @@ def test_a_judge_with_a_weight_requires_its_models_address_and_lists_its_other_v
     assert {"TASKAPP_JUDGE_URL", "TASKAPP_JUDGE_MODEL", "TASKAPP_JUDGE_KEY"} <= listed
 
 
+@pytest.mark.ci
 def test_an_environment_that_takes_a_context_may_ask_models_of_further_roles(folder: Path) -> None:
     write(folder)
     plain = plan(folder)
@@ -173,6 +174,7 @@ def test_what_is_declared_and_not_installed_here_cannot_be_tried(folder: Path) -
     assert made.rehearsal is None and "no-such-package-here" in made.requirements
 
 
+@pytest.mark.ci
 def test_a_package_of_the_authors_own_is_not_looked_for_on_an_index(folder: Path) -> None:
     """Its file imports it by its name, which holds only where that package is a package."""
     package = folder / "my_games"
@@ -319,6 +321,7 @@ def test_a_link_out_of_the_apps_folder_is_refused(folder: Path, tmp_path_factory
         plan(folder)
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.parametrize(
     ("tail", "words"),
     [

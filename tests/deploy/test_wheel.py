@@ -72,6 +72,7 @@ def test_its_metadata_is_that_of_the_installed_kit(archive: zipfile.ZipFile) -> 
     assert any(line.startswith("psycopg[binary]") and "extra == 'postgres'" in line for line in lines)
 
 
+@pytest.mark.ci
 def test_the_same_files_give_the_same_bytes_and_place(tmp_path: Path) -> None:
     kit = tmp_path / "kit"
     _copy(kit)

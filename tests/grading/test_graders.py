@@ -198,6 +198,7 @@ def test_a_grade_is_a_number_and_never_repeats_the_expected_answer() -> None:
         assert grade.reason and "canary" not in grade.reason and "4711" not in grade.reason
 
 
+@pytest.mark.ci(keep=3)
 @pytest.mark.parametrize("text", ['"', "*", "x.", "x. ", "\u0301\u0316", "\u200b", "\ud800", "\u202e", "word "])
 def test_an_answer_of_a_million_characters_is_graded_in_linear_work(text: str) -> None:
     """Each of these would take minutes if the work grew with the square of the length."""

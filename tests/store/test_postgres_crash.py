@@ -94,6 +94,7 @@ def read(process: subprocess.Popen[str], count: int) -> list[str]:
     return [process.stdout.readline().strip() for _ in range(count)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "after_saves", [40, *(pytest.param(count, marks=pytest.mark.exhaustive) for count in (1, 200))]
 )

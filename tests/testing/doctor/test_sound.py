@@ -47,6 +47,7 @@ BUNDLED = {"crafter": "crafter", "math": "reasoning_gym", "python_sandbox": "tas
 """With the package that each needs."""
 
 
+@pytest.mark.ci(keep=3)
 @pytest.mark.process
 @pytest.mark.parametrize("app", [name for name in examples() if name != "examples/rl/clicks.py"])
 def test_an_example_passes_and_every_check_has_a_line(app: str) -> None:

@@ -115,6 +115,7 @@ def test_cancelling_ends_the_trainer_and_its_children(tmp_path: Path) -> None:
         until(lambda: not any(map(alive, processes)), 5)
 
 
+@pytest.mark.ci
 def test_a_backend_that_stops_ends_the_trainer_and_the_next_one_goes_on(tmp_path: Path) -> None:
     store = str(tmp_path / "jobs.db")
     with serving(ScriptedApp().app()) as url:
