@@ -91,7 +91,6 @@ INSIDE = {
         {"advantages", "curves", "rendering", "turns"},
         {"checkpoints", "gateway", "loops", "rows", "sampler", "stored_rollouts", "update"},
         {"config_keys", "driver"},
-        {"loop_keys"},
         {"job_settings"},
         {"models"},
         {"job_start"},

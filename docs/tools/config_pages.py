@@ -17,6 +17,7 @@ from taskapp_kit.client.config.schema import (
     RlDocument,
     example_of,
     expected,
+    is_required,
     keys_of,
     sections_of,
 )
@@ -31,7 +32,7 @@ def table_of_keys() -> str:
     parts = []
     for header, section in SECTIONS.items():
         path = tuple(header.split("."))
-        in_full_form = header in RlDocument.model_fields and RlDocument.model_fields[header].is_required()
+        in_full_form = header in RlDocument.model_fields and is_required(RlDocument.model_fields[header])
         needed = " Required in the full form." if in_full_form else ""
         if path in LORA_SECTIONS:
             needed += " The local trainer uses it with trainer_mode lora."
@@ -53,7 +54,7 @@ def table_of_sft_keys() -> str:
     parts = []
     for header, section in sections_of(SftDocument):
         rows = [_cells(name, key, _sft_words(header, name, section)) for name, key in keys_of(section).items()]
-        parts.append(_heading(header, section, " Required." if SftDocument.model_fields[header].is_required() else ""))
+        parts.append(_heading(header, section, " Required." if is_required(SftDocument.model_fields[header]) else ""))
         parts.append(_table(COLUMNS, rows) if rows else "Any keys.")
     return "\n\n".join(parts) + "\n"
 
@@ -64,7 +65,7 @@ def _heading(header: str, section: type[ConfigSection], needed: str) -> str:
 
 def _cells(name: str, key: Any, words: str) -> list[str]:
     return [
-        f"`{name}`{' *' if key.is_required() else ''}",
+        f"`{name}`{' *' if is_required(key) else ''}",
         words,
         key.description or "",
         f"`{name} = {example_of(key)}`",

@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from taskapp_kit.client.config.consistency import kind_of_model, models_named
+from taskapp_kit.client.config.review import read_document
+from taskapp_kit.client.config.schema import RlDocument
+from taskapp_kit.client.config.values import Place
 
 if TYPE_CHECKING:
     from taskapp_kit.backend.opened_task_app import OpenedTaskApp
@@ -25,7 +31,7 @@ Level = Literal["info", "warning", "error"]
 Phase = Literal["train", "eval"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobDocument:
     """A validated job request.
 
@@ -39,6 +45,20 @@ class JobDocument:
     model: str = ""
     trainer_id: str = ""
     trainer: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The config, with the job's model where it names none."""
+        document = dict(self.config)
+        section = document.get("model")
+        if self.model and not models_named(document) and (section is None or isinstance(section, Mapping)):
+            document["model"] = {kind_of_model(self.model): self.model, **(section or {})}
+        return document
+
+    @cached_property
+    def read(self) -> tuple[RlDocument, dict[Place, str]]:
+        """`document` as its type, without the values that do not fit it, and a problem for each of those."""
+        return read_document(RlDocument, self.document)
 
     @property
     def tags(self) -> Mapping[str, Any]:
@@ -189,8 +209,11 @@ class Engine(Protocol):
     restarts: bool
     most_jobs: int | None
 
-    def problems(self, job: JobDocument) -> list[str]:
-        """Return what this engine does not support, one sentence each; a job with problems is refused."""
+    def problems(self, job: JobDocument) -> Mapping[Place, str]:
+        """Return what this engine does not support: place in the config, such as ("training", "lora", "r"), to sentence.
+
+        A job with problems is refused. () is the place of what concerns the job as a whole.
+        """
         ...
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:

@@ -17,8 +17,7 @@ import orjson
 
 from taskapp_kit.backend.engine import Engine, JobDocument
 from taskapp_kit.backend.task_app_addresses import URL_PATH, TaskAppAddresses
-from taskapp_kit.client.config.consistency import kind_of_model, models_named
-from taskapp_kit.client.config.rl_config import rl_config_of
+from taskapp_kit.client.config.rl_config import review_rl_document
 from taskapp_kit.client.config.values import is_key_like, name_shown
 from taskapp_kit.errors import FieldProblem, JobConfigError, RequestError
 
@@ -104,23 +103,11 @@ def _is_tag(item: tuple[str, Any]) -> bool:
 
 def _check(job: JobDocument, engine: Engine) -> None:
     """Check the config as a whole, if there is one, and what the engine supports of it. Raises JobConfigError."""
-    problems: list[str] = []
-    hint = ""
-    if job.config:
-        document = dict(job.config)
-        if job.model and not models_named(document):
-            section = document.get("model")
-            named = {kind_of_model(job.model): job.model}
-            if section is None or isinstance(section, Mapping):
-                document["model"] = {**(section or {}), **named}
-        try:
-            rl_config_of(document, name="the job's config")
-        except JobConfigError as error:
-            problems += error.problems or (error.message,)
-            hint = error.hint
-    problems += [problem for problem in engine.problems(job) if problem not in problems]
+    problems = review_rl_document(job.document, *job.read).problems if job.config else {}
+    for place, text in engine.problems(job).items():
+        problems.setdefault(place, text)
     if problems:
-        raise JobConfigError("The config cannot be used:", problems=tuple(problems), hint=hint)
+        raise JobConfigError("The config cannot be used:", problems=tuple(problems.values()))
 
 
 def _secrets(value: Any, name: str, path: str) -> Iterator[str]:

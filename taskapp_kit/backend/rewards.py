@@ -43,27 +43,6 @@ class RewardBlend:
         return " + ".join(f"{weight:g}·{name}" for weight, name in parts if weight)
 
 
-def read_blend(judge: Mapping[str, Any], problems: list[str]) -> RewardBlend | None:
-    """Return the blend of `[judge]`; None without one, or when it is switched off."""
-    given = judge.get("reward_blend")
-    if given is None or judge.get("enabled") is False:
-        return None
-    if not isinstance(given, Mapping):
-        problems.append("judge.reward_blend should be a table such as {env = 0.5, event = 0.0, outcome = 0.5}.")
-        return None
-    weights: dict[str, float] = {}
-    for name, left_out in (("env", 1.0), ("event", 0.0), ("outcome", 0.0)):
-        value = given.get(name, left_out)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
-            problems.append(f"judge.reward_blend.{name} should be a number from 0.")
-            return None
-        weights[name] = float(value)
-    if not any(weights.values()):
-        problems.append("judge.reward_blend has no weight above 0, so no rollout would get a reward.")
-        return None
-    return RewardBlend(**weights)
-
-
 def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | None:
     """Return the job's blend, else the app's own `reward`, else `metrics.mean_return`; None when it is undefined.
 

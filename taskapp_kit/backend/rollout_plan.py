@@ -6,6 +6,8 @@ same keys. The RL config's schema checks each key; here are the engine's own lim
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,9 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.backend.engine import JobDocument, Phase
-from taskapp_kit.backend.rewards import RewardBlend, read_blend
-from taskapp_kit.client.config.review import Review, check_schema
-from taskapp_kit.client.config.schema import AGENT_WORDS
+from taskapp_kit.backend.rewards import RewardBlend
+from taskapp_kit.client.config.review import Review, read_document
+from taskapp_kit.client.config.schema import RlDocument, from_section, value_at
+from taskapp_kit.client.config.value_types import AGENT_WORDS
+from taskapp_kit.client.config.values import Place
 from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS
 
 MAX_ROLLOUTS = 1_000_000
@@ -23,8 +27,27 @@ MAX_AT_A_TIME = 100_000
 """Rollouts of one iteration or evaluation, which are all in memory together."""
 MAX_OPS = 200_000
 MAX_AT_ONCE = 1024
-MAX_CONCURRENCY_SETTING = 1_000_000
-MAX_EPOCHS, MAX_GROUPS, MAX_SAMPLES, MAX_TURNS = 100_000, 10_000, 1_000, 100_000
+MAX_TURNS = 100_000
+LIMITS: dict[tuple[str, ...], int] = {
+    ("training", "num_epochs"): 100_000,
+    ("training", "iterations_per_epoch"): MAX_ROLLOUTS,
+    ("training", "batch_size"): 10_000,
+    ("trainer", "batch_size"): 10_000,
+    ("training", "group_size"): 1_000,
+    ("trainer", "group_size"): 1_000,
+    ("training", "async_semaphore_max"): 1_000_000,
+    ("rollout", "max_concurrent_rollouts"): 1_000_000,
+    ("rollout", "max_turns"): MAX_TURNS,
+    ("training", "max_turns"): MAX_TURNS,
+    ("env", "max_steps_per_episode"): MAX_TURNS,
+    ("rollout", "episodes_per_batch"): MAX_AT_A_TIME,
+    ("evaluation", "every_n_iters"): MAX_ROLLOUTS,
+    ("evaluation", "instances"): MAX_ROLLOUTS,
+    ("judge", "reward_blend", "env"): 10**9,
+    ("judge", "reward_blend", "event"): 10**9,
+    ("judge", "reward_blend", "outcome"): 10**9,
+}
+"""The largest value of a key."""
 MAX_NAME = 512
 DEFAULT_AT_ONCE = 8
 DEFAULT_BATCH, DEFAULT_GROUP = 2, 2
@@ -107,141 +130,108 @@ class JobPlan:
         return self.iterations * self.groups * self.samples + self.evaluations * self.eval_instances
 
 
-def read_plan(job: JobDocument) -> tuple[JobPlan | None, list[str]]:
-    """Return the plan and all problems, one sentence each; no plan when there are problems."""
-    review = Review(dict(job.config))
-    check_schema(review, required_in=lambda _: False)
-    given = Review({"trainer": {name: value for name, value in job.trainer.items() if value is not None}})
-    check_schema(given, required_in=lambda _: False)
-    batch, group = ("training", "batch_size"), ("training", "group_size")
-    smoke_batch, smoke_group = ("trainer", "batch_size"), ("trainer", "group_size")
-    iterations = _count(review, ("training", "iterations_per_epoch"), limit=MAX_ROLLOUTS) or 1
-    limits = [
-        _count(review, path, limit=MAX_CONCURRENCY_SETTING) or DEFAULT_AT_ONCE
-        for path in (("training", "async_semaphore_max"), ("rollout", "max_concurrent_rollouts"))
-        if review.at(*path) is not None
-    ]
-    turns = _count(
-        review, ("rollout", "max_turns"), ("training", "max_turns"), ("env", "max_steps_per_episode"), limit=MAX_TURNS
+def read_plan(job: JobDocument) -> tuple[JobPlan | None, dict[Place, str]]:
+    """Return the plan, and all problems by their places; no plan when there are problems."""
+    config, unfit = job.read
+    second_form, unfit_there = read_document(
+        RlDocument, {"trainer": {name: value for name, value in job.trainer.items() if value is not None}}
     )
-    problems: list[str] = []
-    blend_fits = not any(path[0] == "judge" for path in review.refused)
-    samples = (
-        _count(given, smoke_group, limit=MAX_SAMPLES)
-        or _count(review, group, smoke_group, limit=MAX_SAMPLES)
-        or DEFAULT_GROUP
-    )
-    episodes = _count(review, ("rollout", "episodes_per_batch"), limit=MAX_AT_A_TIME)
+    review = Review({**unfit, **unfit_there})
+    for place, limit in LIMITS.items():
+        for value in (value_at(config, place), value_at(second_form, place)):
+            if value is not None and value > limit:
+                review.mismatch(place, value, f"at most {limit}", "Lower it.")
+    training, rollout, trainer, given = config.training, config.rollout, config.trainer, second_form.trainer
+    per_epoch = training.iterations_per_epoch or 1
+    at_once = [each for each in (training.async_semaphore_max, rollout.max_concurrent_rollouts) if each is not None]
+    samples = given.group_size or training.group_size or trainer.group_size or DEFAULT_GROUP
+    groups = given.batch_size or training.batch_size or trainer.batch_size
+    turns = rollout.max_turns or training.max_turns or config.env.max_steps_per_episode or 0
+    evaluation, eval_seeds = config.evaluation, _seeds(review, ("evaluation", "seeds"), config.evaluation.seeds)
+    instances = evaluation.instances or len(eval_seeds or ())
+    blended = "reward_blend" in config.judge.model_fields_set and config.judge.enabled is not False
     plan = JobPlan(
-        iterations=(_count(review, ("training", "num_epochs"), limit=MAX_EPOCHS) or 1) * iterations,
-        per_epoch=iterations,
-        groups=_count(given, smoke_batch, limit=MAX_GROUPS)
-        or _count(review, batch, smoke_batch, limit=MAX_GROUPS)
-        or math.ceil(episodes / samples)
-        or DEFAULT_BATCH,
+        iterations=(training.num_epochs or 1) * per_epoch,
+        per_epoch=per_epoch,
+        groups=groups or math.ceil((rollout.episodes_per_batch or 0) / samples) or DEFAULT_BATCH,
         samples=samples,
-        at_once=min([*limits, MAX_AT_ONCE]) if limits else DEFAULT_AT_ONCE,
-        env_name=_name(review, "rollout", "env_name"),
-        env_config=dict(review.at("rollout", "env_config") or {}),
-        policy_name=_name(review, "rollout", "policy_name"),
-        policy_config=_policy_config(review, job.model),
-        ops=_ops(review, turns),
-        seeds=_seeds(review, "data", "seeds"),
-        record_tokens=bool(review.at("rollout", "record_tokens")),
-        blend=read_blend(review.at("judge") or {}, problems) if blend_fits else None,
-        **_evaluation(review),
+        at_once=min([*at_once, MAX_AT_ONCE]) if at_once else DEFAULT_AT_ONCE,
+        env_name=_name(review, ("rollout", "env_name"), rollout.env_name),
+        env_config=dict(rollout.env_config or {}),
+        policy_name=_name(review, ("rollout", "policy_name"), rollout.policy_name),
+        policy_config=_policy_config(review, config, job.model),
+        ops=_ops(review, rollout.ops, turns),
+        seeds=_seeds(review, ("data", "seeds"), config.data.seeds),
+        eval_every=(evaluation.every_n_iters or 1) if instances else 0,
+        eval_instances=instances,
+        eval_seeds=eval_seeds if instances else None,
+        record_tokens=bool(rollout.record_tokens),
+        blend=from_section(RewardBlend, config.judge.reward_blend) if blended else None,
     )
-    problems = [*review.problems.values(), *given.problems.values(), *problems]
-    if not problems and plan.total > MAX_ROLLOUTS:
-        problems.append(
+    if not review.problems and plan.total > MAX_ROLLOUTS:
+        review.problem(
+            (),
             f"the job has {plan.total} rollouts (iterations x groups x group size, and evaluations); at most "
-            f"{MAX_ROLLOUTS} are played."
+            f"{MAX_ROLLOUTS} are played.",
         )
-    if not problems and max(plan.groups * plan.samples, plan.eval_instances) > MAX_AT_A_TIME:
-        problems.append(
+    if not review.problems and max(plan.groups * plan.samples, plan.eval_instances) > MAX_AT_A_TIME:
+        review.problem(
+            (),
             f"an iteration (groups x group size) or an evaluation has more than {MAX_AT_A_TIME} rollouts; make it "
-            "smaller, and play more of them."
+            "smaller, and play more of them.",
         )
-    return (None if problems else plan), problems
+    return (None if review.problems else plan), review.problems
 
 
-def _count(review: Review, *paths: tuple[str, str], limit: int) -> int:
-    """Return the first of these keys that is set, 0 where none is. A number above the limit is a problem."""
-    for path in paths:
-        value = review.at(*path)
-        if value is not None:
-            if value > limit:
-                review.mismatch(path, value, f"at most {limit}", "Lower it.")
-            return int(value)
-    return 0
-
-
-def _name(review: Review, *path: str) -> str | None:
-    value: str | None = review.at(*path)
+def _name(review: Review, place: Place, value: str | None) -> str | None:
     if value is not None and (len(value) > MAX_NAME or not re.fullmatch(NO_CONTROL_CHARACTERS, value)):
         expectation = f"a name of at most {MAX_NAME} letters, without control characters"
-        review.mismatch(path, value, expectation, "Give another name.")
+        review.mismatch(place, value, expectation, "Give another name.")
     return value
 
 
-def _seeds(review: Review, *path: str) -> list[int] | None:
-    value: list[int] | None = review.at(*path)
+def _seeds(review: Review, place: Place, value: list[int] | None) -> list[int] | None:
     if value is not None and not 0 < len(value) <= MAX_ROLLOUTS:
-        review.mismatch(path, value, f"1 to {MAX_ROLLOUTS} seeds", "Name some, or leave the key out.")
+        review.mismatch(place, value, f"1 to {MAX_ROLLOUTS} seeds", "Name some, or leave the key out.")
     return value
 
 
-def _evaluation(review: Review) -> dict[str, Any]:
-    seeds = _seeds(review, "evaluation", "seeds")
-    every = _count(review, ("evaluation", "every_n_iters"), limit=MAX_ROLLOUTS) or 1
-    instances = _count(review, ("evaluation", "instances"), limit=MAX_ROLLOUTS) or len(seeds or ())
-    return {"eval_every": every, "eval_instances": instances, "eval_seeds": seeds} if instances else {}
-
-
-def _policy_config(review: Review, model: str) -> Mapping[str, Any]:
+def _policy_config(review: Review, config: RlDocument, model: str) -> Mapping[str, Any]:
     """Return `policy.config` of each request: `[rollout.policy_config]` over `[policy]`, and the model with an address."""
-    policy = review.at("policy") or {}
-    config: dict[str, Any] = {name: policy[name] for name in SAMPLING if policy.get(name) is not None}
-    if policy.get("stop_sequences"):
-        config["stop"] = policy["stop_sequences"]
-    for name in ("inference_url", "model_name"):
-        value = _name(review, "policy", name)
-        if value is not None:
-            config["model" if name == "model_name" else name] = value
-    config.update(review.at("rollout", "policy_config") or {})
-    if config.get("inference_url") and model:
-        config.setdefault("model", model)
-    config.pop("sample", None)  # the engine numbers the rollouts of a group itself
-    return config
+    policy = config.policy
+    members = {name: value for name in SAMPLING if (value := getattr(policy, name, None)) is not None}
+    if policy.stop_sequences:
+        members["stop"] = policy.stop_sequences
+    for name, value in (("inference_url", policy.inference_url), ("model", policy.model_name)):
+        key = ("policy", "model_name" if name == "model" else name)
+        if _name(review, key, value) is not None:
+            members[name] = value
+    members.update(config.rollout.policy_config or {})
+    if members.get("inference_url") and model:
+        members.setdefault("model", model)
+    members.pop("sample", None)  # the engine numbers the rollouts of a group itself
+    return members
 
 
-def _ops(review: Review, turns: int) -> list[Any]:
+def _ops(review: Review, ops: list[Any] | None, turns: int) -> list[Any]:
     """Return the ops of one rollout: a pattern such as ["agent", "env"] is repeated up to `turns` policy turns.
 
     A list with scripted actions is used as written. turns: 0 for no limit.
     """
-    path = ("rollout", "ops")
-    ops = review.at(*path)
+    place = ("rollout", "ops")
     if not ops:
         return ["agent", "env"] * min(turns, MAX_TURNS)
     if len(ops) > MAX_OPS:
-        review.mismatch(path, ops, f"at most {MAX_OPS} ops", "Write a pattern: it is repeated for max_turns turns.")
+        review.mismatch(place, ops, f"at most {MAX_OPS} ops", "Write a pattern: it is repeated for max_turns turns.")
         return []
-    words = [item if isinstance(item, str) else str(item.get("type", "")) for item in ops]
-    agents = sum(word.lower() in AGENT_WORDS for word in words)
-    if not turns or not agents or any(isinstance(item, Mapping) and "tool" in item for item in ops):
+    is_agent = [(op if isinstance(op, str) else op["type"]) in AGENT_WORDS for op in ops]
+    if not turns or not any(is_agent) or any(isinstance(op, Mapping) and "tool" in op for op in ops):
         return list(ops)
-    times = math.ceil(turns / agents)
+    times = math.ceil(turns / sum(is_agent))
     if len(ops) * times > MAX_OPS:
         review.problem(
-            path, f"[rollout] ops: found more than {MAX_OPS} ops when repeated for {turns} turns. Lower one."
+            place, f"[rollout] ops: found more than {MAX_OPS} ops when repeated for {turns} turns. Lower one."
         )
         return []
-    repeated = list(ops) * times
-    seen = 0
-    for index, item in enumerate(repeated):
-        word = item if isinstance(item, str) else str(item.get("type", ""))
-        seen += word.lower() in AGENT_WORDS
-        if seen > turns:
-            return repeated[:index]
-    return repeated
+    turn_of = list(itertools.accumulate(is_agent * times))
+    return (list(ops) * times)[: bisect.bisect_right(turn_of, turns)]

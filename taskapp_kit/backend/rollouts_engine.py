@@ -21,7 +21,7 @@ from taskapp_kit.backend.rewards import causes, summarise, too_many_failed
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit, read_plan
 from taskapp_kit.backend.rollout_requests import RolloutRequester, RolloutTarget, seed_ranges
 from taskapp_kit.backend.seeds import SeedRange
-from taskapp_kit.client.config.review import Review
+from taskapp_kit.client.config.values import Place, place_shown
 from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import JobError
 
@@ -46,18 +46,18 @@ class RolloutsEngine:
     def __init__(self, *, failed_share: float = FAILED_SHARE) -> None:
         self._failed_share = failed_share
 
-    def problems(self, job: JobDocument) -> list[str]:
-        """Return what the engine does not support, one sentence each."""
-        review = Review(dict(job.config))
+    def problems(self, job: JobDocument) -> dict[Place, str]:
+        """Return what the engine does not support, by its place in the config."""
+        config, _ = job.read
         given = {
-            "[rollout] environments": review.at("rollout", "environments"),
-            "[curriculum]": review.at("curriculum"),
+            ("rollout", "environments"): config.rollout.environments,
+            ("curriculum",): config.curriculum.model_fields_set,
         }
-        return read_plan(job)[1] + [
-            f"{place}: the engine `rollouts` plays one environment, as it is; the engine `local` does this. Take it out."
-            for place, value in given.items()
-            if value
-        ]
+        left_to_local = (
+            "the engine `rollouts` plays one environment, as it is; the engine `local` does this. Take it out."
+        )
+        found = {place: f"{place_shown(place)}: {left_to_local}" for place, value in given.items() if value}
+        return read_plan(job)[1] | found
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
         """Return what the job needs and the task app lacks, one sentence each. Raises TaskAppError."""
@@ -70,7 +70,7 @@ class RolloutsEngine:
         """Run the rest of the job. Raises JobError when it is not supported, or too many rollouts fail."""
         plan, problems = read_plan(job)
         if plan is None:
-            raise JobError("The job cannot be run: " + " ".join(problems))
+            raise JobError("The job cannot be run: " + " ".join(problems.values()))
         return await _Run(job, plan, task_app, ledger, dict(state), self._failed_share).outcome()
 
 

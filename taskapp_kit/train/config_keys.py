@@ -12,8 +12,7 @@ from typing import Any, get_args
 
 from taskapp_kit.backend.engine import JobDocument
 from taskapp_kit.backend.rollout_plan import JobPlan
-from taskapp_kit.client.config.review import Review, check_schema
-from taskapp_kit.client.config.schema import SECTIONS, ConfigSection, RlDocument, inner_section
+from taskapp_kit.client.config.schema import SECTIONS, ConfigSection, RlDocument, inner_section, value_at
 from taskapp_kit.client.config.values import name_shown, place_shown
 from taskapp_kit.train.update.settings import Loss
 
@@ -148,21 +147,17 @@ def unused_keys(job: JobDocument, plan: JobPlan) -> list[str]:
 
     A section of which no key is used is named as a whole. plan: the job's.
     """
-    review = Review(dict(job.config))
-    check_schema(review, required_in=lambda _: False)
-    modes = (review.at("model", "trainer_mode"), review.at("policy", "trainer_mode"))
-    unused = UNUSED if "lora" in modes else UNUSED.union(LORA_SECTIONS)
-    ppo = "ppo" in (review.at("algorithm", "method"), review.at("algorithm", "variety"))
-    if not ppo:
-        unused = unused | {PPO_SECTION}
-    if review.at("sampler", "engine") != "vllm":
-        unused = unused | {VLLM_SECTION}
-    if review.at("sampler", "engine") != "services":
-        unused = unused.union(SERVICE_KEYS)
-    if ppo or review.at("training", "credit") != "turn":
-        unused = unused.union(TURN_KEYS)
-    unused = unused.union(ONLINE_KEYS if review.at("algorithm", "type") == "offline" else OFFLINE_KEYS)
-    return [*_unused_in(RlDocument, review.document, (), unused), *_overruled(review, plan)]
+    config, _ = job.read
+    offline, ppo = config.algorithm.type == "offline", "ppo" in (config.algorithm.method, config.algorithm.variety)
+    unused = UNUSED.union(
+        () if "lora" in (config.model.trainer_mode, config.policy.trainer_mode) else LORA_SECTIONS,
+        () if ppo else (PPO_SECTION,),
+        () if config.sampler.engine == "vllm" else (VLLM_SECTION,),
+        () if config.sampler.engine == "services" else SERVICE_KEYS,
+        () if config.training.credit == "turn" and not ppo else TURN_KEYS,
+        ONLINE_KEYS if offline else OFFLINE_KEYS,
+    )
+    return [*_unused_in(RlDocument, job.config, (), unused), *_overruled(config, plan)]
 
 
 def _unused_in(section: type[ConfigSection], table: Mapping[str, Any], above: Path, unused: set[Path]) -> Iterator[str]:
@@ -180,14 +175,13 @@ def _unused_in(section: type[ConfigSection], table: Mapping[str, Any], above: Pa
             yield _shown(path)
 
 
-def _overruled(review: Review, plan: JobPlan) -> Iterator[str]:
+def _overruled(config: RlDocument, plan: JobPlan) -> Iterator[str]:
     """Yield keys that another key of the same meaning overrules with another value."""
-    given = [path for path in TURNS if review.at(*path) is not None]
-    for path in given[1:]:
-        if review.at(*path) != review.at(*given[0]):
-            yield f"{_shown(path)} ({_shown(given[0])} counts)"
-    episodes = review.at("rollout", "episodes_per_batch")
-    if episodes is not None and episodes != plan.groups * plan.samples:
+    turns = [(path, value) for path in TURNS if (value := value_at(config, path)) is not None]
+    for path, value in turns[1:]:
+        if value != turns[0][1]:
+            yield f"{_shown(path)} ({_shown(turns[0][0])} counts)"
+    if config.rollout.episodes_per_batch not in (None, plan.groups * plan.samples):
         yield f"{_shown(('rollout', 'episodes_per_batch'))} (an update has {plan.groups} groups of {plan.samples})"
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from taskapp_kit.backend.engine import Event
 from taskapp_kit.backend.rollout_plan import JobPlan
-from taskapp_kit.client.config.schema import AGENT_WORDS
+from taskapp_kit.client.config.value_types import AGENT_WORDS
 from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import ConfigError, JobError
 from taskapp_kit.system.available_memory import available_memory
@@ -191,10 +191,10 @@ def start_events(settings: TrainingSettings, needs: JobNeeds, unused: Sequence[s
     update, lora = settings.update, settings.lora
     clip = update.clip or CLIP_RANGES.get(update.loss)
     how = "full training" if lora is None else f"LoRA of rank {lora.rank} on {counted(len(lora.targets), 'layer')}"
-    every = "iteration" if settings.checkpoint_every == 1 else f"{settings.checkpoint_every} iterations"
+    every = "iteration" if settings.driving.checkpoint_every == 1 else f"{settings.driving.checkpoint_every} iterations"
     text = (
         f"{settings.label + ': ' if settings.label else ''}{how} of {settings.model} with {update.loss}, learning rate "
-        f"{update.learning_rate:g}, temperature {settings.temperature:g}; a checkpoint after every {every}. {needs.sentence}"
+        f"{update.learning_rate:g}, temperature {update.temperature:g}; a checkpoint after every {every}. {needs.sentence}"
     )
     data: dict[str, Any] = {
         "label": settings.label,
@@ -203,23 +203,23 @@ def start_events(settings: TrainingSettings, needs: JobNeeds, unused: Sequence[s
         "variety": update.loss,
         "learning_rate": update.learning_rate,
         "warmup_iterations": update.warmup,
-        "credit": settings.rows.credit,
-        "stop_at": settings.loops.stopping.stop_at,
-        "patience": settings.loops.stopping.patience,
-        "iterations_ahead": settings.loops.ahead,
-        "levels": list(settings.loops.curriculum.levels),
-        "environments": {each.name: each.weight for each in settings.loops.environments},
+        "credit": settings.driving.rows.credit,
+        "stop_at": settings.driving.loops.stopping.stop_at,
+        "patience": settings.driving.loops.stopping.patience,
+        "iterations_ahead": settings.driving.loops.ahead,
+        "levels": list(settings.driving.loops.curriculum.levels),
+        "environments": {each.name: each.weight for each in settings.driving.loops.environments},
         "clip": None if clip is None else list(clip),
         "beta": update.beta,
         "minibatches": update.minibatches,
         "ppo": asdict(update.ppo) if update.loss == "ppo" else None,
         "precision": update.precision,
-        "temperature": settings.temperature,
-        "evaluation_temperature": settings.evaluation_temperature,
-        "max_tokens": settings.max_tokens,
+        "temperature": update.temperature,
+        "evaluation_temperature": settings.driving.evaluation_temperature,
+        "max_tokens": settings.driving.generation.max_tokens,
         "deterministic": settings.deterministic,
         "services": None if settings.services is None else asdict(settings.services),
-        "checkpoint_every": settings.checkpoint_every,
+        "checkpoint_every": settings.driving.checkpoint_every,
         "memory_needed": needs.estimate.total,
         "memory_available": needs.memory,
         "checkpoint_bytes": needs.checkpoints,
@@ -263,10 +263,10 @@ def _parameters(file: Path) -> int:
 def _batch(settings: TrainingSettings, plan: JobPlan, context_tokens: int) -> BatchShape:
     words = (op if isinstance(op, str) else str(op.get("type", "")) for op in plan.ops)
     turns = max(sum(word in AGENT_WORDS for word in words), 1)
-    length = min(PROMPT_TOKENS + turns * settings.max_tokens, LONGEST_ROW, context_tokens)
+    length = min(PROMPT_TOKENS + turns * settings.driving.generation.max_tokens, LONGEST_ROW, context_tokens)
     return BatchShape(
         rows=plan.groups * plan.samples,
         length=length,
-        predicted=min(turns * settings.max_tokens, length),
+        predicted=min(turns * settings.driving.generation.max_tokens, length),
         sampled=1 if settings.deterministic else min(plan.at_once, BATCH_SIZE),
     )

@@ -200,8 +200,8 @@ class Breaking:
     restarts = False
     most_jobs = None
 
-    def problems(self, job: object) -> list[str]:
-        return []
+    def problems(self, job: object) -> dict[Any, str]:
+        return {}
 
     async def missing(self, *_: object) -> list[str]:
         return []

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.backend.engine import RolloutOutcome
-from taskapp_kit.backend.rewards import RewardBlend, UnreadableRollout, read_blend, reward_of, summarise
+from taskapp_kit.backend.rewards import RewardBlend, UnreadableRollout, reward_of, summarise
 from taskapp_kit.evaluate.summary import Column
 
 
@@ -40,17 +40,6 @@ def test_the_reward_of_an_answer(answer: dict[str, Any], blend: RewardBlend | No
 def test_what_is_no_answer_is_no_reward(answer: dict[str, Any]) -> None:
     with pytest.raises(UnreadableRollout):
         reward_of(answer, None)
-
-
-def test_a_blend_is_read_as_the_sdk_does() -> None:
-    assert read_blend({"reward_blend": {"outcome": 1.0}}, []) == RewardBlend(1.0, 0.0, 1.0)
-    assert read_blend({"reward_blend": {"env": 0, "outcome": 1}}, []) == RewardBlend(0.0, 0.0, 1.0)
-    assert read_blend({}, []) is None
-    assert read_blend({"enabled": False, "reward_blend": {"env": 5}}, []) is None
-    for wrong in ([], {"env": -1}, {"env": "1"}, {"env": True}, {"env": 0}, {"env": math.nan}):
-        problems: list[str] = []
-        assert read_blend({"reward_blend": wrong}, problems) is None
-        assert len(problems) == 1
 
 
 def a_rollout(place: int, reward: float | None, boundary: str | None = None, seed: int = 0) -> RolloutOutcome:

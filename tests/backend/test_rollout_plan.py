@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.backend.engine import JobDocument
+from taskapp_kit.backend.rewards import RewardBlend
 from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
 from taskapp_kit.backend.rollouts_engine import RolloutsEngine
 from taskapp_kit.client.config.rl_config import rl_config_of
@@ -70,9 +71,10 @@ def test_every_problem_is_reported() -> None:
     }
     made, problems = read_plan(JobDocument("rl_1", "http://h", config))
     assert made is None
-    for name in ("num_epochs", "batch_size", "iterations_per_epoch", "ops", "env_name", "policy_config", "[data] seeds",
-                 "[evaluation] seeds", "instances", "reward_blend"):  # fmt: skip
-        assert any(name in problem for problem in problems), name
+    assert {".".join(map(str, place)) for place in problems} == {
+        "training.num_epochs", "training.batch_size", "training.iterations_per_epoch", "rollout.ops", "rollout.env_name",
+        "rollout.policy_config", "data.seeds.0", "evaluation.seeds", "evaluation.instances", "judge.reward_blend.env",
+    }  # fmt: skip
 
 
 def test_a_wrong_value_has_the_sentence_of_the_configs_own_check() -> None:
@@ -80,8 +82,8 @@ def test_a_wrong_value_has_the_sentence_of_the_configs_own_check() -> None:
     config = {"job": {"model": "m"}, "training": {"batch_size": 0}, "data": {"seeds": [1, -1]}, "rollout": {"ops": [7]}}
     with pytest.raises(JobConfigError) as caught:
         rl_config_of(config)
-    assert read_plan(JobDocument("rl_1", "http://h", config)) == (None, list(caught.value.problems))
-    assert len(caught.value.problems) == 3
+    made, problems = read_plan(JobDocument("rl_1", "http://h", config))
+    assert made is None and tuple(problems.values()) == caught.value.problems
 
 
 @pytest.mark.parametrize(
@@ -105,13 +107,13 @@ def test_a_wrong_value_has_the_sentence_of_the_configs_own_check() -> None:
 def test_what_the_engine_cannot_do_is_a_problem_though_the_config_is_valid(section: str, key: str, value: Any) -> None:
     config = {"job": {"model": "m"}, section: {key: value}}
     rl_config_of(config)
-    made, (problem,) = read_plan(JobDocument("rl_1", "http://h", config))
-    assert made is None and f"[{section}] {key}" in problem and len(problem) < 300
+    made, problems = read_plan(JobDocument("rl_1", "http://h", config))
+    assert made is None and list(problems) == [(section, key)]
 
 
 def test_a_job_of_too_many_rollouts_is_refused() -> None:
     config = {"training": {"num_epochs": 1000, "iterations_per_epoch": 1000, "batch_size": 2}}
-    assert "at most 1000000" in read_plan(JobDocument("rl_1", "http://h", config))[1][0]
+    assert list(read_plan(JobDocument("rl_1", "http://h", config))[1]) == [()]
 
 
 def test_the_second_form_has_its_own_batch_and_group() -> None:
@@ -127,9 +129,21 @@ def test_sample_is_the_engines_own() -> None:
 
 def test_what_would_change_what_is_played_is_left_to_the_engine_that_does_it() -> None:
     environments = [{"env_name": "a", "weight": 3}, {"env_name": "b", "weight": 1}]
-    for config, place in (
-        ({"curriculum": {"levels": ["easy", "hard"], "up": 0.5}}, "[curriculum]"),
-        ({"rollout": {"environments": environments}}, "[rollout] environments"),
+    for place, config in (
+        (("curriculum",), {"curriculum": {"levels": ["easy", "hard"], "up": 0.5}}),
+        (("rollout", "environments"), {"rollout": {"environments": environments}}),
     ):
-        (found,) = RolloutsEngine().problems(JobDocument("rl_1", "http://127.0.0.1:1", config))
-        assert found.startswith(f"{place}: the engine `rollouts` plays one environment")
+        assert list(RolloutsEngine().problems(JobDocument("rl_1", "http://127.0.0.1:1", config))) == [place]
+
+
+@pytest.mark.parametrize(
+    ("judge", "expected"),
+    [
+        ({"reward_blend": {"outcome": 1.0}}, RewardBlend(1.0, 0.0, 1.0)),
+        ({"reward_blend": {"env": 0, "outcome": 1}}, RewardBlend(0.0, 0.0, 1.0)),
+        ({"options": {}}, None),
+        ({"enabled": False, "reward_blend": {"env": 5}}, None),
+    ],
+)
+def test_a_blend_is_read_as_the_sdk_does(judge: dict[str, Any], expected: RewardBlend | None) -> None:
+    assert plan({"judge": judge}).blend == expected

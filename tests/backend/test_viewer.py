@@ -122,8 +122,8 @@ class Learning:
     updates_weights = restarts = True
     most_jobs: int | None = 1
 
-    def problems(self, job: JobDocument) -> list[str]:
-        return []
+    def problems(self, job: JobDocument) -> dict[Any, str]:
+        return {}
 
     async def missing(self, job: JobDocument, task_app: Any) -> list[str]:
         return []

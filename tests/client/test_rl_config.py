@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from taskapp_kit.client.config.rl_config import RlConfig, load_rl_config, rl_config_of
-from taskapp_kit.client.config.schema import SECTIONS, ConfigSection, keys_of
+from taskapp_kit.client.config.review import Review, read_document
+from taskapp_kit.client.config.rl_config import RlConfig, load_rl_config, review_rl_document, rl_config_of
+from taskapp_kit.client.config.schema import SECTIONS, RlDocument, keys_of
+from taskapp_kit.client.config.toml_file import lines_of
 from taskapp_kit.errors import ConfigError, JobConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,11 +51,10 @@ def problems(folder: Path, text: str) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def with_line(after: str, line: str, text: str = CONTRACT) -> tuple[str, int]:
-    """The text with one more line below another, and the number of the new line."""
-    rows = text.split("\n")
-    at = rows.index(after) + 1
-    return "\n".join([*rows[:at], line, *rows[at:]]), at + 1
+def review(text: str) -> Review:
+    """The problems and warnings of a document, by their places."""
+    document = tomllib.loads(text)
+    return review_rl_document(document, *read_document(RlDocument, document))
 
 
 def with_value(section: str, key: str, value: str, text: str = CONTRACT) -> tuple[str, int]:
@@ -97,28 +100,18 @@ def test_the_smoke_test_form_alone_is_valid(tmp_path: Path) -> None:
     assert config.warnings == () and config.is_short and config.model == "Qwen/Qwen3-0.6B" and config.task_url is None
 
 
-@pytest.mark.parametrize(("header", "section"), [(name, one) for name, one in SECTIONS.items() if keys_of(one)])
-def test_every_key_of_the_schema_is_accepted_as_its_example_shows_it(
-    header: str, section: type[ConfigSection], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("header", [name for name, section in SECTIONS.items() if keys_of(section)])
+def test_every_key_of_the_schema_is_accepted_as_its_example_shows_it(header: str) -> None:
     """Beside a smoke-test config, which demands nothing else; the model is named once."""
-    examples = {name: key.examples[0] for name, key in keys_of(section).items()}  # type: ignore[index]
+    examples = {name: str(key.examples[0]) for name, key in keys_of(SECTIONS[header]).items() if key.examples}
     rows = [f"{name} = {text}" for name, text in examples.items() if text not in ('"ft:my-model"', '"Qwen/Qwen3-4B"')]
     text = "\n".join([SHORT if header not in ("trainer", "env", "job", "runner") else "", f"[{header}]", *rows])
     if header == "algorithm":
         text = CONTRACT[CONTRACT.index("[services]") :] + "\n".join(["[algorithm]", *rows])
     if header in ("trainer", "env", "runner"):
         text += '\n[job]\nmodel = "m"\n'
-    config = load(tmp_path, text)
-    assert all("unknown" not in warning for warning in config.warnings)
-
-
-@pytest.mark.parametrize("method", ["gspo", "ppo", "policy_gradient"])
-@pytest.mark.parametrize("kind", ["online", "offline"])
-def test_the_guides_words_for_algorithms(method: str, kind: str, tmp_path: Path) -> None:
-    text, _ = with_value("algorithm", "method", f'"{method}"')
-    text, _ = with_value("algorithm", "type", f'"{kind}"', text)
-    assert load(tmp_path, text).warnings == ()
+    found = review(text)
+    assert not found.problems and not [place for place in found.warnings if place[0] == header and len(place) > 1]
 
 
 @pytest.mark.parametrize(
@@ -131,14 +124,12 @@ def test_the_guides_words_for_algorithms(method: str, kind: str, tmp_path: Path)
         '[services]\ntask_app = "app.py"',
     ],
 )
-def test_a_config_for_this_machine_needs_no_gpus(more: str, tmp_path: Path) -> None:
+def test_a_config_for_this_machine_needs_no_gpus(more: str) -> None:
     text = CONTRACT[: CONTRACT.index("[services]")] + CONTRACT[CONTRACT.index("[model]") : CONTRACT.index("[compute]")]
     text += CONTRACT[CONTRACT.index("[rollout]") :]
-    assert [found.partition(":")[0] for found in problems(tmp_path, text)] == ["[compute]", "[compute.topology]"]
-    assert load(tmp_path, f"{text}\n{more}\n").warnings == ()
-    partly = f'{text}\n{more}\n[compute]\ngpu_type = "H100"\n'
-    (found,) = problems(tmp_path, partly)
-    assert "[compute] gpu_count: missing" in found
+    assert set(review(text).problems) == {("compute",), ("compute", "topology")}
+    assert review(f"{text}\n{more}\n") == Review()
+    assert set(review(f'{text}\n{more}\n[compute]\ngpu_type = "H100"\n').problems) == {("compute", "gpu_count")}
 
 
 def test_policy_stands_in_for_model(tmp_path: Path) -> None:
@@ -149,73 +140,104 @@ def test_policy_stands_in_for_model(tmp_path: Path) -> None:
     both = CONTRACT + '\n[policy]\nmodel_name = "Qwen/Qwen3-4B"\n'
     assert load(tmp_path, both).warnings == ()
     (problem,) = problems(tmp_path, both.replace('model_name = "Qwen/Qwen3-4B"', 'model_name = "other"'))
-    assert re.fullmatch(
-        r"line \d+: \[policy\] model_name: found \"other\"; expected the model that \[model\] base names in line 10\. .*",
-        problem,
-    )
-    neither = CONTRACT.replace(model, "[policy]\ntemperature = 0.5\n")
-    (problem,) = problems(tmp_path, neither)
-    assert "names no model; expected exactly one of source" in problem
+    same = 'found "other"; expected the model that [model] base names in line 10. Name the model once.'
+    assert re.sub(r"line \d+: \[", "[", problem, count=1) == f"[policy] model_name: {same}"
+    assert set(review(CONTRACT.replace(model, "[policy]\ntemperature = 0.5\n")).problems) == {("policy",)}
 
 
 def test_topology_stands_at_either_place_or_in_part_at_both(tmp_path: Path) -> None:
-    assert load(tmp_path, CONTRACT.replace("[compute.topology]", "[topology]")).warnings == ()
-    assert load(tmp_path, CONTRACT + "\n[topology]\ngpus_for_vllm = 1\n").warnings == ()
+    assert review(CONTRACT.replace("[compute.topology]", "[topology]")) == Review()
+    assert review(CONTRACT + "\n[topology]\ngpus_for_vllm = 1\n") == Review()
     (problem,) = problems(tmp_path, CONTRACT + "\n[topology]\ngpus_for_vllm = 2\n")
     lines = [CONTRACT.split("\n").index("gpus_for_vllm = 1") + 1, CONTRACT.count("\n") + 3]
     assert [int(line) for line in re.findall(r"line (\d+)", problem)] == lines[::-1]
     text = CONTRACT.replace("tensor_parallel = 1", "tensor_paralel = 1") + '\n[topology]\ntensor_parallel = "x"\n'
-    assert [found.partition(":")[0] for found in problems(tmp_path, text)] == [f"line {text.count(chr(10))}"]
+    assert set(review(text).problems) == {("topology", "tensor_parallel")}
+    neither = text.replace('tensor_parallel = "x"', "gpus_for_ref = 0")
+    assert set(review(neither).problems) == {("compute", "topology", "tensor_paralel")}
 
 
 # what is wrong
 
 
+def with_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The contract's document with other values of keys such as `training.lora.r`."""
+    document = tomllib.loads(CONTRACT)
+    for key, value in values.items():
+        *sections, name = key.split(".")
+        table = document
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[name] = value
+    return document
+
+
 @pytest.mark.parametrize(
-    ("section", "key", "value", "sentence"),
+    ("key", "values", "inside"),
     [
-        ("training", "batch_size", '"two"', 'found "two"; expected a whole number of at least 1'),
-        ("training", "batch_size", "true", "found true; expected a whole number"),
-        ("training", "batch_size", "2.0", "found 2.0; expected a whole number"),
-        ("training", "batch_size", "0", "found 0; expected a whole number"),
-        ("training", "batch_size", "[2]", "found a list of 1; expected a whole number"),
-        ("training", "batch_size", "{ a = 1 }", "found a table; expected a whole number"),
-        ("training", "batch_size", "1979-05-27", "found a date; expected a whole number"),
-        ("training", "batch_size", "99999999999999999999", "found a number with too many digits; expected"),
-        ("training", "learning_rate", "nan", "found nan; expected a number above 0 and at most 1"),
-        ("training", "learning_rate", "-inf", "found -inf; expected a number"),
-        ("training", "learning_rate", "0", "found 0; expected a number above 0"),
-        ("training", "learning_rate", "true", "found true; expected a number"),
-        ("algorithm", "method", '"grpo"', 'found "grpo"; expected one of "policy_gradient", "gspo", "ppo"'),
-        ("algorithm", "variety", '"  "', "found an empty text; expected text in quotes"),
-        ("model", "trainer_mode", '"ful"', 'expected one of "full", "lora", "qlora"'),
-        ("model", "base", "7", "found 7; expected text in quotes"),
-        ("services", "task_url", '"localhost:8001"', 'found "localhost:8001"; expected an address such as'),
-        ("services", "task_url", '"http://h/?x=1"', "expected an address such as"),
-        ("rollout", "ops", '["agent", "enf"]', 'found "enf"; expected "agent", "env", or a table'),
-        ("rollout", "env_name", '"' + "x" * 2000 + '"' + " \nenv_config = 3", "found 3; expected a table"),
-        ("evaluation", "seeds", "[0, -1]", "found -1; expected a whole number from 0 on"),
-        ("evaluation", "seeds", "[0, true]", "found true; expected a whole number from 0 on"),
-        ("evaluation", "seeds", "3", "found 3; expected a list of whole numbers from 0 on"),
-        ("compute.topology", "gpus_for_vllm", "2", "found 3 GPUs in use (gpus_for_vllm 2 + gpus_for_training 1); expected at most the 2"),
-        ("compute.topology", "tensor_parallel", "2", "found 2; expected at most gpus_for_vllm = 1"),
-        ("vllm", "tensor_parallel_size", "2", "found 2; expected at most gpus_for_vllm = 1"),
+        ("training.batch_size", ["two", True, 2.0, 0, [2], {"a": 1}, None, date(1979, 5, 27), 10**20], ()),
+        ("training.learning_rate", [math.nan, -math.inf, 0, True], ()),
+        ("algorithm.method", ["grpo"], ()),
+        ("algorithm.variety", ["  "], ()),
+        ("model.trainer_mode", ["ful"], ()),
+        ("model.base", [7, ""], ()),
+        ("services.task_url", ["localhost:8001", "http://h/?x=1", "http://user@h"], ()),
+        ("policy.top_p", [1.5], ()),
+        ("training.weight_sync.enable", [1], ()),
+        ("rollout.ops", [["agent", "enf"]], (1,)),
+        ("rollout.environments", [[{"weight": 1}]], ()),
+        (
+            "rollout.environments",
+            [[{"weight": 1}, {"weight": 0, "env_name": ""}], [{"weight": 1}, {"seeds": [1]}]],
+            (1,),
+        ),
+        ("evaluation.seeds", [3], ()),
+        ("evaluation.seeds", [[0, -1], [0, True]], (1,)),
+        ("evaluation", [[{"instances": 1}]], ()),
+        ("curriculum", [{"levels": [1.5, "a"], "up": 1}], ("levels", 0)),
+        ("models.alias", [{"a": 1}], ("a",)),
+        ("training.lora.target_modules", [["q", 3]], (1,)),
+        ("compute.topology.tensor_parallel", [2], ()),
+        ("vllm.tensor_parallel_size", [2], ()),
+        ("judge.reward_blend", [{"env": 0, "event": 0.0, "outcome": -1}], ("outcome",)),
+        ("judge.reward_blend", [{"env": 0}], ()),
+        ("judge.options", [{"event": False, "outcome": False}], ()),
+        ("trainer.batch_size", [3], ()),
+        ("tags.when", [date(2026, 1, 1), math.inf], ()),
     ],
-)  # fmt: skip
-def test_a_wrong_value_has_its_line_what_was_found_and_what_was_expected(
-    section: str, key: str, value: str, sentence: str, tmp_path: Path
+)
+def test_a_wrong_value_is_one_problem_at_its_place(key: str, values: list[Any], inside: tuple[str | int, ...]) -> None:
+    for value in values:
+        document = with_values({key: value})
+        found = review_rl_document(document, *read_document(RlDocument, document))
+        assert list(found.problems) == [(*key.split("."), *inside)], value
+
+
+def test_gpus_in_use_are_a_problem_of_the_topology() -> None:
+    text, _ = with_value("compute.topology", "gpus_for_vllm", "2")
+    assert set(review(text).problems) == {("compute", "topology")}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        (
+            "batch_size",
+            '"two"',
+            'found "two"; expected a whole number of at least 1. Write for example batch_size = 2.',
+        ),
+        (
+            "learning_rate",
+            "nan",
+            "found nan; expected a number above 0 and at most 1. Write for example learning_rate = 1e-5.",
+        ),
+    ],
+)
+def test_a_problem_has_its_line_what_was_found_what_was_expected_and_what_to_do(
+    key: str, value: str, sentence: str, tmp_path: Path
 ) -> None:
-    text, line = with_value(section, key, value)
-    found = problems(tmp_path, text)
-    assert len(found) == 1, found
-    place = text.split("\n")[line - 1] if "env_config" not in value else "env_config"
-    assert sentence in found[0] and "xxxx" not in found[0]
-    number = int(re.match(r"line (\d+): ", found[0])[1])  # type: ignore[index]
-    if "GPUs in use" in sentence:
-        assert text.split("\n")[number - 1] == "[compute.topology]"
-    else:
-        assert number == line + ("env_config" in value) and place
-        assert f"[{section}] {'env_config' if 'env_config' in value else key}" in found[0]
+    text, line = with_value("training", key, value)
+    assert problems(tmp_path, text) == (f"line {line}: [training] {key}: {sentence}",)
 
 
 def test_all_problems_come_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
@@ -237,55 +259,22 @@ def test_all_problems_come_at_once_in_the_order_of_their_lines(tmp_path: Path) -
     )
     found = problems(tmp_path, text)
     assert [re.sub(r"[:;].*", "", problem.removeprefix("line ")) for problem in found][:7] == [
-        "1",
-        "3",
-        "4",
+        *"134",
         "7",
         "9",
         "10",
         "10",
     ]
-    assert (
-        "line 1: [algorithm]: missing; expected a section with type, method, variety. Did you mean it by [algoritm]?"
-        in found
-    )
-    assert 'line 3: [model] label: missing; expected text in quotes. Add for example label = "my-run".' in found
-    assert "line 4: [model] source and base: found both; expected exactly one. Take one out." in found
-    assert "line 11: [rollout] env_name: missing; expected text in quotes. Did you mean it by env_nam?" in found
-    assert any(problem.startswith("line 12: [rollout] policy_name: found 3") for problem in found)
-    assert found[3].startswith("line 7: [compute.topology]: missing; expected a section with type")
+    places = set(review(text).problems)
+    assert places >= {("algoritm",), ("model", "label"), ("model", "base"), ("compute", "topology")}
+    assert places >= {("rollout", "env_nam"), ("rollout", "policy_name")}
 
 
-def test_an_empty_file_is_told_what_is_needed(tmp_path: Path) -> None:
-    found = " ".join(problems(tmp_path, ""))
-    assert all(f"[{name}]" in found for name in ("algorithm", "model", "compute", "compute.topology", "rollout"))
-    (problem,) = problems(tmp_path, "[trainer]\nbatch_size = 2\n")
-    assert "[job]: names no model" in problem
-
-
-def test_a_section_that_is_no_section(tmp_path: Path) -> None:
-    found = problems(tmp_path, "model = 'x'\n" + SHORT)
-    assert [problem for problem in found if problem.startswith('line 1: [model]: found "x"; expected a section.')]
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("[judge.reward_blend]\nenv = 0\n", "found only weights of 0"),
-        ("[judge.reward_blend]\nenv = 0\nevent = 0.0\noutcome = -1\n", "[judge.reward_blend] outcome: found -1"),
-        ("[judge.options]\nevent = false\noutcome = false\n", "expected one of them true"),
-        ("[training]\nbatch_size = 3\n", "[trainer] batch_size: found 2; expected [training] batch_size = 3"),
-        ("[training.weight_sync]\nenable = 1\n", "[training.weight_sync] enable: found 1; expected true or false"),
-        ('[training.lora]\ntarget_modules = ["q", 3]\n', "[training.lora] target_modules[1]: found 3"),
-        ("[policy]\ntop_p = 1.5\n", "expected a number above 0 and at most 1"),
-        ("[tags]\nwhen = 2026-01-01\n", "[tags] when: found a date"),
-        ("[what]\never = inf\n", "[what] ever: found inf; expected a finite number"),
-        ("[[evaluation]]\ninstances = 1\n", "[evaluation]: found a list of 1; expected a section"),
-    ],
-)
-def test_what_does_not_hold_together(text: str, sentence: str, tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, SHORT + text)
-    assert sentence in problem and problem.startswith("line ")
+def test_an_empty_file_is_told_what_is_needed() -> None:
+    needed = ("algorithm", "compute", "rollout", "model")
+    assert set(review("").problems) == {*((name,) for name in needed), ("compute", "topology")}
+    assert set(review("[trainer]\nbatch_size = 2\n").problems) == {("job",)}
+    assert ("model",) in review("model = 'x'\n" + SHORT).problems
 
 
 def test_a_list_of_wrong_seeds_does_not_flood_the_terminal(tmp_path: Path) -> None:
@@ -300,42 +289,35 @@ def test_a_list_of_wrong_seeds_does_not_flood_the_terminal(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("row", "hint"),
+    ("row", "meant"),
+    [("async_semaphor_max = 3", "async_semaphore_max"), ("env_name = 'x'", "[rollout] env_name")],
+)
+def test_an_unknown_key_is_a_warning_that_says_did_you_mean(row: str, meant: str) -> None:
+    text = CONTRACT.replace("[training]\n", f"[training]\n{row}\n")
+    ((place, warning),) = review(text).warnings.items()
+    assert place == ("training", row.partition(" ")[0]) and warning.endswith(f"; did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    ("more", "places"),
     [
-        ("[training]", "batch_sise = 3 => did you mean [training] batch_size?|is unknown"),
-        (
-            "[training]",
-            "async_semaphor_max = 3 => is unknown, and goes with the job as it stands; did you mean async_semaphore_max?",
-        ),
-        ("[training]", "env_name = 'x' => did you mean [rollout] env_name?"),
+        ("[vllm]\nmax_model_len = 8192\nother = 1\n[smoke]\nx = 1\n[tags]\nteam = 'a'\n", []),
+        ("[vllm]\ntensor_parallel_sise = 1\n", [("vllm", "tensor_parallel_sise")]),
+        ("[rewards]\nx = 1\n[evaluations]\n", [("rewards",), ("evaluations",)]),
+        ("[rubric]\nmodel = 'x'\n", [("rubric",)]),
+        ("[judge.options]\nprovider = 'mine'\n", [("judge", "options", "provider")]),
     ],
 )
-def test_an_unknown_key_is_a_warning_that_says_did_you_mean(row: str, hint: str, tmp_path: Path) -> None:
-    written, _, expected = hint.partition(" => ")
-    text, line = with_line(row, written)
-    (warning,) = load(tmp_path, text).warnings
-    assert warning.startswith(f"line {line}: {row} {written.split(' ')[0]} ")
-    assert any(words in warning for words in expected.split("|"))
+def test_what_nothing_reads_or_not_every_trainer_accepts_is_a_warning(more: str, places: list[tuple[str, ...]]) -> None:
+    assert list(review(SHORT + more).warnings) == places
 
 
-def test_other_keys_of_a_free_section_are_silent_unless_they_look_like_a_slip(tmp_path: Path) -> None:
-    assert load(tmp_path, SHORT + "[vllm]\nmax_model_len = 8192\n").warnings == ()
-    (warning,) = load(tmp_path, SHORT + "[vllm]\ntensor_parallel_sise = 1\n").warnings
-    assert "did you mean tensor_parallel_size?" in warning
-
-
-def test_an_unknown_section_is_a_warning_and_what_is_free_is_none(tmp_path: Path) -> None:
-    config = load(tmp_path, CONTRACT + "\n[rewards]\nx = 1\n[evaluations]\n[smoke]\nx = 1\n[tags]\nteam = 'a'\n")
-    rewards, evaluations = config.warnings
-    assert "[rewards]" in rewards
-    assert "[evaluations]" in evaluations and "[evaluation]?" in evaluations
-    assert config.document["rewards"] == {"x": 1}
+def test_warnings_have_their_lines(tmp_path: Path) -> None:
     (warning,) = load(tmp_path, "lr = 3\n" + CONTRACT).warnings
     assert warning.startswith("line 1: lr stands in no section")
-    (warning,) = load(tmp_path, CONTRACT + "\n[rubric]\nmodel = 'x'\n").warnings
-    assert "[rubric] is deprecated" in warning
-    (warning,) = load(tmp_path, CONTRACT.replace("gpu_count = 2", "gpu_count = 8")).warnings
-    assert "leaves 6 of 8 GPUs unused" in warning
+    text = CONTRACT.replace("gpu_count = 2", "gpu_count = 8")
+    (warning,) = load(tmp_path, text).warnings
+    assert f"line {text.split(chr(10)).index('[compute.topology]') + 1}: " in warning and "6 of 8 GPUs" in warning
 
 
 @pytest.mark.parametrize(
@@ -363,8 +345,8 @@ def test_what_looks_like_a_key_is_a_warning_and_is_never_shown(row: str, tmp_pat
     "row",
     ["max_tokens = 3", 'api_key_env = "OPENAI_API_KEY"', 'monkey = "see"', 'model = "Qwen/Qwen3-4B-Thinking-2507"'],
 )
-def test_what_only_sounds_like_a_key_is_no_warning(row: str, tmp_path: Path) -> None:
-    assert load(tmp_path, CONTRACT + f"\n[tags]\n{row}\n").warnings == ()
+def test_what_only_sounds_like_a_key_is_no_warning(row: str) -> None:
+    assert review(CONTRACT + f"\n[tags]\n{row}\n") == Review()
 
 
 @pytest.mark.parametrize(
@@ -420,15 +402,6 @@ def test_files_that_cannot_be_read_are_told_in_a_sentence(tmp_path: Path) -> Non
         load_rl_config(path)
     path.write_bytes(b"#" * (1024 * 1024 + 1))
     with pytest.raises(JobConfigError, match="1024 KiB"):
-        load_rl_config(path)
-    path.write_text("x = " + "[" * 5000 + "]" * 5000)
-    with pytest.raises(JobConfigError, match="nested"):
-        load_rl_config(path)
-    path.write_text("a." * 300_000 + "b = 1\n")
-    with pytest.raises(JobConfigError, match=r"line 1: .*\b300001\b"):
-        load_rl_config(path)
-    path.write_text("x = " + "9" * 5000)
-    with pytest.raises(JobConfigError, match="64 bits"):
         load_rl_config(path)
     with pytest.raises(JobConfigError, match="zero"):
         load_rl_config("a\0b")
@@ -558,36 +531,23 @@ def mutated(draw: st.DrawFn) -> str:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mutated())
 @example("[trainer]\n[trainer.batch_size]\n")
-def test_any_mutation_is_taken_or_refused_and_each_line_is_where_the_key_stands(tmp_path: Path, text: str) -> None:
+def test_any_mutation_is_taken_or_refused_and_each_remark_has_the_line_of_its_place(tmp_path: Path, text: str) -> None:
     try:
         remarks = load(tmp_path, text).warnings
     except JobConfigError as error:
         remarks = error.problems
         assert remarks
-    rows = text.split("\n")
-    for remark in remarks:
-        found = re.match(r"line (\d+): (?:\[([^\]]+)\] ?)?([^\s:\[]*)", remark)
-        if found is None or ", column" in remark[:20] or ", the end" in remark[:25]:
-            continue
-        row = rows[int(found[1]) - 1]
-        section, key = found[2] or "", found[3]
-        missing = re.search(r"Did you mean it by \[?([^\]?]+)\]?\?", remark)
-        if missing:
-            assert missing[1].strip('"') in row, (remark, row)
-        elif ": missing;" in remark or not key or section == "" or key == "is":
-            last = section.split(".")[-1]
-            assert last in row or key in row or section.split(".")[0] in row, (remark, row)
-        else:
-            inside_a_list = f"{key}[" in remark
-            assert key in row or section.split(".")[-1] in row or inside_a_list, (remark, row)
-        if (
-            section in SECTIONS
-            and " = " in row
-            and key in keys_of(SECTIONS[section])
-            and ": missing;" not in remark
-            and not row.startswith("[")
-        ):
-            assert key in row, (remark, row)
+    try:
+        found, lines = review(text), lines_of(text)
+    except tomllib.TOMLDecodeError:
+        return
+    expected = found.problems or found.warnings
+    assert len(remarks) == len(expected)
+    for place, sentence in expected.items():
+        enclosing = [place[:length] for length in range(len(place), 0, -1) if place[:length] in lines]
+        line = f"line {lines[enclosing[0]]}: " if enclosing else ""
+        without_lines = [re.sub(r" in line \d+(?=,|\.)", "", remark) for remark in remarks]
+        assert line + sentence in without_lines
 
 
 def test_lines_are_added_to_what_a_trainer_reports(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from taskapp_kit.backend.engine import JobDocument, JobOutcome
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
-from taskapp_kit.backend.rollout_plan import read_plan
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition, TrainedModelName
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
@@ -50,9 +49,8 @@ async def run_job(
 ) -> JobOutcome:
     """Run the job to its end. job_id: names its random streams. loaded: called when the model is there. save: checkpoints."""
     job = JobDocument(job_id, url, config)
-    plan, problems = read_plan(job)
-    settings, more = training_settings(job)
-    assert plan is not None and settings is not None, [*problems, *more]
+    settings = training_settings(job)
+    plan = settings.plan
     policy = load_model(find_model(settings.model, models, settings.aliases))
     reference = copy.deepcopy(policy.model) if settings.update.beta else None
     trained = policy.model if settings.lora is None else with_adapter(policy.model, settings.lora)

@@ -6,17 +6,18 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
+from taskapp_kit.backend.rollout_plan import JobPlan
 from taskapp_kit.client.config.rl_config import load_rl_config, rl_config_of
 from taskapp_kit.client.config.schema import SECTIONS, example_of, keys_of
 from taskapp_kit.client.config.sft_config import load_sft_config
 from taskapp_kit.client.job_payload import settled
 from taskapp_kit.train.config_keys import (
+    FAMILIES,
     READ_BEFORE,
     SAMPLING_LIMITS,
     TURNS,
@@ -25,7 +26,7 @@ from taskapp_kit.train.config_keys import (
     unused_keys,
     use_of,
 )
-from taskapp_kit.train.job_settings import TrainingSettings, training_settings
+from taskapp_kit.train.job_settings import TrainingSettings, read_training
 from taskapp_kit.train.sft.settings import sft_settings
 
 ROOT = Path(__file__).parents[2]
@@ -122,14 +123,14 @@ def with_value(path: tuple[str, ...], value: Any) -> Document:
 
 def read(document: Document) -> tuple[tuple[JobPlan, TrainingSettings] | None, list[str], JobDocument]:
     job = JobDocument("rl_1", "http://127.0.0.1:1", document)
-    plan, problems = read_plan(job)
-    settings, more = training_settings(job)
-    if plan is None or settings is None:
-        return None, problems + more, job
+    settings, problems = read_training(job)
+    if settings is None:
+        return None, list(problems.values()), job
+    plan = settings.plan
     # the driver replaces the address where the model answers by the attempt's own
     config = {name: value for name, value in plan.policy_config.items() if name not in ("inference_url", "model")}
-    assert not problems + more
-    return (replace(plan, policy_config=config), settings), [], job
+    plan = replace(plan, policy_config=config)
+    return (plan, replace(settings, plan=plan)), [], job
 
 
 def within(path: tuple[str, ...], some: set[tuple[str, ...]]) -> bool:
@@ -170,7 +171,7 @@ def test_sampling_that_would_be_another_policy_is_limited_in_both_places(name: s
     assert len(found) == 1 and name in found[0]
 
 
-@pytest.mark.parametrize("method", get_args(SECTIONS["algorithm"].model_fields["method"].annotation))
+@pytest.mark.parametrize("method", FAMILIES)
 def test_every_method_is_a_family_with_a_default(method: str) -> None:
     made, found, _ = read(with_value(("algorithm", "method"), method))
     assert made is not None, found

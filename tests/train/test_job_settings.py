@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.train.job_settings import LoraSettings, TrainingSettings, training_settings
+from taskapp_kit.client.config.values import Place
+from taskapp_kit.errors import JobError
+from taskapp_kit.train.job_settings import LoraSettings, TrainingSettings, read_training, training_settings
+from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, LoopSettings
 from taskapp_kit.train.update.memory import LINEAR_LAYERS
 
 CONFIG: dict[str, Any] = {
@@ -32,14 +35,12 @@ def merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings(changes: dict[str, Any] | None = None) -> TrainingSettings:
-    made, problems = training_settings(job(merged(CONFIG, changes or {})))
-    assert made is not None, problems
-    return made
+    return training_settings(job(merged(CONFIG, changes or {})))
 
 
-def problems(changes: dict[str, Any]) -> list[str]:
-    made, found = training_settings(job(merged(CONFIG, changes)))
-    assert made is None and found
+def problems(changes: dict[str, Any]) -> dict[Place, str]:
+    made, found = read_training(job(merged(CONFIG, changes)))
+    assert (made is None) == bool(found)
     return found
 
 
@@ -56,34 +57,34 @@ def test_a_config_becomes_settings() -> None:
         }
     )
     assert (made.model, made.label, made.aliases) == ("tiny", "my-run", {"Qwen/Qwen3-0.6B": "tiny"})
-    assert made.temperature == made.update.temperature == 0.7
-    assert (made.max_tokens, made.stop, made.evaluation_temperature) == (9, ("</a>",), 0.0)
+    generation = made.driving.generation
+    assert generation.temperature == made.update.temperature == 0.7
+    assert (generation.max_tokens, made.driving.evaluation_temperature) == (9, 0.0)
     assert (made.update.clip, made.update.beta, made.update.minibatches) == ((0.1, 0.2), 0.5, 4)
-    assert (made.update.precision, made.rows.scale, made.deterministic) == ("bf16", "group", True)
-    assert (made.gateway_url, made.checkpoint_every) == ("https://trainer.example.org", 5)
+    assert (made.update.precision, made.driving.rows.scale, made.deterministic) == ("bf16", "group", True)
+    assert (made.gateway_url, made.driving.checkpoint_every) == ("https://trainer.example.org", 5)
     driver = made.driver(incarnation=3, context_tokens=256)
     assert (driver.incarnation, driver.generation.context_tokens, driver.generation.temperature) == (3, 256, 0.7)
 
 
 def test_the_rollouts_own_policy_config_goes_before_the_policys() -> None:
     made = settings({"policy": {"temperature": 0.7}, "rollout": {"policy_config": {"temperature": 0.9}}})
-    assert made.temperature == made.update.temperature == 0.9
+    assert made.driving.generation.temperature == made.update.temperature == 0.9
 
 
 def test_a_job_without_a_config_has_its_models_name() -> None:
-    made, found = training_settings(job({}, model="tiny", trainer={"batch_size": 2}))
-    assert made is not None and made.model == "tiny" and not found
-    assert training_settings(job({}))[1] == [
-        '[model]: names no model to train. Add for example base = "tiny" below [model].'
-    ]
+    assert training_settings(job({}, model="tiny", trainer={"batch_size": 2})).model == "tiny"
+    assert list(read_training(job({}))[1]) == [("model",)]
+    with pytest.raises(JobError, match="names no model to train"):
+        training_settings(job({}))
 
 
 def test_a_group_of_one_needs_a_loss_without_groups() -> None:
     changes = {"algorithm": {"method": "ppo", "variety": "ppo"}, "training": {"group_size": 1}}
     assert settings(changes).update.loss == "ppo"
-    assert len(training_settings(job(merged(CONFIG, {}), trainer={"group_size": 1}))[1]) == 1
+    assert list(read_training(job(CONFIG, trainer={"group_size": 1}))[1]) == [("training", "group_size")]
     smoke = {name: section for name, section in CONFIG.items() if name != "training"} | {"trainer": {"group_size": 1}}
-    assert len(training_settings(job(smoke))[1]) == 1
+    assert list(read_training(job(smoke))[1]) == [("trainer", "group_size")]
 
 
 def test_lora_has_a_section_of_two_names() -> None:
@@ -104,153 +105,125 @@ def test_with_rollouts_ahead_gspo_clips_later() -> None:
 
 
 def test_a_longer_rollout_makes_the_jobs_deadline_longer() -> None:
-    assert settings({"rollout": {"timeout_seconds": 3600}}).stall_seconds == 5400
+    assert settings({"rollout": {"timeout_seconds": 3600}}).driving.stall_seconds == 5400
+
+
+def varieties(variety: str, method: str = "policy_gradient", **training: Any) -> dict[str, Any]:
+    return {"algorithm": {"method": method, "variety": variety}, "training": training}
+
+
+def offline(method: str = "policy_gradient", variety: str = "gspo", **sections: Any) -> dict[str, Any]:
+    algorithm = {"type": "offline", "method": method, "variety": variety}
+    return {"algorithm": algorithm, "data": {"rollouts": "a.jsonl"}, **sections}
+
+
+def environments(*more: dict[str, Any]) -> dict[str, Any]:
+    return {"environments": [{"weight": 1}, *more]}
+
+
+LORA = {"trainer_mode": "lora"}
+MIXED = environments({"weight": 1, "task_app": "keys.py"})
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("place", "changes"),
     [
+        ("data.rollouts", {"algorithm": {"type": "offline"}}),
+        ("evaluation.seeds", offline(evaluation={"seeds": None})),
+        ("algorithm.type", offline("ppo", "ppo")),
+        ("training.credit", offline(training={"credit": "turn"})),
+        ("algorithm.variety", varieties("gspo", "ppo")),
+        ("algorithm.variety", varieties("ppo", "gspo")),
+        ("algorithm.variety", varieties("grpo", "gspo")),
+        ("algorithm.variety", varieties("dapo")),
+        ("training.scale", varieties("ppo", "ppo", scale="group")),
+        ("training.minibatches", varieties("reinforce", minibatches=2)),
+        ("training.clip", varieties("reinforce", clip=[0.1, 0.1])),
+        ("training.clip", {"training": {"iterations_ahead": 1, "clip": [3e-4, 0.2]}}),
+        *(("training.group_size", varieties(variety, group_size=1)) for variety in ("gspo", "grpo", "reinforce")),
+        ("model.trainer_mode", {"model": {"trainer_mode": "qlora"}}),
+        ("policy.trainer_mode", {"policy": LORA}),
+        ("policy.model_name", {"policy": {"model_name": "other"}}),
+        ("lora.dropout", {"lora": {"dropout": 0.05}}),
+        ("lora.target_modules", {"model": LORA, "lora": {"target_modules": ["c_attn"]}}),
+        ("lora", {"model": LORA, "lora": {"r": 4}, "training": {"lora": {"r": 8}}}),
+        ("policy.temperature", {"policy": {"temperature": 0.0}}),
+        ("rollout.policy_config.temperature", {"rollout": {"policy_config": {"temperature": "hot"}}}),
+        ("rollout.policy_config.max_tokens", {"rollout": {"policy_config": {"max_tokens": 0}}}),
+        ("rollout.policy_config.stop", {"rollout": {"policy_config": {"stop": 5}}}),
+        ("rollout.policy_config.stop", {"rollout": {"policy_config": {"stop": ["a", 5]}}}),
+        ("sampler.deterministic", {"sampler": {"engine": "vllm", "deterministic": True}}),
+        ("sampler.deterministic", {"sampler": {"deterministic": True}, "training": {"iterations_ahead": 1}}),
+        ("sampler.replicas", {"sampler": {"engine": "services", "replicas": 65}}),
+        ("training.weight_sync.enable", {"training": {"weight_sync": {"enable": False}}}),
+        ("training.stall_seconds", {"training": {"stall_seconds": 60}}),
+        ("curriculum.levels", {"curriculum": {"levels": ["a", "a"]}}),
+        ("curriculum.down", {"curriculum": {"levels": ["a", "b"], "up": 0.5, "down": 0.5}}),
+        ("curriculum", {"curriculum": {"levels": ["a", "b"]}, "rollout": environments({"weight": 1})}),
+        ("rollout.environments", {"rollout": MIXED}),
         (
-            {"algorithm": {"type": "offline"}, "evaluation": {"seeds": [1]}},
-            "[data] rollouts: missing;",
-        ),
-        (
-            {
-                "algorithm": {"type": "offline", "method": "ppo", "variety": "ppo"},
-                "data": {"rollouts": "a.jsonl"},
-                "evaluation": {"seeds": [1]},
-            },
-            '[algorithm] type: found "offline"; expected "online" with the variety ppo.',
-        ),
-        (
-            {
-                "algorithm": {"type": "offline"},
-                "data": {"rollouts": "a.jsonl"},
-                "training": {"credit": "turn"},
-            },
-            '[training] credit: found "turn"; expected "episode" with type offline.',
-        ),
-        (
-            {"algorithm": {"method": "ppo", "variety": "gspo"}},
-            '[algorithm] variety: found "gspo"; expected "ppo" of the method "ppo".',
-        ),
-        (
-            {"algorithm": {"method": "gspo", "variety": "ppo"}},
-            '[algorithm] variety: found "ppo"; expected "gspo" of the method "gspo".',
-        ),
-        (
-            {"algorithm": {"method": "ppo", "variety": "ppo"}, "training": {"scale": "group"}},
-            '[training] scale: found "group"; expected "none" or "batch" with the variety ppo.',
-        ),
-        (
-            {"algorithm": {"variety": "dapo"}},
-            '[algorithm] variety: found "dapo"; expected "gspo" or "grpo" or "reinforce" or "ppo".',
-        ),
-        (
-            {"algorithm": {"method": "gspo", "variety": "grpo"}},
-            '[algorithm] variety: found "grpo"; expected "gspo" of the method "gspo".',
-        ),
-        ({"model": {"trainer_mode": "qlora"}}, '[model] trainer_mode: found "qlora"; expected "full" or "lora".'),
-        ({"policy": {"trainer_mode": "lora"}}, '[policy] trainer_mode: found "lora"; expected "full" as in [model].'),
-        ({"policy": {"top_p": 0.9}}, "[policy] top_p: found 0.9; expected 1."),
-        ({"policy": {"top_k": 50}}, "[policy] top_k: found 50; expected -1 or 0."),
-        ({"policy": {"min_p": 0.1}}, "[policy] min_p: found 0.1; expected 0."),
-        ({"policy": {"repetition_penalty": 1.1}}, "[policy] repetition_penalty: found 1.1; expected 1."),
-        ({"policy": {"presence_penalty": 0.5}}, "[policy] presence_penalty: found 0.5; expected 0."),
-        (
-            {"rollout": {"policy_config": {"top_p": 0.9}}},
-            "[rollout] policy_config.top_p: found 0.9; expected 1.",
-        ),
-        (
-            {"policy": {"temperature": 0.0}},
-            "[policy] temperature: found 0.0; expected a number above 0 and at most 10.",
-        ),
-        ({"rollout": {"policy_config": {"temperature": "hot"}}}, '[rollout] policy_config.temperature: found "hot"; '),
-        ({"rollout": {"policy_config": {"max_tokens": 0}}}, "[rollout] policy_config.max_tokens: found 0; expected a "),
-        (
-            {"rollout": {"policy_config": {"stop": 5}}},
-            "[rollout] policy_config.stop: found 5; expected a text or a list",
-        ),
-        (
-            {"rollout": {"policy_config": {"stop": ["a", 5]}}},
-            "[rollout] policy_config.stop: found a list of 2; expected",
-        ),
-        (
-            {"sampler": {"engine": "vllm", "deterministic": True}},
-            '[sampler] deterministic: found true; expected false with [sampler] engine = "vllm".',
-        ),
-        (
-            {"sampler": {"engine": "services", "replicas": 65}},
-            "[sampler] replicas: found 65; expected at most 64. Each is a process with the whole model.",
-        ),
-        ({"training": {"weight_sync_interval": 2}}, "[training] weight_sync_interval: found 2; expected 1."),
-        (
-            {"training": {"weight_sync": {"enable": False}}},
-            "[training.weight_sync] enable: found false; expected true.",
-        ),
-        (
-            {"training": {"rewards": {"step_rewards_enabled": True}}},
-            "[training.rewards] step_rewards_enabled: found true; expected false.",
-        ),
-        *(
-            (
-                {"algorithm": {"variety": variety}, "training": {"group_size": 1}},
-                "[training] group_size: found 1; expected at ",
-            )
-            for variety in ("gspo", "grpo", "reinforce")
-        ),
-        ({"rollout": {"batches_per_step": 2}}, "[rollout] batches_per_step: found 2; expected 1."),
-        ({"lora": {"dropout": 0.05}}, "[lora] dropout: found 0.05; expected 0."),
-        (
-            {"algorithm": {"variety": "reinforce"}, "training": {"minibatches": 2}},
-            "[training] minibatches: found 2; expected 1 with the variety reinforce.",
-        ),
-        (
-            {"algorithm": {"variety": "reinforce"}, "training": {"clip": [0.1, 0.1]}},
-            "[training] clip: found a list of 2; expected none with the variety reinforce.",
-        ),
-        (
-            {"model": {"trainer_mode": "lora"}, "lora": {"target_modules": ["c_attn"]}},
-            '[lora] target_modules: found "c_attn"; expected "all-linear" or some of "q_proj"',
-        ),
-        (
-            {"model": {"trainer_mode": "lora"}, "lora": {"r": 4}, "training": {"lora": {"r": 8}}},
-            "[lora]: found other values than in [training.lora];",
-        ),
-        ({"policy": {"model_name": "other"}}, '[policy] model_name: found "other"; expected "tiny", which the config '),
-        (
-            {"training": {"stall_seconds": 60}},
-            "[training] stall_seconds: found 60; expected more than [rollout] timeout_seconds, 1800.",
-        ),
-        (
+            "evaluation.instances",
             {"training": {"iterations_per_epoch": 124_999}, "evaluation": {"instances": 8, "every_n_iters": 124_999}},
-            "the job has 1000008 rollouts with the evaluation before its first update; at most 1000000 are played.",
         ),
     ],
 )
-def test_what_this_trainer_does_not_do_is_refused_in_one_sentence(changes: dict[str, Any], expected: str) -> None:
-    (found,) = problems(changes)
-    assert found.startswith(expected)
+def test_what_this_trainer_does_not_do_is_one_problem_at_its_place(place: str, changes: dict[str, Any]) -> None:
+    config = merged(CONFIG, changes)
+    config["evaluation"] = {name: value for name, value in config["evaluation"].items() if value is not None}
+    assert list(read_training(job(config))[1]) == [tuple(place.split("."))]
 
 
-@pytest.mark.parametrize("value", [None, True, -1, 10**18, 0.5, "x", "", [], ["x"], [[1]], {}, {"a": [1]}])
+def test_a_problem_says_what_was_found_what_is_accepted_and_why() -> None:
+    (sentence,) = problems({"training": {"weight_sync_interval": 2}}).values()
+    assert sentence == (
+        "[training] weight_sync_interval: found 2; expected 1. The policy that plays gets the weights of each update."
+    )
+
+
 @pytest.mark.parametrize(
     "name", ["temperature", "max_tokens", "stop", "top_p", "top_k", "model", "inference_url", "sample"]
 )
-def test_no_value_of_the_free_table_breaks_the_check(name: str, value: Any) -> None:
-    made, found = training_settings(job(merged(CONFIG, {"rollout": {"policy_config": {name: value}}})))
-    assert (made is None) == bool(found)
+def test_no_value_of_the_free_table_breaks_the_check(name: str) -> None:
+    for value in (None, True, -1, 10**18, 0.5, "x", "", [], ["x"], [[1]], {}, {"a": [1]}):
+        problems({"rollout": {"policy_config": {name: value}}})
 
 
-def test_problems_of_the_plan_are_reported_there_only() -> None:
-    assert training_settings(job(merged(CONFIG, {"training": {"batch_size": 0}}))) == (None, [])
-    (found,) = problems({"training": {"batch_size": 0, "weight_sync_interval": 2}})
-    assert found.startswith("[training] weight_sync_interval")
+def test_problems_of_the_plan_and_of_the_trainer_are_reported_together() -> None:
+    found = problems({"training": {"batch_size": 0, "weight_sync_interval": 2}})
+    assert list(found) == [("training", "batch_size"), ("training", "weight_sync_interval")]
 
 
-def test_a_job_of_stored_rollouts_needs_held_out_seeds() -> None:
-    document = {"model": {"base": "tiny"}, "algorithm": {"type": "offline"}, "data": {"rollouts": "a.jsonl"}}
-    (found,) = training_settings(job(document))[1]
-    assert found.startswith("[evaluation] seeds: missing;")
-    made, _ = training_settings(job({**document, "evaluation": {"seeds": [7]}}))
-    assert made is not None and made.rollouts == "a.jsonl"
+# loops
+
+
+def test_each_loop_is_off_unless_it_is_named() -> None:
+    assert settings().driving.loops == LoopSettings()
+    assert settings(offline()).rollouts == "a.jsonl"
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_loops_are_read_and_an_offline_job_plays_evaluations_only(is_offline: bool) -> None:
+    changes = {
+        "evaluation": {"stop_at": 0.9, "patience": 3},
+        "training": {"iterations_ahead": 2},
+        "curriculum": {"levels": ["easy", 2], "up": 0.7, "down": 0.1, "window": 4},
+    }
+    found = settings({**changes, **(offline() if is_offline else {})}).driving.loops
+    played = (Curriculum(), 0) if is_offline else (Curriculum(("easy", 2), 0.7, 0.1, 4), 2)
+    assert (found.curriculum, found.ahead) == played
+    assert found.stopping == EarlyStopping(0.9, 3)
+
+
+def test_several_environments_have_names_of_their_own() -> None:
+    given = [
+        {"env_name": "a", "weight": 3, "env_config": {"x": 1}, "seeds": [1]},
+        {"env_name": "a", "weight": 1, "task_url": "http://127.0.0.1:2/", "task_app": "served.py"},
+        {"weight": 1},
+    ]
+    found = settings({"rollout": {"environments": given}}).driving.loops.environments
+    assert [(each.name, each.weight, each.env_name, each.task_url) for each in found] == [
+        ("a", 3, "a", None),
+        ("a_2", 1, "a", "http://127.0.0.1:2"),
+        ("environment_3", 1, None, None),
+    ]
+    assert (found[0].env_config, found[0].seeds, found[1].seeds) == ({"x": 1}, (1,), None)

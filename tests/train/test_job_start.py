@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
+from taskapp_kit.backend.rollout_plan import JobPlan
 from taskapp_kit.errors import ConfigError, JobError
 from taskapp_kit.train.checkpoints.facts import ModelOrigin
 from taskapp_kit.train.config_keys import unused_keys
@@ -32,10 +32,8 @@ GB = 10**9
 
 def read(**changes: Any) -> tuple[TrainingSettings, JobPlan, JobDocument]:
     job = JobDocument("rl_1", "http://127.0.0.1:1", CONFIG | changes)
-    plan, problems = read_plan(job)
-    settings, more = training_settings(job)
-    assert plan is not None and settings is not None, problems + more
-    return settings, plan, job
+    settings = training_settings(job)
+    return settings, settings.plan, job
 
 
 def needs(memory: int | None = 16 * GB, disk: int = 100 * GB, **changes: Any) -> JobNeeds:

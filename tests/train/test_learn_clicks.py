@@ -17,7 +17,7 @@ pytest.importorskip("playwright", reason="needs the web extra: make browser")
 
 from environments.web.browser import shared  # noqa: E402
 from taskapp_kit.asgi import build  # noqa: E402
-from taskapp_kit.client.config.sft_config import SftConfig  # noqa: E402
+from taskapp_kit.client.config.sft_config import SftConfig, SftDocument  # noqa: E402
 from taskapp_kit.config import Settings  # noqa: E402
 from taskapp_kit.errors import Unavailable  # noqa: E402
 from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
@@ -88,7 +88,8 @@ def warmed_up(clicks: ModuleType, folder: Path) -> str:
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     document["data"]["train"] = str(write_lines(folder / "clicks.jsonl", gold_lines(clicks)))
     document["data"]["rl_config"] = str(EXAMPLES / "learn_clicks.toml")
-    return asyncio.run(run_sft(document, sft_settings(SftConfig(document, path)), folder, {}, Quiet())).model
+    config = SftConfig(document, SftDocument.model_validate(document), path)
+    return asyncio.run(run_sft(document, sft_settings(config), folder, {}, Quiet())).model
 
 
 @pytest.mark.exhaustive

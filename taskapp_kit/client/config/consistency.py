@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from taskapp_kit.client.config.review import Document, Review, needs_gpus
+from taskapp_kit.client.config.review import Document, Review, is_smoke_test, needs_gpus
+from taskapp_kit.client.config.schema import (
+    BlendWeights,
+    Compute,
+    JudgeSection,
+    RlDocument,
+    Topology,
+    Vllm,
+    keys_of,
+)
 from taskapp_kit.client.config.values import Place, place_shown, shown
 
 FINETUNED = ("ft:", "rl:")
@@ -15,23 +24,25 @@ MODEL_KEYS = (
 )
 """Section, key, and what it names: a finetuned `source`, a `base` model, or whichever the id says ("")."""
 DEFAULT_BLEND = {"env": 1.0, "event": 0.0, "outcome": 0.0}
-SAME_MEANING = (
-    (("trainer", "batch_size"), ("training", "batch_size")),
-    (("trainer", "group_size"), ("training", "group_size")),
-)
 
 
-def check_consistency(review: Review, *, short: bool) -> None:
-    """Add what does not fit together. short: it is the smoke-test form."""
-    _check_model(review, short=short)
-    _check_topology(review)
-    _check_judge(review)
-    _check_evaluation(review)
-    for first, second in SAME_MEANING:
-        one, other = review.at(*first), review.at(*second)
-        if one is not None and other is not None and one != other:
-            same = f"{place_shown(second)} = {other}{review.in_line(second)}, which means the same"
-            review.mismatch(first, one, same, "Take one of the two out.")
+def check_consistency(review: Review, config: RlDocument, document: Document) -> None:
+    """Add what does not fit together. document: as it is written, of which `config` has what fits the schema."""
+    _check_model(review, document)
+    _check_topology(review, config, document)
+    _check_judge(review, config.judge)
+    evaluation = config.evaluation
+    if evaluation.instances and evaluation.seeds is not None and len(evaluation.seeds) < evaluation.instances:
+        review.warn(
+            ("evaluation", "seeds"),
+            f"[evaluation] seeds has {len(evaluation.seeds)} for {evaluation.instances} instances: seeds are played more "
+            "than once.",
+        )
+    for name in ("batch_size", "group_size"):
+        smoke, full, same = getattr(config.trainer, name), getattr(config.training, name), ("training", name)
+        if smoke is not None and full is not None and smoke != full:
+            expectation = f"{place_shown(same)} = {full}{review.in_line(same)}, which means the same"
+            review.mismatch(("trainer", name), smoke, expectation, "Take one of the two out.")
 
 
 def with_whole_topology(document: Document) -> Document:
@@ -62,31 +73,35 @@ def kind_of_model(model: str) -> str:
     return "source" if model.startswith(FINETUNED) else "base"
 
 
-def _check_model(review: Review, *, short: bool) -> None:
-    named = models_named(review.document)
-    for section, keys in (("model", ("source", "base")), ("policy", ("source", "model_name"))):
-        here = [place for place, _, _ in named if place[0] == section]
-        if len(here) == 2:
-            review.problem(
-                here[1], f"[{section}] {keys[0]} and {keys[1]}: found both; expected exactly one. Take one out."
-            )
-            return
-    if not named:
-        _add_no_model(review, short=short)
+def names_both(review: Review, document: Document, section: str, finetuned: str, base: str) -> bool:
+    """Whether a section names two models, which is a problem."""
+    here = [place for place, _, _ in models_named(document) if place[0] == section]
+    if len(here) == 2:
+        text = f"[{section}] {finetuned} and {base}: found both; expected exactly one. Take one out."
+        review.problem(here[1], text)
+    return len(here) == 2
+
+
+def _check_model(review: Review, document: Document) -> None:
+    if names_both(review, document, "model", "source", "base"):
         return
-    first = named[0]
+    if names_both(review, document, "policy", "source", "model_name"):
+        return
+    named = models_named(document)
+    if not named:
+        _add_no_model(review, document)
     for place, _, model in named[1:]:
-        if model != first[2]:
-            same = f"the model that {place_shown(first[0])} names{review.in_line(first[0])}"
+        first = named[0][0]
+        if model != named[0][2]:
+            same = f"the model that {place_shown(first)} names{review.in_line(first)}"
             review.mismatch(place, model, same, "Name the model once.")
 
 
-def _add_no_model(review: Review, *, short: bool) -> None:
-    document = review.document
+def _add_no_model(review: Review, document: Document) -> None:
     for section, key, _ in MODEL_KEYS:
         if section in document and (not isinstance(document[section], dict) or key in document[section]):
             return  # it is reported as a value that does not fit
-    if short and "model" not in document and "policy" not in document:
+    if is_smoke_test(document) and "model" not in document and "policy" not in document:
         review.problem(
             ("job",), '[job]: names no model; expected one. Add for example model = "Qwen/Qwen3-4B" below [job].'
         )
@@ -98,12 +113,11 @@ def _add_no_model(review: Review, *, short: bool) -> None:
     )
 
 
-def _check_topology(review: Review) -> None:
-    compute = review.document.get("compute")
+def _check_topology(review: Review, config: RlDocument, document: Document) -> None:
+    compute, outer = document.get("compute"), document.get("topology")
     inner = compute.get("topology") if isinstance(compute, dict) else None
-    outer = review.document.get("topology")
     if inner is None and outer is None:
-        if needs_gpus(review.document):
+        if needs_gpus(document):
             review.problem(
                 ("compute", "topology"),
                 "[compute.topology]: missing; expected a section with type, gpus_for_vllm, gpus_for_training, "
@@ -112,30 +126,44 @@ def _check_topology(review: Review) -> None:
         return
     if isinstance(inner, dict) and isinstance(outer, dict):
         for key in outer:
-            if inner[key] != outer[key]:
+            if key in inner and inner[key] != outer[key]:
                 twin = ("compute", "topology", key)
                 same = f"{place_shown(twin)} = {shown(key, inner[key])}{review.in_line(twin)}, which means the same"
                 review.mismatch(("topology", key), outer[key], same, "Take one of the two out.")
-    _check_gpus(review, ("compute", "topology") if inner is not None else ("topology",))
+    whole = config.topology.model_copy(update=config.compute.topology.model_dump(exclude_none=True))
+    path = ("compute", "topology") if inner is not None else ("topology",)
+    _check_shares(review, config.compute, whole, path)
+    _check_spread(review, config.vllm, whole, path)
 
 
-def _check_gpus(review: Review, path: tuple[str, ...]) -> None:
-    shares = {name: review.at(*path, name) for name in ("gpus_for_vllm", "gpus_for_training", "gpus_for_ref")}
-    per_node, nodes = review.at("compute", "gpu_count"), review.at("compute", "nodes") or 1
-    used = sum(share or 0 for share in shares.values())
-    if per_node is not None and used > per_node * nodes:
-        there = f"{per_node}" if nodes == 1 else f"{per_node * nodes} ({nodes} nodes of {per_node})"
+def _check_shares(review: Review, compute: Compute, topology: Topology, path: tuple[str, ...]) -> None:
+    """Add a remark where the shares of a topology, at `path`, are not all GPUs."""
+    shares = {
+        "gpus_for_vllm": topology.gpus_for_vllm,
+        "gpus_for_training": topology.gpus_for_training,
+        "gpus_for_ref": topology.gpus_for_ref,
+    }
+    if compute.gpu_count is None:
+        return
+    nodes = compute.nodes or 1
+    used, available = sum(share or 0 for share in shares.values()), compute.gpu_count * nodes
+    if used > available:
+        there = f"{available}" if nodes == 1 else f"{available} ({nodes} nodes of {compute.gpu_count})"
         sums = " + ".join(f"{name} {share}" for name, share in shares.items() if share)
         review.problem(
             path,
             f"[{'.'.join(path)}]: found {used} GPUs in use ({sums}); expected at most the {there} of [compute]. "
             "Lower a share or raise gpu_count.",
         )
-    elif per_node is not None and None not in shares.values() and used < per_node * nodes:
-        review.warn(path, f"[{'.'.join(path)}] leaves {per_node * nodes - used} of {per_node * nodes} GPUs unused.")
-    policy_gpus = shares["gpus_for_vllm"]
-    parallel, size = review.at(*path, "tensor_parallel"), review.at("vllm", "tensor_parallel_size")
-    for place, spread in (((*path, "tensor_parallel"), parallel), (("vllm", "tensor_parallel_size"), size)):
+    elif None not in shares.values() and used < available:
+        review.warn(path, f"[{'.'.join(path)}] leaves {available - used} of {available} GPUs unused.")
+
+
+def _check_spread(review: Review, vllm: Vllm, topology: Topology, path: tuple[str, ...]) -> None:
+    """Add a remark where a copy of the policy is not spread over some of its GPUs."""
+    policy_gpus, parallel, size = topology.gpus_for_vllm, topology.tensor_parallel, vllm.tensor_parallel_size
+    parallel_place, size_place = (*path, "tensor_parallel"), ("vllm", "tensor_parallel_size")
+    for place, spread in ((parallel_place, parallel), (size_place, size)):
         if policy_gpus is None or spread is None:
             continue
         if spread > policy_gpus:
@@ -146,35 +174,22 @@ def _check_gpus(review: Review, path: tuple[str, ...]) -> None:
             review.warn(place, f"{divided}: some stay unused.")
     if parallel is not None and size is not None and size != parallel:
         review.warn(
-            ("vllm", "tensor_parallel_size"),
-            f"[vllm] tensor_parallel_size = {size} and {place_shown((*path, 'tensor_parallel'))} = {parallel} differ.",
+            size_place, f"[vllm] tensor_parallel_size = {size} and {place_shown(parallel_place)} = {parallel} differ."
         )
 
 
-def _check_judge(review: Review) -> None:
-    blend, options = review.at("judge", "reward_blend"), review.at("judge", "options")
-    if isinstance(blend, dict):
-        weights = [
-            review.at("judge", "reward_blend", name) if name in blend else default
-            for name, default in DEFAULT_BLEND.items()
-        ]
-        if None not in weights and not any(weights):
+def _check_judge(review: Review, judge: JudgeSection) -> None:
+    blend, options = judge.reward_blend, judge.options
+    if "reward_blend" in judge.model_fields_set and review.fits("judge", "reward_blend"):
+        weights = blend.model_dump(include=set(keys_of(BlendWeights)), exclude_none=True)
+        if not any({**DEFAULT_BLEND, **weights}.values()):
             review.problem(
                 ("judge", "reward_blend"),
                 "[judge.reward_blend]: found only weights of 0; expected one above 0. Add for example outcome = 1.0.",
             )
-    if isinstance(options, dict) and options.get("event") is False and options.get("outcome") is False:
+    if options.event is False and options.outcome is False:
         review.problem(
             ("judge", "options"),
             "[judge.options]: found event and outcome both false; expected one of them true. Set one, or write "
             "enabled = false below [judge].",
-        )
-
-
-def _check_evaluation(review: Review) -> None:
-    instances, seeds = review.at("evaluation", "instances"), review.at("evaluation", "seeds")
-    if instances is not None and seeds is not None and len(seeds) < instances:
-        review.warn(
-            ("evaluation", "seeds"),
-            f"[evaluation] seeds has {len(seeds)} for {instances} instances: seeds are played more than once.",
         )

@@ -25,13 +25,14 @@ from taskapp_kit.client.config.consistency import (
 from taskapp_kit.client.config.review import (
     MAX_LEVELS,
     Document,
+    NameCheck,
     Review,
-    check_names,
-    check_schema,
     check_values,
     is_smoke_test,
     needs_gpus,
+    read_document,
 )
+from taskapp_kit.client.config.schema import RlDocument
 from taskapp_kit.client.config.toml_file import read_toml, sentences
 from taskapp_kit.client.config.values import Place
 from taskapp_kit.errors import JobConfigError
@@ -43,12 +44,13 @@ REPORTED = re.compile(r"\[([\w.-]+)\](?: ([^\s:\[\]]+))?(?:\[\d+\])*: (?=found |
 
 @dataclass(frozen=True, slots=True)
 class RlConfig:
-    """A valid config. document: the TOML as written, with overrides. path: of its file.
+    """A valid config. document: the TOML as written, with overrides. values: the same as its type. path: of its file.
 
     warnings: sentences about what may be a mistake. Neither they nor a problem show a value that looks like a key.
     """
 
     document: Document = field(repr=False)
+    values: RlDocument = field(repr=False, compare=False)
     path: Path
     warnings: tuple[str, ...] = ()
     lines: Mapping[Place, int] = field(default_factory=dict, repr=False, compare=False)
@@ -60,16 +62,7 @@ class RlConfig:
         place that named one. `model` and `task_url` may also be texts, as in the original SDK: the model's id, and
         `services.task_url`. Raises JobConfigError.
         """
-        changes = _plain(overrides, self.path)
-        if isinstance(changes.get("model"), str):
-            model = changes.pop("model")
-            changes["model"] = {kind_of_model(model): model}
-        if isinstance(changes.get("task_url"), str) and isinstance(changes.setdefault("services", {}), dict):
-            changes["services"]["task_url"] = changes.pop("task_url")
-        own = _plain(self.document, self.path)
-        document, changed = _merged(_without_models(own) if models_named(changes) else own, changes, ())
-        lines = {place: line for place, line in self.lines.items() if place not in changed}
-        return _checked(document, self.path, lines, changed)
+        return _overridden(self.document, self.path, self.lines, overrides)
 
     @property
     def model(self) -> str:
@@ -79,8 +72,7 @@ class RlConfig:
     @property
     def task_url(self) -> str | None:
         """The task app's address in the file, without a slash at its end; None when it has none."""
-        url = self.document.get("services", {}).get("task_url", "")
-        return url.strip().rstrip("/") or None
+        return (self.values.services.task_url or "").strip().rstrip("/") or None
 
     def with_lines(self, text: str) -> str:
         """Return the text with its line in the file before each key that a trainer reports as `[section] key: found`."""
@@ -106,7 +98,7 @@ def load_rl_config(path: str | Path, overrides: Mapping[str, Any] | None = None)
     path = Path(path)
     document, lines = read_toml(path, WHAT)
     if overrides:
-        return RlConfig(document, path, lines=lines).with_overrides(overrides)
+        return _overridden(document, path, lines, overrides)
     return _checked(document, path, lines, frozenset())
 
 
@@ -115,35 +107,51 @@ def rl_config_of(document: Mapping[str, Any], *, name: str = "The config") -> Rl
     return _checked(_plain(document, Path(name)), Path(name), {}, frozenset())
 
 
+def review_rl_document(
+    document: Document, values: RlDocument, unfit: Mapping[Place, str], lines: Mapping[Place, int] | None = None
+) -> Review:
+    """Return all problems and warnings of a document. values, unfit: what `read_document` returned for it."""
+    review = Review(dict(unfit), lines=lines or {})
+    short = is_smoke_test(document)
+    unneeded: set[Place] = set()
+    if any(place[0] == "policy" for place, _, _ in models_named(document)):
+        unneeded.add(("model",))
+    if "compute" not in document and not needs_gpus(document):
+        unneeded.add(("compute",))
+    names = NameCheck(
+        review,
+        RlDocument,
+        needed=lambda section: not short and section not in unneeded,
+        unknown="goes with the job as it stands",
+    )
+    names.check(document, with_whole_topology(document))
+    check_consistency(review, values, document)
+    check_values(review, document)
+    return review
+
+
 def _checked(document: Document, path: Path, lines: Mapping[Place, int], changed: frozenset[Place]) -> RlConfig:
-    review = _reviewed(document, lines)
-    problems = sentences(review.problems, lines, changed)
-    if problems:
+    values, unfit = read_document(RlDocument, document)
+    review = review_rl_document(document, values, unfit, lines)
+    if review.problems:
         count = "1 problem" if len(review.problems) == 1 else f"{len(review.problems)} problems"
         raise JobConfigError(
             f"{path} cannot be used as an {WHAT} (docs/rl-config.md lists every section and key), {count}:",
-            problems=problems,
+            problems=sentences(review.problems, lines, changed),
         )
-    return RlConfig(document, path, sentences(review.warnings, lines, changed), lines)
+    return RlConfig(document, values, path, sentences(review.warnings, lines, changed), lines)
 
 
-def _reviewed(document: Document, lines: Mapping[Place, int]) -> Review:
-    """All problems and warnings of a document."""
-    review = Review(with_whole_topology(document), lines=lines)
-    short = is_smoke_test(document)
-    unneeded = {("model",)} if any(place[0] == "policy" for place, _, _ in models_named(document)) else set()
-    if "compute" not in document and not needs_gpus(document):
-        unneeded.add(("compute",))
-    check_schema(review, required_in=lambda section: not short and section not in unneeded)
-    check_names(review)
-    check_consistency(review, short=short)
-    check_values(review)
-    written, whole = Review(document), Review(review.document)
-    for remarks in (review.problems, review.warnings):
-        for place in [*remarks]:
-            if written.at(*map(str, place)) is None and whole.at(*map(str, place)) is not None:
-                del remarks[place]  # a key of the other topology section, which has the same remark
-    return review
+def _overridden(document: Document, path: Path, lines: Mapping[Place, int], overrides: Mapping[str, Any]) -> RlConfig:
+    changes = _plain(overrides, path)
+    if isinstance(changes.get("model"), str):
+        model = changes.pop("model")
+        changes["model"] = {kind_of_model(model): model}
+    if isinstance(changes.get("task_url"), str) and isinstance(changes.setdefault("services", {}), dict):
+        changes["services"]["task_url"] = changes.pop("task_url")
+    own = _plain(document, path)
+    merged, changed = _merged(_without_models(own) if models_named(changes) else own, changes, ())
+    return _checked(merged, path, {place: line for place, line in lines.items() if place not in changed}, changed)
 
 
 def _plain(given: Mapping[str, Any], path: Path) -> Document:

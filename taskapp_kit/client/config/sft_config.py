@@ -10,25 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from taskapp_kit.client.config.consistency import kind_of_model
-from taskapp_kit.client.config.review import Document, Review, check_names, check_schema, check_values
+from taskapp_kit.client.config.consistency import kind_of_model, names_both
+from taskapp_kit.client.config.review import Document, NameCheck, Review, check_values, read_document
 from taskapp_kit.client.config.schema import (
-    LEFT_OUT,
     CheckpointsSection,
     ConfigSection,
-    Count,
     Lora,
     Model,
     ModelsSection,
-    Number,
-    PositiveShare,
-    Share,
     Tags,
-    Text,
     optional,
     required,
+    section,
 )
 from taskapp_kit.client.config.toml_file import read_toml, sentences
+from taskapp_kit.client.config.value_types import Count, Number, PositiveShare, Share, Text
 from taskapp_kit.client.config.values import Place
 from taskapp_kit.errors import JobConfigError
 
@@ -38,53 +34,58 @@ WHAT = "SFT config"
 class SftData(ConfigSection):
     """The conversations. Paths are relative to the working directory."""
 
-    train: Text = required("the file of `taskapp export --format sft`", '"gold.jsonl"')
-    held_out: Text = optional("such a file whose loss is measured and not learned from", '"held_out.jsonl"')
-    held_out_share: Share = optional("in place of it, a share of the seeds of `train`; 0.1 when left out", "0.1")
-    min_reward: Number = optional("leaves out conversations with a lower reward, and those without one", "1.0")
-    rl_config: Text = optional("an RL config: conversations of its [evaluation] seeds are left out", '"rl.toml"')
+    train: Text | None = required("the file of `taskapp export --format sft`", '"gold.jsonl"')
+    held_out: Text | None = optional("such a file whose loss is measured and not learned from", '"held_out.jsonl"')
+    held_out_share: Share | None = optional("in place of it, a share of the seeds of `train`; 0.1 when left out", "0.1")
+    min_reward: Number | None = optional("leaves out conversations with a lower reward, and those without one", "1.0")
+    rl_config: Text | None = optional("an RL config: conversations of its [evaluation] seeds are left out", '"rl.toml"')
 
 
 class SftTraining(ConfigSection):
     """How long and how fast it learns."""
 
-    num_epochs: Count = required("passes over the conversations", "3")
-    batch_size: Count = required("conversations of one update", "8")
-    learning_rate: PositiveShare = required("size of an update", "2e-5")
-    precision: Literal["fp32", "bf16"] = optional("of the computation; the weights are fp32", '"fp32"')
+    num_epochs: Count | None = required("passes over the conversations", "3")
+    batch_size: Count | None = required("conversations of one update", "8")
+    learning_rate: PositiveShare | None = required("size of an update", "2e-5")
+    precision: Literal["fp32", "bf16"] | None = optional("of the computation; the weights are fp32", '"fp32"')
 
 
 class SftEvaluation(ConfigSection):
     """When the held-out loss is measured, besides before the first update and after the last."""
 
-    every_n_iters: Count = optional("updates between two measurements; those of one epoch when left out", "10")
+    every_n_iters: Count | None = optional("updates between two measurements; those of one epoch when left out", "10")
 
 
 class SftDocument(ConfigSection):
-    """The whole document, in the order of the page. A section without a default is required."""
+    """The whole document, in the order of the page."""
 
-    model: Model
-    data: SftData
-    training: SftTraining
-    lora: Lora = LEFT_OUT
-    evaluation: SftEvaluation = LEFT_OUT
-    checkpoints: CheckpointsSection = LEFT_OUT
-    models: ModelsSection = LEFT_OUT
-    tags: Tags = LEFT_OUT
+    model: Model = section(Model, required=True)
+    data: SftData = section(SftData, required=True)
+    training: SftTraining = section(SftTraining, required=True)
+    lora: Lora = section(Lora)
+    evaluation: SftEvaluation = section(SftEvaluation)
+    checkpoints: CheckpointsSection = section(CheckpointsSection)
+    models: ModelsSection = section(ModelsSection)
+    tags: Tags = section(Tags)
 
 
 @dataclass(frozen=True, slots=True)
 class SftConfig:
-    """A valid config. document: the TOML as written, but for the model in use. warnings: probable mistakes."""
+    """A valid config. document: the TOML as written, but for the model in use. values: the same as its type.
+
+    warnings: probable mistakes.
+    """
 
     document: Document = field(repr=False)
+    values: SftDocument = field(repr=False, compare=False)
     path: Path
     warnings: tuple[str, ...] = ()
     lines: Mapping[Place, int] = field(default_factory=dict, repr=False, compare=False)
 
-    def review(self) -> Review:
-        """Return a review of the document, without problems so far, in which a trainer adds its own."""
-        return Review(self.document, SftDocument)
+    @property
+    def model(self) -> str:
+        """The id of the model to train."""
+        return self.values.model.source or self.values.model.base or ""
 
     def check(self, review: Review) -> None:
         """Raise JobConfigError if the review has problems."""
@@ -107,30 +108,24 @@ def load_sft_config(path: str | Path, model: str | None = None) -> SftConfig:
             name: value for name, value in document.get("model", {}).items() if name not in ("source", "base")
         }
         document = {**document, "model": {**named, kind_of_model(model): model}}
-    review = Review(document, SftDocument, "nothing reads it")
-    check_schema(review, required_in=lambda _: True)
-    _check_model(review)
-    _check_held_out(review)
-    check_names(review)
-    check_values(review)
-    config = SftConfig(document, path, sentences(review.warnings, lines, frozenset()), lines)
+    values, unfit = read_document(SftDocument, document)
+    review = Review(unfit)
+    NameCheck(review, SftDocument, needed=lambda _: True, unknown="nothing reads it").check(document, document)
+    table = document.get("model")
+    if isinstance(table, dict) and not {"source", "base"} & set(table):
+        text = '[model]: names no model; expected base or source. Add for example base = "tiny".'
+        review.problem(("model",), text)
+    names_both(review, document, "model", "source", "base")
+    _check_held_out(review, values.data)
+    check_values(review, document)
+    config = SftConfig(document, values, path, sentences(review.warnings, lines, frozenset()), lines)
     config.check(review)
     return config
 
 
-def _check_model(review: Review) -> None:
-    named = [name for name in ("source", "base") if review.at("model", name) is not None]
-    if len(named) == 2:
-        review.problem(("model", "base"), "[model] source and base: found both; expected exactly one. Take one out.")
-    elif not named and not {("model", "source"), ("model", "base")} & review.refused and review.at("model") is not None:
-        review.problem(("model",), '[model]: names no model; expected base or source. Add for example base = "tiny".')
-
-
-def _check_held_out(review: Review) -> None:
-    share = review.at("data", "held_out_share")
-    if share is not None and review.at("data", "held_out") is not None:
-        review.problem(
-            ("data", "held_out_share"), "[data] held_out and held_out_share: found both; expected one. Take one out."
-        )
+def _check_held_out(review: Review, data: SftData) -> None:
+    place, share = ("data", "held_out_share"), data.held_out_share
+    if share is not None and data.held_out is not None:
+        review.problem(place, "[data] held_out and held_out_share: found both; expected one. Take one out.")
     elif share == 1:
-        review.mismatch(("data", "held_out_share"), share, "less than 1", "Nothing would be left to learn from.")
+        review.mismatch(place, share, "less than 1", "Nothing would be left to learn from.")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from taskapp_kit.client.config.schema import MAX_INTEGER, SECTIONS
+from taskapp_kit.client.config.schema import SECTIONS
+from taskapp_kit.client.config.value_types import MAX_INTEGER
 
 Place = tuple[str | int, ...]
 

@@ -13,7 +13,7 @@ from taskapp_kit.backend.engine import Event, RolloutOutcome
 from taskapp_kit.backend.job_check import playable_policies
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit
 from taskapp_kit.backend.rollout_requests import UNREACHABLE, RolloutRequester, environment_info, seed_ranges
-from taskapp_kit.client.config.schema import AGENT_WORDS
+from taskapp_kit.client.config.value_types import AGENT_WORDS
 from taskapp_kit.errors import JobError, TaskAppUnreachable
 from taskapp_kit.net.addresses import ALLOW
 from taskapp_kit.net.proxies import is_loopback

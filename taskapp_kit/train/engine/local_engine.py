@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.backend import job_check
 from taskapp_kit.backend.engine import Event, JobDocument, JobOutcome, Ledger
-from taskapp_kit.backend.rollout_plan import read_plan
+from taskapp_kit.client.config.values import Place
 from taskapp_kit.errors import JobError, Unavailable
 from taskapp_kit.train.engine.child_program import ChildProgram
 from taskapp_kit.train.engine.ledger_calls import answer_ledger_call
 from taskapp_kit.train.engine.trainer_order import TrainerOrder
 from taskapp_kit.train.gateway.options import GatewayOptions
-from taskapp_kit.train.job_settings import TrainingSettings, training_settings
+from taskapp_kit.train.job_settings import read_training
 from taskapp_kit.train.loops.settings import EnvironmentShare
 from taskapp_kit.train.sampler.vllm.place import VARIABLE, VllmPlace
 
@@ -68,35 +68,35 @@ class LocalEngine:
         self._vllm = vllm
         self._open_paths = open_paths
 
-    def problems(self, job: JobDocument) -> list[str]:
-        """Return what the engine does not support, one sentence each."""
-        settings, found = training_settings(job)
-        return list(
-            dict.fromkeys([*read_plan(job)[1], *found, *self._vllm_problems(settings), *_ray_problems(settings)])
-        )
-
-    def _vllm_problems(self, settings: TrainingSettings | None) -> Iterator[str]:
-        if settings is None or settings.vllm is None:
-            return
-        if self._vllm is None:
-            yield (
-                f'[sampler] engine: found "vllm"; this backend has none. Start it with {VARIABLE}, the folder of a virtual '
-                'environment that has vLLM or the address of a server, or take engine = "transformers".'
+    def problems(self, job: JobDocument) -> dict[Place, str]:
+        """Return what the engine does not support, by its place in the config."""
+        settings, problems = read_training(job)
+        if settings is None:
+            return problems
+        if settings.vllm is not None:
+            if self._vllm is None:
+                problems["sampler", "engine"] = (
+                    f'[sampler] engine: found "vllm"; this backend has none. Start it with {VARIABLE}, the folder of a virtual '
+                    'environment that has vLLM or the address of a server, or take engine = "transformers".'
+                )
+            elif refusal := self._vllm.refusal(whole_weights=settings.lora is None):
+                problems["model", "trainer_mode"] = refusal
+        if settings.services is not None and settings.services.backend == "ray" and find_spec("ray") is None:
+            problems["sampler", "backend"] = (
+                '[sampler] backend: found "ray"; this backend has no Ray. Install the extra with pip install '
+                "'taskapp-kit[ray]', or take backend = \"local\"."
             )
-        elif refusal := self._vllm.refusal(whole_weights=settings.lora is None):
-            yield refusal
+        return problems
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
         """Return what the job needs and the task app lacks, one sentence each. Raises TaskAppError."""
-        plan, _ = read_plan(job)
-        if plan is None:
+        settings, _ = read_training(job)
+        if settings is None:
             return []
-        config = {name: value for name, value in plan.policy_config.items() if name != "policy"}
-        played = replace(plan, policy_name=None, policy_config={**config, "inference_url": "the gateway's"})
-        settings, _ = training_settings(job)
-        shares = settings.loops.environments if settings is not None else ()
+        config = {name: value for name, value in settings.plan.policy_config.items() if name != "policy"}
+        played = replace(settings.plan, policy_name=None, policy_config={**config, "inference_url": "the gateway's"})
         found: list[str] = []
-        for share in shares or (EnvironmentShare("", 1),):
+        for share in settings.driving.loops.environments or (EnvironmentShare("", 1),):
             if share.task_url is None:
                 found += await job_check.missing(share.plan(played), task_app)
                 continue
@@ -190,15 +190,6 @@ class TrainerLife:
                 self.state, self.furthest = state, max(self.furthest, state.get("done", 0))
             return reply
         return None
-
-
-def _ray_problems(settings: TrainingSettings | None) -> Iterator[str]:
-    services = None if settings is None else settings.services
-    if services is not None and services.backend == "ray" and find_spec("ray") is None:
-        yield (
-            '[sampler] backend: found "ray"; this backend has no Ray. Install the extra with pip install '
-            "'taskapp-kit[ray]', or take backend = \"local\"."
-        )
 
 
 def check_installed(what: str = "The engine `local`", *, also: Sequence[str] = ()) -> None:

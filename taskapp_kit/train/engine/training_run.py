@@ -13,7 +13,7 @@ from typing import Any
 
 from taskapp_kit.backend.engine import Event, JobOutcome, Ledger
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
-from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
+from taskapp_kit.backend.rollout_plan import JobPlan
 from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import JobError
 from taskapp_kit.train.checkpoints.facts import job_folder
@@ -50,10 +50,8 @@ from taskapp_kit.train.update.policy_update import PolicyUpdate
 
 async def run_job(order: TrainerOrder, ledger: Ledger) -> JobOutcome:
     """Run the rest of the job. Raises the kit's errors with a sentence for the job's `error`."""
-    plan, problems = read_plan(order.job)
-    settings, more = training_settings(order.job)
-    if plan is None or settings is None:
-        raise JobError("The job cannot be run: " + " ".join([*problems, *more]))
+    settings = training_settings(order.job)
+    plan = settings.plan
     source = await asyncio.to_thread(named_model, settings, order.models, order.aliases, open_paths=order.open_paths)
     folder = job_folder(order.models, source.origin.base, order.job.job_id)
     needs = await asyncio.to_thread(measured_needs, settings, plan, source, folder)
@@ -196,8 +194,8 @@ async def services_parts(
         num_replicas=asked.replicas,
         backend=asked.backend,
         concurrent_calls=plan.at_once,
-        call_seconds=settings.rollout_seconds,
-        queue_seconds=settings.rollout_seconds,
+        call_seconds=settings.driving.rollout_seconds,
+        queue_seconds=settings.driving.rollout_seconds,
         environment=OFFLINE,
     ).as_service(policy, asked.replicas)
     updates = UpdateReplica.options(backend=asked.backend, environment=OFFLINE).as_service(policy)
@@ -266,7 +264,7 @@ def stored_units(path: Path, plan: JobPlan, settings: TrainingSettings, sizes: P
     fit = RolloutFit(
         environment=plan.env_name,
         held_out=frozenset(plan.eval_seeds or ()),
-        temperature=settings.temperature,
+        temperature=settings.update.temperature,
         vocabulary=sizes.vocabulary,
         context_tokens=sizes.context_tokens,
     )

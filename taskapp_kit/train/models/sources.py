@@ -20,7 +20,6 @@ from pathlib import Path
 
 import orjson
 
-from taskapp_kit.client.config.review import Review
 from taskapp_kit.errors import BadArgument, CheckpointError, ConfigError
 from taskapp_kit.train.checkpoints.facts import ModelOrigin, TrainedModelName, is_trained
 from taskapp_kit.train.checkpoints.stored import WEIGHTS, StoredCheckpoint, read_checkpoint, read_facts
@@ -126,9 +125,9 @@ def seeds_trained_on(source: ModelSource, models: Path, environment: str | None)
     for _ in range(LONGEST_LINEAGE):
         if facts is None:
             break
-        said = Review({"config": dict(facts.config), "seeds": dict(facts.seeds)})  # of an imported one, anything
-        named = said.at("seeds", "environments") or [said.at("config", "rollout", "env_name")]
-        learned = said.at("seeds", "train")
+        rollout = facts.config.get("rollout")  # of an imported checkpoint, anything
+        own = rollout.get("env_name") if isinstance(rollout, Mapping) else None
+        named, learned = facts.seeds.get("environments") or [own], facts.seeds.get("train")
         if (
             isinstance(learned, list)
             and isinstance(named, list)

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 
 from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
-from taskapp_kit.errors import JobError
 from taskapp_kit.train.checkpoints.facts import job_folder
 from taskapp_kit.train.job_settings import LoraSettings, TrainingSettings, training_settings
 from taskapp_kit.train.models.adapters import with_adapter
@@ -51,19 +49,15 @@ class OrderedPolicy:
     """What an order says, read. folder: of the job's checkpoints. weights: of the weights that the update writes."""
 
     order: PolicyOrder
-    plan: JobPlan
     settings: TrainingSettings
     source: ModelSource
 
     @classmethod
     def read(cls, order: PolicyOrder) -> OrderedPolicy:
         """Read an order. Raises JobError, ConfigError."""
-        plan, problems = read_plan(order.job)
-        settings, more = training_settings(order.job)
-        if plan is None or settings is None:
-            raise JobError("The job cannot be run: " + " ".join([*problems, *more]))
+        settings = training_settings(order.job)
         source = named_model(settings, Path(order.models), order.aliases, open_paths=order.open_paths)
-        return cls(order, plan, settings, source)
+        return cls(order, settings, source)
 
     @property
     def folder(self) -> Path:

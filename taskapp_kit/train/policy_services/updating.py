@@ -68,7 +68,7 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
         self._folder = ordered.weights
         self._weights = WeightsFolder(self._folder)
         self._checkpoints = job_checkpoints(
-            self._writer, self._update, None, order.job, order.incarnation, ordered.plan, settings, ordered.source
+            self._writer, self._update, None, order.job, order.incarnation, settings.plan, settings, ordered.source
         )
 
     @endpoint

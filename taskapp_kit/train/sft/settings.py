@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from taskapp_kit.client.config.review import Review
 from taskapp_kit.client.config.rl_config import load_rl_config
+from taskapp_kit.client.config.schema import from_section, value_at
 from taskapp_kit.client.config.sft_config import SftConfig
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.train.config_keys import LIMITS
@@ -15,7 +17,6 @@ from taskapp_kit.train.update.settings import UpdateSettings
 
 LOSS, HELD_OUT_LOSS = "loss", "eval_loss"
 """Names of the metric points."""
-HELD_OUT_SHARE = 0.1
 LIMITED = (("model", "trainer_mode"), ("lora", "dropout"))
 """Keys of which only some values are accepted, as in an RL config."""
 
@@ -41,54 +42,48 @@ class SftSettings:
     batch_size: int
     train: Path
     held_out: Path | None
-    held_out_share: float
-    min_reward: float | None
-    reserved: ReservedSeeds | None
     evaluate_every: int | None
     save_every: int | None
+    held_out_share: float = 0.1
+    min_reward: float | None = None
+    reserved: ReservedSeeds | None = None
 
 
 def sft_settings(config: SftConfig) -> SftSettings:
     """Return the settings. Raises JobConfigError for what this trainer does not do, ConfigError for the RL config's faults."""
-    review = config.review()
+    review, values = Review(), config.values
     for place in LIMITED:
-        check_limit(review, place, review.at(*place), LIMITS[place])
-    lora = lora_settings(review)
-    if review.at("model", "trainer_mode") == "full" and review.at("lora") is not None:
+        check_limit(review, place, value_at(values, place), LIMITS[place])
+    mode, data, training = values.model.trainer_mode, values.data, values.training
+    lora = lora_settings(review, values.lora, ("lora",)) if mode == "lora" else None
+    if mode == "full" and "lora" in values.model_fields_set:
         review.problem(("lora",), '[lora]: found beside full training; expected trainer_mode = "lora". Take it out.')
     config.check(review)
-    held_out, share = review.at("data", "held_out"), review.at("data", "held_out_share")
-    rl_config = review.at("data", "rl_config")
-    min_reward = review.at("data", "min_reward")
-    return SftSettings(
-        model=review.at("model", "source") or review.at("model", "base"),
-        aliases=dict(review.at("models", "alias") or {}),
+    return from_section(
+        SftSettings,
+        data,
+        model=config.model,
+        aliases=values.models.alias or {},
         lora=lora,
-        update=UpdateSettings(
-            learning_rate=review.at("training", "learning_rate"),
-            precision=review.at("training", "precision") or "fp32",
-        ),
-        epochs=review.at("training", "num_epochs"),
-        batch_size=review.at("training", "batch_size"),
-        train=Path(review.at("data", "train")),
-        held_out=None if held_out is None else Path(held_out),
-        held_out_share=HELD_OUT_SHARE if share is None else float(share),
-        min_reward=None if min_reward is None else float(min_reward),
-        reserved=None if rl_config is None else _reserved(rl_config),
-        evaluate_every=review.at("evaluation", "every_n_iters"),
-        save_every=review.at("checkpoints", "every_n_iters"),
+        update=from_section(UpdateSettings, training),
+        epochs=training.num_epochs,
+        batch_size=training.batch_size,
+        train=Path(str(data.train)),
+        held_out=None if data.held_out is None else Path(data.held_out),
+        reserved=None if data.rl_config is None else _reserved(data.rl_config),
+        evaluate_every=values.evaluation.every_n_iters,
+        save_every=values.checkpoints.every_n_iters,
     )
 
 
 def _reserved(path: str) -> ReservedSeeds:
     try:
-        document = load_rl_config(path).document
+        config = load_rl_config(path).values
     except FileNotFoundError as error:
         raise ConfigError(f"[data] rl_config: {error}") from None
-    seeds = document.get("evaluation", {}).get("seeds")
-    if not seeds:
+    if not config.evaluation.seeds:
         raise ConfigError(
             f"[data] rl_config: {path} names no seeds of evaluations, so nothing can be kept apart for them.",
             hint="Write them into its [evaluation] seeds.",
         )
-    return ReservedSeeds(document.get("rollout", {}).get("env_name"), frozenset(seeds), path)
+    return ReservedSeeds(config.rollout.env_name, frozenset(config.evaluation.seeds), path)

@@ -117,7 +117,9 @@ def test_vllm_is_refused_where_there_is_none_and_whole_weights_at_a_server(tmp_p
     def problems(place: VllmPlace | None, mode: str) -> str:
         config = job_config(1, sampler={"engine": "vllm"})
         config["model"]["trainer_mode"] = mode
-        return " ".join(LocalEngine(tmp_path, vllm=place).problems(JobDocument("rl_1", "http://127.0.0.1:1", config)))
+        return " ".join(
+            LocalEngine(tmp_path, vllm=place).problems(JobDocument("rl_1", "http://127.0.0.1:1", config)).values()
+        )
 
     assert "this backend has none. Start it with TASKAPP_VLLM" in problems(None, "full")
     server = VllmPlace(url="http://127.0.0.1:8000")
@@ -132,8 +134,7 @@ def test_a_job_does_not_go_on_where_the_backend_has_another_vllm(
     tmp_path: Path, place: VllmPlace | None, found: str
 ) -> None:
     job = JobDocument("rl_1", "http://127.0.0.1:1", job_config(1, sampler={"engine": "vllm"}))
-    settings, problems = training_settings(job)
-    assert settings is not None, problems
+    settings = training_settings(job)
     handover = TaskAppHandover(job.task_app_url, "key", ["key"], 0, True, ())
     order = TrainerOrder(job, handover, tmp_path, {}, False, GatewayOptions(), place, 2, {"done": 1})
     with pytest.raises(JobError, match=found):

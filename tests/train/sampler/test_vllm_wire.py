@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from taskapp_kit.client.config.schema import Vllm, from_section
 from taskapp_kit.errors import ConfigError, TrainingError
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.sampler.vllm.place import VllmPlace, VllmSettings
@@ -113,8 +114,8 @@ def test_a_place_is_an_environment_or_a_server(tmp_path: Path) -> None:
 
 
 def test_the_flags_of_a_child() -> None:
-    assert VllmSettings.of({}).flags == ["--tensor-parallel-size", "1", "--enforce-eager"]
+    assert VllmSettings().flags == ["--tensor-parallel-size", "1", "--enforce-eager"]
     section = {"tensor_parallel_size": 2, "max_model_len": 99, "gpu_memory_utilization": 0.4, "enforce_eager": False}
-    assert VllmSettings.of({**section, "trust_remote_code": True}).flags == [
+    assert from_section(VllmSettings, Vllm(**section, trust_remote_code=True)).flags == [
         "--tensor-parallel-size", "2", "--max-model-len", "99", "--gpu-memory-utilization", "0.4",
     ]  # fmt: skip

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.addresses import NotAnAddress, server_url
@@ -72,11 +71,6 @@ class VllmSettings:
     max_model_len: int | None = None
     gpu_memory_utilization: float | None = None
     enforce_eager: bool = True
-
-    @classmethod
-    def of(cls, section: Mapping[str, Any]) -> Self:
-        """Return what a checked section says."""
-        return cls(**{name: section[name] for name in cls.__slots__ if section.get(name) is not None})
 
     @property
     def flags(self) -> list[str]:

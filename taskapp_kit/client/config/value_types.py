@@ -1,0 +1,117 @@
+"""The types of the values of a config: what pydantic checks, and the words that say it in a sentence and on the pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+MAX_INTEGER = 2**63 - 1
+"""The largest whole number that every reader of JSON preserves."""
+AGENT_WORDS = ("agent", "policy", "model")
+ENV_WORDS = ("env", "environment", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a value can be, in words. element: what each element of a list can be, where that is not text.
+
+    suggested: values that every trainer accepts; another one is a warning.
+    """
+
+    words: str
+    element: str = "text in quotes"
+    suggested: tuple[str, ...] = ()
+
+
+def is_address(text: str, *, bare: bool = True) -> bool:
+    """Whether it is an http address without a user. bare: without a query and a fragment, too; it may then be empty."""
+    if bare and not text.strip():
+        return True
+    if text != text.strip() or not text.isprintable() or " " in text:
+        return False
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        return False
+    return not bare or not (parts.query or parts.fragment)
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("blank")
+    return text
+
+
+def _base_address(text: str) -> str:
+    if not is_address(text):
+        raise ValueError("no address")
+    return text
+
+
+def _full_address(text: str) -> str:
+    if not is_address(text, bare=False):
+        raise ValueError("no address")
+    return text
+
+
+def _op(item: Any) -> Any:
+    word = item.get("type") if isinstance(item, dict) else item
+    if not isinstance(word, str) or word not in AGENT_WORDS + ENV_WORDS:
+        raise ValueError("no op")
+    return item
+
+
+def _in_a_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) and value.strip() else value
+
+
+Real = int | float
+"""A number as it was written: 1 stays 1, in requests and in stored rows."""
+_ADDRESS = Expected('an address such as "http://127.0.0.1:8001"')
+Text = Annotated[str, AfterValidator(_not_blank), Expected("text in quotes")]
+BaseAddress = Annotated[str, AfterValidator(_base_address), _ADDRESS]
+FullAddress = Annotated[str, AfterValidator(_full_address), _ADDRESS]
+Texts = Annotated[list[Text], Expected('a list of texts such as ["policy"]')]
+TextOrTexts = Annotated[
+    list[Text], BeforeValidator(_in_a_list), Expected("text in quotes, or a list of texts", "text in quotes")
+]
+Ops = Annotated[
+    list[Annotated[Any, AfterValidator(_op)]],
+    Expected('a list of "agent" and "env", or of tables with a type', '"agent", "env", or a table with such a type'),
+]
+Seeds = Annotated[
+    list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]],
+    Expected("a list of whole numbers from 0 on", "a whole number from 0 on"),
+]
+Table = Annotated[dict[str, Any], Expected("a table")]
+Switch = Annotated[bool, Expected("true or false")]
+Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER), Expected("a whole number of at least 0")]
+Count = Annotated[int, Field(ge=1, le=MAX_INTEGER), Expected("a whole number of at least 1")]
+CountOrAll = Annotated[int, Field(ge=-1, le=MAX_INTEGER), Expected("a whole number of at least -1")]
+Number = Annotated[Real, Expected("a number")]
+Weight = Annotated[Real, Field(ge=0), Expected("a number of at least 0")]
+Positive = Annotated[Real, Field(gt=0), Expected("a number above 0")]
+Share = Annotated[Real, Field(ge=0, le=1), Expected("a number from 0 to 1")]
+PositiveShare = Annotated[Real, Field(gt=0, le=1), Expected("a number above 0 and at most 1")]
+Temperature = Annotated[Real, Field(ge=0, le=10), Expected("a number from 0 to 10")]
+ClipRange = Annotated[
+    list[Annotated[Real, Field(gt=0, le=1)]],
+    Field(min_length=2, max_length=2),
+    Expected("a list of two numbers above 0 and at most 1", "a number above 0 and at most 1"),
+]
+Levels = Annotated[
+    list[Text | Annotated[int, Field(ge=0, le=MAX_INTEGER)]],
+    Field(min_length=2),
+    Expected("a list of at least two texts or whole numbers", "text in quotes, or a whole number from 0 on"),
+]
+Names = Annotated[dict[str, Text], Expected('a table of texts such as { "Qwen/Qwen3-0.6B" = "tiny" }')]
+TrainerMode = Literal["full", "lora", "qlora"]
+JudgeProvider = Annotated[
+    str, AfterValidator(_not_blank), Expected("text in quotes", suggested=("openai", "groq", "gemini"))
+]
