@@ -192,20 +192,36 @@ class JobError(TaskappError):
 
 
 class JobConfigError(JobError, ConfigError, ValueError):
-    """An RL config cannot be used. `problems` holds every message, each with its line where there is one."""
+    """An RL config cannot be used.
 
-    def __init__(self, message: str, *, problems: tuple[str, ...] = (), hint: str = "") -> None:
+    problems: every message, each with its line where there is one. places: of each in the config, such as
+    ("training", "batch_size"), where they are known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        problems: tuple[str, ...] = (),
+        places: tuple[tuple[str | int, ...], ...] = (),
+        hint: str = "",
+    ) -> None:
         lines = "".join(f"\n  {problem}" for problem in problems)
         super().__init__(f"{message}{lines}", hint=hint)
         self.problems = problems
+        self.places = places or ((),) * len(problems)
 
 
 class BackendError(JobError):
-    """The backend refused or broke. `status` is its HTTP status, 0 when there was none."""
+    """The backend refused or broke.
 
-    def __init__(self, message: str, *, status: int = 0, hint: str = "") -> None:
+    status: its HTTP status, 0 when there was none. fields: the parts of the request that it names, and why.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, fields: tuple[FieldProblem, ...] = (), hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
+        self.fields = fields
 
 
 class BackendUnreachable(BackendError):

@@ -107,7 +107,7 @@ def _check(job: JobDocument, engine: Engine) -> None:
     for place, text in engine.problems(job).items():
         problems.setdefault(place, text)
     if problems:
-        raise JobConfigError("The config cannot be used:", problems=tuple(problems.values()))
+        raise JobConfigError("The config cannot be used:", problems=tuple(problems.values()), places=tuple(problems))
 
 
 def _secrets(value: Any, name: str, path: str) -> Iterator[str]:

@@ -54,11 +54,11 @@ def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> Backe
         )
     error = error_members(answer, key)
     if error is not None:
-        lines = "".join(f"\n  {line}" for line in error.fields)
         return BackendError(
             f"{url}/{path} answers {status} ({error.code}): {ended(error.message)}",
             status=status,
-            hint=error.hint + lines,
+            fields=error.fields,
+            hint=error.hint + error.field_lines,
         )
     body = answer.json_object() or {}
     words = sentence(body.get("detail") or body.get("message") or body.get("error"), key)

@@ -207,7 +207,7 @@ class RLJob:
                 answer = await client.create_job(self._payload, idempotency_key=self._idempotency_key)
             except BackendError as error:
                 if self._config is not None:
-                    error.message = self._config.with_lines(error.message)
+                    error.message = self._config.with_lines(error.message, error.fields)
                 raise
         job_id = job_id_of(answer)
         if job_id is None:

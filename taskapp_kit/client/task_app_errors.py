@@ -68,9 +68,8 @@ def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> TaskA
         ids = f"rollout {error.rollout_id or '-'}, error id {error.error_id or '-'}; see the server's log"
         message = f"The rollout failed at boundary {error.boundary} ({error.code}): {ended(error.message)}"
         return _error(message, f"{error.hint} ({ids})".strip(), answer, error)
-    lines = "".join(f"\n  {line}" for line in error.fields)
     message = f"{url} answers {answer.status} ({error.code}): {ended(error.message)}"
-    return _error(message, error.hint + lines, answer, error)
+    return _error(message, error.hint + error.field_lines, answer, error)
 
 
 def not_json(answer: HttpResponse, url: str, path: str) -> TaskAppError:

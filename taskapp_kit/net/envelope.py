@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from taskapp_kit.contract.words import cut
-from taskapp_kit.errors import Boundary
+from taskapp_kit.errors import Boundary, FieldProblem
 from taskapp_kit.net.http import HttpResponse
 from taskapp_kit.net.redact import LEAST_FRAGMENT, LEAST_IN_IDS, without_key
 
@@ -26,7 +26,9 @@ class ErrorMembers:
     boundary: Boundary | None = None
     rollout_id: str = ""
     error_id: str = ""
-    fields: tuple[str, ...] = ()
+    fields: tuple[FieldProblem, ...] = ()
+    field_lines: str = ""
+    """A line `body.env.seed: should be less` for each of the fields whose sentence is not in the message."""
 
 
 def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers | None:
@@ -40,6 +42,7 @@ def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers 
     def word(name: str, least: int = LEAST_FRAGMENT) -> str:
         return sentence(error.get(name), key, least)[:MAX_WORD]
 
+    fields, lines = _fields(error, key)
     return ErrorMembers(
         code=word("code"),
         message=sentence(error.get("message"), key),
@@ -47,7 +50,8 @@ def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers 
         boundary=next((known for known in get_args(Boundary) if known == error.get("boundary")), None),
         rollout_id=word("rollout_id", LEAST_IN_IDS),
         error_id=word("error_id", LEAST_IN_IDS),
-        fields=_fields(error, key),
+        fields=fields,
+        field_lines=lines,
     )
 
 
@@ -65,15 +69,18 @@ def ended(text: str) -> str:
     return text if not text or text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
-def _fields(error: Mapping[str, Any], key: str | None) -> tuple[str, ...]:
-    """`body.env.seed: should be less`, one for each wrong field except those whose sentence is in the message."""
+def _fields(error: Mapping[str, Any], key: str | None) -> tuple[tuple[FieldProblem, ...], str]:
+    """The fields that the error names, with the sentence about each, and `field_lines`."""
     given, message = error.get("fields"), error.get("message")
-    lines = []
+    fields, lines = [], ""
     for item in given[:MAX_FIELDS] if isinstance(given, list) else ():
         loc = item.get("loc") if isinstance(item, Mapping) else None
         words = item.get("message") if isinstance(item, Mapping) else None
-        if not isinstance(loc, list) or not isinstance(words, str) or (isinstance(message, str) and words in message):
+        if not isinstance(loc, list) or not isinstance(words, str):
             continue
-        place = sentence(".".join(str(part)[:MAX_WORD] for part in loc[:12]), key)
-        lines.append(f"{place}: {sentence(words, key)}")
-    return tuple(lines)
+        parts = [part if isinstance(part, int) else str(part)[:MAX_WORD] for part in loc[:12]]
+        place = tuple(part if isinstance(part, int) else sentence(part, key) for part in parts)
+        fields.append(FieldProblem(place, sentence(words, key)))
+        if not (isinstance(message, str) and words in message):
+            lines += f"\n  {sentence('.'.join(map(str, parts)), key)}: {fields[-1].message}"
+    return tuple(fields), lines

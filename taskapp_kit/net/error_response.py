@@ -114,7 +114,8 @@ class ErrorWriter:
             status = REFUSAL_STATUS[error.code]
             return self.envelope(status, error.code, error.message, error.hint, headers=error.headers)
         if isinstance(error, JobConfigError):
-            fields = tuple(FieldProblem(("body", "data", "config"), problem) for problem in error.problems)
+            problems = zip(error.places, error.problems, strict=True)
+            fields = tuple(FieldProblem(("body", "data", "config", *place), text) for place, text in problems)
             return self.envelope(422, "invalid_config", error.message, error.hint, fields=fields)
         if isinstance(error, RequestError):
             return self.envelope(422, error.code, error.message, error.hint, fields=error.fields)

@@ -343,9 +343,9 @@ def test_a_wrong_config_is_told_with_every_problem(shared: Backend) -> None:
     config = a_config(training={"batch_size": 0, "num_epochs": "many"}, algorithm={"method": "magic"})
     answer = shared.http.post("/rl/jobs", json=a_job("http://127.0.0.1:1", config))
     assert (answer.status_code, error(answer)["code"]) == (422, "invalid_config")
-    told = " ".join(field["message"] for field in error(answer)["fields"])
-    for name in ("batch_size", "num_epochs", "method"):
-        assert name in told
+    places = {tuple(field["loc"]): field["message"] for field in error(answer)["fields"]}
+    for place in (("training", "batch_size"), ("training", "num_epochs"), ("algorithm", "method")):
+        assert f"[{place[0]}] {place[1]}: found" in places["body", "data", "config", *place]
 
 
 def test_a_key_in_a_config_is_refused_and_not_repeated(shared: Backend) -> None:

@@ -18,7 +18,7 @@ from taskapp_kit.client.config.review import Review, read_document
 from taskapp_kit.client.config.rl_config import RlConfig, load_rl_config, review_rl_document, rl_config_of
 from taskapp_kit.client.config.schema import SECTIONS, RlDocument, keys_of
 from taskapp_kit.client.config.toml_file import lines_of
-from taskapp_kit.errors import ConfigError, JobConfigError
+from taskapp_kit.errors import ConfigError, FieldProblem, JobConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = (Path(__file__).parent / "data" / "rl_config.toml").read_text()
@@ -554,12 +554,12 @@ def test_lines_are_added_to_what_a_trainer_reports(tmp_path: Path) -> None:
     config = load(tmp_path, CONTRACT)
     rows = CONTRACT.splitlines()
     seeds, variety = rows.index("seeds = [0, 1]") + 1, rows.index('variety = "gspo"') + 1
-    reported = (
-        "Refused: [evaluation] seeds[1]: found 1; expected 2. [algorithm] variety: found x. [nowhere] a: found 1. [a]"
-    )
-    assert config.with_lines(reported) == (
-        f"Refused: line {seeds}: [evaluation] seeds[1]: found 1; expected 2. line {variety}: [algorithm] variety: found x. "
-        "[nowhere] a: found 1. [a]"
+    places: dict[str, tuple[str | int, ...]] = {
+        "Odd seeds.": ("evaluation", "seeds", 1), "Odd variety.": ("algorithm", "variety"), "Odd a.": ("nowhere", "a"), "Odd.": (),
+    }  # fmt: skip
+    fields = [FieldProblem(("body", "data", "config", *place), sentence) for sentence, place in places.items()]
+    assert config.with_lines(f"Refused: {' '.join(places)}", fields) == (
+        f"Refused: line {seeds}: Odd seeds. line {variety}: Odd variety. Odd a. Odd."
     )
     changed = config.with_overrides({"algorithm": {"variety": "x"}})
-    assert changed.with_lines("[algorithm] variety: found x.") == "[algorithm] variety: found x."
+    assert changed.with_lines("Odd variety.", fields) == "Odd variety."

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taskapp_kit.errors import FieldProblem
 from taskapp_kit.net.envelope import MAX_MESSAGE, ErrorMembers, error_members, sentence
 from taskapp_kit.net.http import HttpResponse
 
@@ -30,7 +31,14 @@ def test_an_envelope_is_read() -> None:
         "rollout_id": "r1", "error_id": "e1", "fields": [{"loc": ["body", 3], "message": "odd"}],
     }  # fmt: skip
     assert error_members(answer({"detail": {"error": error}})) == ErrorMembers(
-        "environment_raised", "It broke", "Look.", "environment", "r1", "e1", ("body.3: odd",)
+        "environment_raised",
+        "It broke",
+        "Look.",
+        "environment",
+        "r1",
+        "e1",
+        (FieldProblem(("body", 3), "odd"),),
+        "\n  body.3: odd",
     )
 
 

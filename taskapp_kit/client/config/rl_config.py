@@ -9,8 +9,7 @@ a trainer may know more keys than the kit does. `docs/rl-config.md` lists every 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,9 @@ from taskapp_kit.client.config.review import (
 from taskapp_kit.client.config.schema import RlDocument
 from taskapp_kit.client.config.toml_file import read_toml, sentences
 from taskapp_kit.client.config.values import Place
-from taskapp_kit.errors import JobConfigError
+from taskapp_kit.errors import FieldProblem, JobConfigError
 
 WHAT = "RL config"
-REPORTED = re.compile(r"\[([\w.-]+)\](?: ([^\s:\[\]]+))?(?:\[\d+\])*: (?=found |missing;|names )")
-"""How the sentence of a problem without a line begins: `[section] key: found`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +71,13 @@ class RlConfig:
         """The task app's address in the file, without a slash at its end; None when it has none."""
         return (self.values.services.task_url or "").strip().rstrip("/") or None
 
-    def with_lines(self, text: str) -> str:
-        """Return the text with its line in the file before each key that a trainer reports as `[section] key: found`."""
-
-        def lined(reported: re.Match[str]) -> str:
-            section, key = reported.groups()
-            line = self.lines.get((*section.split("."), *(key.split(".") if key else ())))
-            return reported[0] if line is None else f"line {line}: {reported[0]}"
-
-        return REPORTED.sub(lined, text)
+    def with_lines(self, text: str, fields: Iterable[FieldProblem]) -> str:
+        """Return a backend's text with its line in the file before each sentence about a key. fields: their places."""
+        for each in fields:
+            names = tuple(part for part in each.loc if isinstance(part, str))
+            if names[:3] == ("body", "data", "config") and (line := self.lines.get(names[3:])) is not None:
+                text = text.replace(each.message, f"line {line}: {each.message}", 1)
+        return text
 
     @property
     def is_short(self) -> bool:
