@@ -15,7 +15,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,8 +23,16 @@ from taskapp_kit.adapters.chat_content import block_of
 from taskapp_kit.adapters.class_parts import ClassParts
 from taskapp_kit.adapters.openenv_socket import OpenEnvFailed, OpenEnvSocket, described
 from taskapp_kit.adapters.schema_tools import resolved, tool_method
-from taskapp_kit.adapters.server_address import header_values, server_address, shown_url
-from taskapp_kit.adapters.server_answer import flag_of, kind_of
+from taskapp_kit.adapters.server_episode import (
+    Sample,
+    ServerEpisode,
+    episode_class,
+    header_values,
+    kind_of,
+    server_address,
+    shown_url,
+    tool_methods,
+)
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.errors import DeclarationError, InvalidAction
@@ -46,8 +53,6 @@ TOOL_AND_ARGS = frozenset({"tool", "args"})
 REFUSALS = frozenset({"invalid_args", "tool_not_found"})
 TOOL_RAISED = "execution_error"
 """Errors of a tool call that the policy reads; the others are failures."""
-
-Sample = Callable[..., Mapping[str, Any]]
 
 
 def from_openenv(
@@ -89,39 +94,33 @@ def from_openenv(
         values = header_values(parts, headers or {})
         configurable = configurable or {}
         members: dict[str, Any] = {
-            "__module__": parts.module,
             "__init__": parts.constructor(configurable, OpenEnvEnvironment.open),
             "server": address,
-            "_socket_of": staticmethod(
-                lambda: OpenEnvSocket(address, values, seconds=seconds, open_seconds=open_seconds)
-            ),
+            "connect": staticmethod(lambda: OpenEnvSocket(address, values, seconds=seconds, open_seconds=open_seconds)),
             "_options": {**options, **parts.defaults(configurable)},
-            "_rewarded": rewarded,
+            "rewarded": rewarded,
         }
         clash = sorted({"seed"} & {*options, *configurable})
         if clash:
             raise parts.wrong("has seed=", "members of reset", "leave it out: the episode's seed is sent")
         name, about = _about(address, values)
         schema = _schema(parts, address, values)
-        tools = _tools(parts, schema, members["_socket_of"])
+        tools = _tools(parts, schema, members["connect"])
         members["__doc__"] = about
         if tools is None:
             members["act"] = _typed(parts, schema, tool, description or f"Take one step in {name}.", noop, sample)
         else:
             members |= _named(parts, tools, "tool_name" in schema["properties"], noop, sample)
-        return type(re.sub(r"\W", "_", name) or "OpenEnv", (OpenEnvEnvironment,), members)
+        return episode_class(parts, OpenEnvEnvironment, name, members)
     except DeclarationError as error:
         return parts.without_environment(error, OpenEnvEnvironment)
 
 
-class OpenEnvEnvironment:
+class OpenEnvEnvironment(ServerEpisode):
     """One episode at an OpenEnv server; `from_openenv` makes the subclasses that an app declares."""
 
-    server: str
-    _socket_of: Callable[[], OpenEnvSocket]
+    adapter, library, failure = "from_openenv", "OpenEnv", OpenEnvFailed
     _options: Mapping[str, Json]
-    _rewarded: bool
-    _socket: OpenEnvSocket | None = None
 
     def open(self, options: dict[str, Any]) -> None:
         """Take what the caller set in env.config."""
@@ -129,21 +128,17 @@ class OpenEnvEnvironment:
 
     def reset(self, seed: int) -> Any:
         """Open a session and begin its episode; return the observation. Raises OpenEnvFailed."""
-        self._socket = self._socket_of()
-        self.rewards, self.steps = 0, 0
-        answer = self._socket.open({**self.options, "seed": seed})
-        if flag_of(answer, "done", self._failed):
-            raise self._failed("ended the episode at reset, before any action")
+        answer = self.begin().open({**self.options, "seed": seed})
+        if self.flag(answer, "done"):
+            raise self.failed("ended the episode at reset, before any action")
         self._at_reset = self._number(answer) or 0.0
         return self._observation(answer)
 
     def send(self, fields: dict[str, Json]) -> Step:
         """Send one action. Raises OpenEnvFailed, InvalidAction."""
-        if self._socket is None:
-            raise self._failed("has no open session")
-        answer = self._socket.call("step", fields)
+        answer = self.opened().call("step", fields)
         metadata, observation = _metadata(answer), answer.get("observation")
-        done = flag_of(answer, "done", self._failed)
+        done = self.flag(answer, "done")
         error = (
             observation.get("error") if fields.get("type") == "call_tool" and isinstance(observation, dict) else None
         )
@@ -152,47 +147,33 @@ class OpenEnvEnvironment:
             if kind in REFUSALS:
                 raise InvalidAction(message, end=done)
             if kind != TOOL_RAISED:
-                raise self._failed(f"could not call the tool ({kind}): {message[:300]}")
+                raise self.failed(f"could not call the tool ({kind}): {message[:300]}")
             answer = {**answer, "observation": {"text": message}}
         reward = self._number(answer)
-        self.steps += 1
-        self.rewards += reward is not None
-        episode = metadata.get("episode")
-        if done and reward is None and isinstance(episode, dict) and episode.get("reward", 0) is None:
-            raise self._failed("ended the episode with an undefined reward")
+        self.count(reward, ended=done, metadata=metadata)
         if reward is not None and self._at_reset:
             reward, self._at_reset = reward + self._at_reset, 0.0
-        truncated = done and flag_of(metadata, "truncated", self._failed)
+        truncated = done and self.flag(metadata, "truncated")
         return Step(
             self._observation(answer),
             reward,
-            terminated=done and (not truncated or flag_of(metadata, "terminated", self._failed)),
+            terminated=done and (not truncated or self.flag(metadata, "terminated")),
             truncated=truncated,
             info=_repeatable(metadata),
         )
 
     def final_state(self) -> dict[str, Any]:
         """Return the server's `state`, which no policy sees. Raises OpenEnvFailed where nothing was paid."""
-        if self._socket is None:
-            raise self._failed("has no open session")
-        if self._rewarded and self.steps and not self.rewards:
-            raise self._failed(
-                f"gave no reward in {self.steps} steps, so the episode has none",
-                "Declare rubrics that score it, and from_openenv(..., rewarded=False).",
-            )
-        state = self._socket.call("state", {})
+        socket = self.opened()
+        self.check_paid()
+        state = socket.call("state", {})
         return {"state": _repeatable(state), "rewards": self.rewards}
-
-    def close(self) -> None:
-        """End the session."""
-        if self._socket is not None:
-            self._socket.close()
 
     def _observation(self, answer: Mapping[str, Json]) -> Any:
         """What the policy observes of an answer."""
         given = answer.get("observation")
         if not isinstance(given, dict):
-            raise self._failed(f"sent an observation that is {kind_of(given)}; expected an object")
+            raise self.failed(f"sent an observation that is {kind_of(given)}; expected an object")
         seen = {name: value for name, value in given.items() if name not in OWN_MEMBERS}
         if seen.keys() == {"text"} and isinstance(seen["text"], str):
             return seen["text"]
@@ -208,11 +189,8 @@ class OpenEnvEnvironment:
         """The reward of an answer; None where there is none."""
         reward = answer.get("reward")
         if reward is not None and not isinstance(reward, int | float):
-            raise self._failed(f"sent a reward that is {kind_of(reward)}; expected a number or null")
+            raise self.failed(f"sent a reward that is {kind_of(reward)}; expected a number or null")
         return None if reward is None else float(reward)
-
-    def _failed(self, what: str, hint: str = "") -> OpenEnvFailed:
-        return OpenEnvFailed(f"The OpenEnv server at {self.server} {what}.", hint=hint)
 
 
 # -- what the server says of itself ----------------------------------------------------------------------------------
@@ -295,19 +273,12 @@ def _named(
     if noop is not None or callable(sample):
         raise parts.wrong("has noop= or one sample=, and the environment has several tools",
                           "sample= as a mapping from tool to fn(rng)", "fix them")  # fmt: skip
-    methods = {}
-    for index, item in enumerate(tools):
-        name = str(item["name"])
 
-        def call(self: OpenEnvEnvironment, arguments: dict[str, Json], name: str = name) -> Step:
-            named: dict[str, Json] = {"type": "call_tool", "tool_name": name, "arguments": arguments}
-            return self.send(named if mcp else {"tool": name, "args": arguments})
+    def send(environment: OpenEnvEnvironment, tool: str, arguments: dict[str, Json]) -> Step:
+        call: dict[str, Json] = {"type": "call_tool", "tool_name": tool, "arguments": arguments}
+        return environment.send(call if mcp else {"tool": tool, "args": arguments})
 
-        methods[f"tool_{index}"] = tool_method(
-            parts, name, str(item.get("description") or f"Call {name}."), item.get("input_schema") or {}, call,
-            sample=(sample or {}).get(name),
-        )  # fmt: skip
-    return methods
+    return tool_methods(parts, tools, send, sample or {})
 
 
 # -- parts of an answer ----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
+from taskapp_kit.adapters.server_episode import MAX_QUOTED, ServerMessage, quoted
 from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.words import cut
@@ -32,8 +33,6 @@ DESCRIBE_SECONDS = 30.0
 """For `/schema` and `/metadata`, each; some servers make an environment to answer them."""
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 2.0
 """Between two attempts to open a session where all are in use."""
-MAX_QUOTED = 300
-"""Characters of the server's own sentence in ours."""
 UNHEARD = logging.Logger("openenv", logging.CRITICAL)
 """For websockets, whose own logger writes the request's headers, and so the key, at level DEBUG."""
 ANSWERS = {"reset": "observation", "step": "observation", "state": "state"}
@@ -42,10 +41,6 @@ CAPACITY, INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
 
 class OpenEnvFailed(TaskappError):
     """An OpenEnv server did not do what it was asked for. It is a failure of the rollout, never a reward."""
-
-
-class OpenEnvServerError(Exception):
-    """The server's own words, for the operator's log: they may quote what callers are not to read."""
 
 
 class _Full(Exception):
@@ -200,9 +195,7 @@ class OpenEnvSocket:
         return answer
 
     def _raise(self, kind: str, error: Mapping[str, Json]) -> None:
-        code, message = str(error.get("code")), cut(str(error.get("message")), MAX_QUOTED)
-        for value in self._headers.values():  # should the server quote it
-            message = message.replace(value, "…")
+        code, message = str(error.get("code")), quoted(str(error.get("message")), self._headers)
         if code == CAPACITY:
             raise _Full(message)
         if code == INVALID and kind == "step":
@@ -211,7 +204,7 @@ class OpenEnvSocket:
         raise OpenEnvFailed(
             f"The OpenEnv server at {self._url} answered {kind!r} with an error ({cut(code, 40)}).",
             hint="The log has its message.",
-        ) from OpenEnvServerError(message)
+        ) from ServerMessage(message)
 
 
 def _fields(error: Mapping[str, Json]) -> str:

@@ -13,17 +13,22 @@ does not need. Guarantees:
 
 from __future__ import annotations
 
-import re
 import sys
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from taskapp_kit.adapters.class_parts import ClassParts
 from taskapp_kit.adapters.ors_connection import OrsConnection, OrsFailed
-from taskapp_kit.adapters.schema_tools import tool_method
-from taskapp_kit.adapters.server_address import header_values, server_address, shown_url
-from taskapp_kit.adapters.server_answer import flag_of
+from taskapp_kit.adapters.server_episode import (
+    Sample,
+    ServerEpisode,
+    episode_class,
+    header_values,
+    server_address,
+    shown_url,
+    tool_methods,
+)
 from taskapp_kit.contract.content import Image, Json, Text
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.errors import DeclarationError, InvalidAction
@@ -35,8 +40,6 @@ REFUSED = ("not_found", "name_collision", "input_validation", None)
 """Reasons of a malformed call that the policy reads; older servers give none."""
 NOT_REPEATABLE = ("rollout_id", "episode")
 """Members of a call's metadata that differ when the same episode is played again, at taskapp-kit's own ORS protocol."""
-
-Sample = Callable[..., Mapping[str, Any]]
 
 
 def from_ors(
@@ -88,58 +91,46 @@ def from_ors(
             connection.close()
         members |= {
             "__doc__": f"{members['environment']}, an environment of an ORS server. Do what the prompt asks.",
-            "__module__": parts.module,
             "__init__": parts.constructor({}, lambda environment, options: None),
             "server": address,
-            "_connected": staticmethod(connected),
-            "_rewarded": rewarded,
+            "connect": staticmethod(connected),
+            "rewarded": rewarded,
         }
-        return type(re.sub(r"\W", "_", members["environment"]) or "Ors", (OrsEnvironment,), members)
+        return episode_class(parts, OrsEnvironment, members["environment"], members)
     except DeclarationError as error:
         return parts.without_environment(error, OrsEnvironment)
 
 
-class OrsEnvironment:
+class OrsEnvironment(ServerEpisode):
     """One episode at an ORS server; `from_ors` makes the subclasses that an app declares."""
 
-    server: str
+    adapter, library, failure, step_name = "from_ors", "ORS", OrsFailed, "calls"
     environment: str
     splits: ClassVar[dict[str, range]] = {}
-    _connected: Callable[[], OrsConnection]
-    _rewarded: bool
-    _connection: OrsConnection | None = None
 
     def reset(self, seed: int) -> Any:
         """Open a session with the seed's task; return its prompt. Raises OrsFailed."""
         split, seeds = next((name, seeds) for name, seeds in self.splits.items() if seed in seeds)
-        self.calls, self.rewards = 0, 0
-        self._connection = self._connected()
-        return self._observation(self._connection.open(self.environment, split, seed - seeds.start))
+        return self._observation(self.begin().open(self.environment, split, seed - seeds.start))
 
     def send(self, tool: str, arguments: dict[str, Json]) -> Step:
         """Call a tool. Raises OrsFailed, InvalidAction."""
-        if self._connection is None:
-            raise self._failed("has no open session")
-        answer = self._connection.call(tool, arguments)
+        answer = self.opened().call(tool, arguments)
         if not answer["ok"]:
             reason = answer.get("reason")
             if reason not in REFUSED:
-                raise self._failed(f"refused to run {tool!r} ({str(reason)[:40]})")
+                raise self.failed(f"refused to run {tool!r} ({str(reason)[:40]})")
             raise InvalidAction(str(answer.get("error"))[:2000])
         output = answer.get("output")
         if not isinstance(output, dict):
-            raise self._failed(f"answered {tool!r} without an output")
-        reward, finished = output.get("reward"), flag_of(output, "finished", self._failed)
+            raise self.failed(f"answered {tool!r} without an output")
+        reward, finished = output.get("reward"), self.flag(output, "finished")
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
-            raise self._failed("sent a reward that is no number")
+            raise self.failed("sent a reward that is no number")
         given = output.get("metadata")
         metadata = given if isinstance(given, dict) else {}
-        episode = metadata.get("episode")
-        if finished and reward is None and isinstance(episode, dict) and episode.get("reward", 0) is None:
-            raise self._failed("ended the episode with an undefined reward")
-        self.calls += 1
-        self.rewards += reward is not None
-        truncated = finished and flag_of(metadata, "truncated", self._failed)
+        self.count(reward, ended=finished, metadata=metadata)
+        truncated = finished and self.flag(metadata, "truncated")
         info = {name: value for name, value in metadata.items() if name not in NOT_REPEATABLE}
         return Step(
             self._observation(output.get("blocks")),
@@ -151,28 +142,16 @@ class OrsEnvironment:
 
     def final_state(self) -> dict[str, Any]:
         """Return how many calls paid. Raises OrsFailed where none did."""
-        if self._rewarded and self.calls and not self.rewards:
-            raise self._failed(
-                f"gave no reward in {self.calls} calls, so the episode has none",
-                "Declare rubrics that score it, and from_ors(..., rewarded=False).",
-            )
-        return {"calls": self.calls, "rewards": self.rewards}
-
-    def close(self) -> None:
-        """End the session."""
-        if self._connection is not None:
-            self._connection.close()
+        self.check_paid()
+        return {"calls": self.steps, "rewards": self.rewards}
 
     def _observation(self, blocks: Json) -> Any:
         """What the policy observes of blocks: one text, or texts and pictures."""
         found = [_block(block) for block in blocks] if isinstance(blocks, list) else [None]
         if None in found:
-            raise self._failed("sent blocks that are neither text nor a picture")
+            raise self.failed("sent blocks that are neither text nor a picture")
         texts = [block.text for block in found if isinstance(block, Text)]
         return "\n\n".join(texts) if len(texts) == len(found) else found
-
-    def _failed(self, what: str, hint: str = "") -> OrsFailed:
-        return OrsFailed(f"The ORS server at {self.server} {what}.", hint=hint)
 
 
 def _block(block: Any) -> Any:
@@ -216,15 +195,5 @@ def _described(
     if unknown or not tools:
         found = f"has sample= for {unknown[0]!r}" if unknown else f"finds no tools in {chosen!r} at {parts.name}"
         raise parts.wrong(found, "tools that the environment lists for every task", "check the server")
-    methods = {}
-    for number, tool in enumerate(tools):
-        name = str(tool["name"])
-
-        def call(self: OrsEnvironment, arguments: dict[str, Json], name: str = name) -> Step:
-            return self.send(name, arguments)
-
-        methods[f"tool_{number}"] = tool_method(
-            parts, name, str(tool.get("description") or f"Call {name}."), tool.get("input_schema") or {}, call,
-            sample=sample.get(name),
-        )  # fmt: skip
+    methods = tool_methods(parts, tools, OrsEnvironment.send, sample)
     return {**methods, "environment": chosen, "splits": splits}

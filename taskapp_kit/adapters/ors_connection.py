@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import quote
 
 from taskapp_kit.adapters.daemon_loop import DaemonLoop
+from taskapp_kit.adapters.server_episode import MAX_QUOTED, ServerMessage, quoted
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import TaskappError
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, read_json
 from taskapp_kit.net.sse import FrameTooLarge, SseReader
@@ -30,16 +30,10 @@ CLOSE_SECONDS = 5.0
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.25, 5.0
 """Between two requests to a server that is not ready yet."""
 NOT_READY = (429, 503)
-MAX_QUOTED = 300
-"""Characters of the server's own sentence."""
 
 
 class OrsFailed(TaskappError):
     """An ORS server did not do what it was asked for. It is a failure of the rollout, never a reward."""
-
-
-class OrsServerError(Exception):
-    """The server's own words, for the operator's log: they may quote what callers are not to read."""
 
 
 class OrsConnection:
@@ -85,8 +79,8 @@ class OrsConnection:
         pieces = []
         for kind, data in self._frames(self._sent(path, {"name": tool, "input": dict(arguments)}, self._seconds), path):
             if kind == "error":
-                raise self._failed(f"could not run {tool!r}", "The log has its message.") from OrsServerError(
-                    self._quoted(data)
+                raise self._failed(f"could not run {tool!r}", "The log has its message.") from ServerMessage(
+                    quoted(data, self._headers)
                 )
             if kind in ("chunk", "end"):
                 pieces.append(data)
@@ -164,13 +158,10 @@ class OrsConnection:
             405: "Check the URL, which has no path, and environment=.",
         }
         failed = self._failed(f"answered {path} with HTTP {answer.status}", hints.get(answer.status, ""))
-        failed.__cause__ = OrsServerError(self._quoted(answer.body[: 4 * MAX_QUOTED].decode("utf-8", "replace")))
+        failed.__cause__ = ServerMessage(
+            quoted(answer.body[: 4 * MAX_QUOTED].decode("utf-8", "replace"), self._headers)
+        )
         return failed
-
-    def _quoted(self, text: str) -> str:
-        for value in self._headers.values():  # should the server quote it
-            text = text.replace(value, "…")
-        return cut(text, MAX_QUOTED)
 
     def _failed(self, what: str, hint: str = "") -> OrsFailed:
         return OrsFailed(f"The ORS server at {self._url} {what}.", hint=hint)
