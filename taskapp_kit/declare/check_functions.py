@@ -23,36 +23,40 @@ POLICY_NAMES = ("observation", "rng")
 
 def check_policy(app: Declarations, declared: Declaration, problems: Problems) -> AuthorPolicySpec | None:
     """The spec of one `@app.policy`; None if it is invalid."""
-    place = line_of(declared.target, declared.place)
     before = len(problems)
     allowed = (*POLICY_NAMES, "task") if declared.name == "gold" else POLICY_NAMES
-    parameters = taken_names(
-        declared, place, allowed, problems,
+    members = _members(
+        app, declared, allowed, problems,
         otherwise="what a policy needs to know beside observations goes into rows (tasks=) as Private fields, which the "
         "policy named gold takes as `task`",
     )  # fmt: skip
-    environments = chosen_environments(app, declared, place, problems)
-    if len(problems) > before:
-        return None
-    return AuthorPolicySpec(
-        declared.name, described(declared.target, declared.name), environments, declared.target, parameters, place
-    )
+    return AuthorPolicySpec(**members) if len(problems) == before else None
 
 
 def check_metric(app: Declarations, declared: Declaration, problems: Problems) -> MetricSpec | None:
     """The spec of one `@app.metric`; None if it is invalid."""
-    place = line_of(declared.target, declared.place)
     before = len(problems)
     if declared.name in RESERVED_METRICS:
-        problems.add(place, f"metric {declared.name!r} has a name that the kit reserves",
+        problems.add(line_of(declared.target, declared.place),
+                     f"metric {declared.name!r} has a name that the kit reserves",
                      f"another name than {', '.join(sorted(RESERVED_METRICS))}", "rename it, or give name=")  # fmt: skip
-    parameters = taken_names(declared, place, OUTCOME_NAMES, problems)
-    environments = chosen_environments(app, declared, place, problems)
-    if len(problems) > before:
-        return None
-    return MetricSpec(
-        declared.name, described(declared.target, declared.name), environments, declared.target, parameters, place
-    )
+    members = _members(app, declared, OUTCOME_NAMES, problems)
+    return MetricSpec(**members) if len(problems) == before else None
+
+
+def _members(
+    app: Declarations, declared: Declaration, allowed: Sequence[str], problems: Problems, otherwise: str = "rename it"
+) -> dict[str, Any]:
+    """The members of a `FunctionSpec`, checked."""
+    place = line_of(declared.target, declared.place)
+    return {
+        "name": declared.name,
+        "description": described(declared.target, declared.name),
+        "function": declared.target,
+        "parameters": taken_names(declared, place, allowed, problems, otherwise=otherwise),
+        "environments": chosen_environments(app, declared, place, problems),
+        "place": place,
+    }
 
 
 def check_aggregate(app: Declarations, declared: Declaration, problems: Problems) -> AggregateSpec | None:
@@ -71,12 +75,13 @@ def check_aggregate(app: Declarations, declared: Declaration, problems: Problems
     if len(problems) > before:
         return None
     return AggregateSpec(
-        declared.name,
-        described(declared.target, declared.name),
-        environments,
-        declared.target,
-        place,
-        {heading: dict(figures) for heading, figures in published.items()},
+        name=declared.name,
+        description=described(declared.target, declared.name),
+        environments=environments,
+        function=declared.target,
+        parameters=names,
+        place=place,
+        published={heading: dict(figures) for heading, figures in published.items()},
     )
 
 

@@ -126,42 +126,46 @@ class EnvironmentSpec:
         }
 
 
-class Scoped:
-    """A declaration for some environments, or (`environments` None) for all."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopedSpec:
+    """A declaration for some environments, or (`environments` None) for all. parameters: the names that its function takes."""
 
-    __slots__ = ()
+    name: str
+    description: str
     environments: tuple[str, ...] | None
+    parameters: tuple[str, ...]
+    place: str
 
     def applies_to(self, environment: str) -> bool:
         """True when it is for this environment."""
         return self.environments is None or environment in self.environments
 
 
-@dataclass(frozen=True, slots=True)
-class CriterionSpec(Scoped):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionSpec(ScopedSpec):
+    """A function that an author declared."""
+
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriterionSpec(FunctionSpec):
     """One criterion scored by code.
 
-    of: "outcome" (once, on the trajectory) or "events" (for each step). parameters: the names that the function takes.
-    environments: where it applies, None everywhere. weight ≥ 0, 0 is a metric. required: a score of 0 makes the rubric 0.
-    scale: lowest and highest score of an outcome criterion, by which it is normalised; with weight 0 a score may lie
-    outside. accumulate False (rubric files of events): the last step's score counts instead of the sum.
+    of: "outcome" (once, on the trajectory) or "events" (for each step). weight ≥ 0, 0 is a metric. required: a score of 0
+    makes the rubric 0. scale: lowest and highest score of an outcome criterion, by which it is normalised; with weight 0 a
+    score may lie outside. accumulate False (rubric files of events): the last step's score counts instead of the sum.
     """
 
-    name: str
     of: Literal["outcome", "events"]
-    description: str
     weight: float
     required: bool
-    environments: tuple[str, ...] | None
-    function: Callable[..., Any]
-    parameters: tuple[str, ...]
-    place: str
     scale: tuple[float, float] = (0.0, 1.0)
     accumulate: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeSpec(Scoped):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSpec(ScopedSpec):
     """One criterion scored by a model: the docstring is the question, the function's return value is the text to score.
 
     function: None (rubric files) uses the transcript. models: roles, each called `samples` times; combine: how the
@@ -171,16 +175,11 @@ class JudgeSpec(Scoped):
     `response_format`. temperature: None leaves it to the endpoint.
     """
 
-    name: str
-    description: str
     weight: float
     scale: tuple[float, float]
     samples: int
     group: bool
-    environments: tuple[str, ...] | None
     function: Callable[..., Any] | None
-    parameters: tuple[str, ...]
-    place: str
     models: tuple[str, ...] = ("judge",)
     combine: Literal["mean", "median", "majority"] = "mean"
     choices: tuple[str, ...] = ()
@@ -199,43 +198,22 @@ class JudgeSpec(Scoped):
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorPolicySpec(Scoped):
+class AuthorPolicySpec(FunctionSpec):
     """A policy of the app's own: `fn(observation, rng)`, `gold` may also take `task`."""
 
-    name: str
-    description: str
-    environments: tuple[str, ...] | None
-    function: Callable[..., Any]
-    parameters: tuple[str, ...]
-    place: str
 
-
-@dataclass(frozen=True, slots=True)
-class MetricSpec(Scoped):
+class MetricSpec(FunctionSpec):
     """A number (or several) about one rollout, outside every score."""
 
-    name: str
-    description: str
-    environments: tuple[str, ...] | None
-    function: Callable[..., Any]
-    parameters: tuple[str, ...]
-    place: str
 
-
-@dataclass(frozen=True, slots=True)
-class AggregateSpec(Scoped):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateSpec(FunctionSpec):
     """A number (or several) over many rollouts: `fn(rollouts: Sequence[RolloutRow]) -> float | dict | None`.
 
     published: figures by others to compare with: heading of their column to name to number, with the names that the
     function returns.
     """
 
-    name: str
-    description: str
-    environments: tuple[str, ...] | None
-    function: Callable[..., Any]
-    place: str
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
