@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from types import MappingProxyType
 
@@ -107,11 +107,7 @@ def create(
             observers.start()
             if retention is not None:
                 retention.start()
-            async with AsyncExitStack() as stack:
-                for protocol in protocols:
-                    if protocol.lifespan is not None:
-                        await stack.enter_async_context(protocol.lifespan(context))
-                yield
+            yield
         finally:
             await drain(settings.grace_seconds)
             await shared_rollouts.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from starlette.routing import BaseRoute
@@ -30,11 +29,10 @@ class WireProtocol:
 
     name: of its package, and in `--protocols`. summary: the protocol and its versions, in some words. routes: returns the
     routes; all of them need a key. clients: returns what a user pastes, for a server's address (without a slash at its end)
-    and its environments, the default one first. lifespan: entered when the service has started, left before it closes.
+    and its environments, the default one first.
     """
 
     name: str
     summary: str
     routes: Callable[[RouteContext], Sequence[BaseRoute]]
     clients: Callable[[str, Sequence[str]], Sequence[ClientLines]]
-    lifespan: Callable[[RouteContext], AbstractAsyncContextManager[None]] | None = None

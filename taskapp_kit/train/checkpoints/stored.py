@@ -16,7 +16,6 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,30 +131,18 @@ def checkpoint_folders(root: Path) -> dict[Path, CheckpointFacts]:
 
 def latest_checkpoint(root: Path) -> StoredCheckpoint | None:
     """Return a job's last whole checkpoint; damaged ones are skipped with a warning. Raises OSError."""
-    return _first_whole(reversed(checkpoint_folders(root)))
-
-
-def best_checkpoint(root: Path) -> StoredCheckpoint | None:
-    """Return a job's whole checkpoint with the highest score, the earliest of equals. Raises OSError."""
-    return _first_whole(by_score(checkpoint_folders(root)))
+    for path in reversed(checkpoint_folders(root)):
+        try:
+            return read_checkpoint(path)
+        except CheckpointError as error:
+            log.warning("checkpoint skipped path=%s: %s", path, error)
+    return None
 
 
 def by_score(found: dict[Path, CheckpointFacts]) -> list[Path]:
     """Return the checkpoints that have a score, the highest first, the earliest of equals first."""
     scores = {path: facts.score for path, facts in found.items() if facts.score is not None}
     return sorted(scores, key=lambda path: -scores[path])
-
-
-def _first_whole(paths: Iterable[Path]) -> StoredCheckpoint | None:
-    return next(_whole(paths), None)
-
-
-def _whole(paths: Iterable[Path]) -> Iterator[StoredCheckpoint]:
-    for path in paths:
-        try:
-            yield read_checkpoint(path)
-        except CheckpointError as error:
-            log.warning("checkpoint skipped path=%s: %s", path, error)
 
 
 def _manifest(raw: bytes) -> dict[str, StoredFile]:

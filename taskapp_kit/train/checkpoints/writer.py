@@ -107,11 +107,6 @@ class CheckpointWriter:
         """Let others write."""
         self._opened.close()
 
-    def check_space(self, bytes_each: int) -> None:
-        """Raise CheckpointError if the disk has no room for the checkpoints of a whole job, of this many bytes each."""
-        present = sum(file.stat().st_size for file in self.root.glob("*/*"))
-        check_free_space(self.root, FULLY_STORED * bytes_each - present, f"Saving {FULLY_STORED} checkpoints")
-
     def save(self, facts: CheckpointFacts, parts: Mapping[str, CheckpointPart]) -> StoredCheckpoint:
         """Save a checkpoint, then remove those that are no longer needed. parts: its files by name.
 

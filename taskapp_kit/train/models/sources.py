@@ -110,11 +110,6 @@ def description_of(source: ModelSource) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in DESCRIPTION if (folder / name).is_file()}
 
 
-def write_origin(folder: Path, licence: str, notice: str) -> None:
-    """Write what a checkpoint made from this folder's weights says of them: `ModelOrigin.licence` and `notice`."""
-    (folder / ORIGIN).write_bytes(orjson.dumps({"licence": licence, "notice": notice}, option=orjson.OPT_INDENT_2))
-
-
 def seeds_trained_on(source: ModelSource, models: Path, environment: str | None) -> set[int]:
     """Return the seeds that a trained model learned from, as far as its checkpoints and those before it say.
 

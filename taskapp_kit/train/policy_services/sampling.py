@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from taskapp_kit.errors import CallTimeout, EndpointRaised, ReplicaDied, Saturated, ServiceError, TrainingError
-from taskapp_kit.services import Actor, ServiceHandle, endpoint
-from taskapp_kit.train.checkpoints.state import load_weights
+from taskapp_kit.services import ServiceHandle, endpoint
 from taskapp_kit.train.models.adapters import in_sampling_type
 from taskapp_kit.train.policy_services.policy_order import OrderedPolicy, PolicyOrder, leave_a_processor
 from taskapp_kit.train.sampler.generation import check_prompt, check_temperature, check_version
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.train.turns import Sampled
+from taskapp_kit.train.workflow.policy import SamplingActor
 from taskapp_kit.train.workflow.shared_folder import WeightsFolder
 
 log = logging.getLogger("taskapp_kit.train")
@@ -39,8 +39,10 @@ class ProcessFacts:
         return cls(socket.gethostname(), os.getpid())
 
 
-class SamplerReplica(Actor):
+class SamplerReplica(SamplingActor):
     """Samples from the policy of a job, in batches of the calls that it has at once."""
+
+    _partly = True
 
     def __init__(self, order: PolicyOrder, replicas: int) -> None:
         leave_a_processor(replicas)
@@ -59,24 +61,10 @@ class SamplerReplica(Actor):
             prompt_ids, max_tokens=max_tokens, temperature=temperature, stop_ids=frozenset(stop_ids), draw=draw
         )
 
-    @endpoint(idempotent=True, on_restart=True)
-    async def update_weights(self, version: int) -> int:
-        """Sample from the weights of this version, which the update has written. Raises TrainingError, CheckpointError."""
-        async with self._updating:
-            if version != self._sampler.version:
-                path = self._weights.existing(version)
-                changed = await asyncio.to_thread(load_weights, self._model, path)
-                await self._sampler.swap({**self._model.state_dict(), **changed}, version)
-        return version
-
     @endpoint(idempotent=True)
     def facts(self) -> ProcessFacts:
         """Return where it runs."""
         return ProcessFacts.own()
-
-    def close(self) -> None:
-        """End the sampler."""
-        self._sampler.close()
 
 
 class ReplicatedSampler:

@@ -124,12 +124,7 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
     def _write(self) -> None:
         version = self._update.version
         known = [(each, each) for each in range(max(1, version - KNOWN_VERSIONS), version + 1)]
-        try:
-            self._weights.write(known, trained_part(self._update.model))
-        except OSError as error:
-            raise TrainingError(
-                f"The weights of version {version} could not be written to {self._folder}: {error}."
-            ) from error
+        self._weights.write(known, trained_part(self._update.model))
 
 
 class PolicyUpdateService:

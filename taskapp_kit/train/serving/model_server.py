@@ -40,6 +40,7 @@ MAX_TEMPERATURE = 2.0
 LEAST_TEMPERATURE = 0.01
 """A lower one counts as 0: logits that are divided by it would not be finite."""
 DEFAULT_TEMPERATURE = 1.0
+MODEL_ENTRY = {"object": "model", "created": 0, "owned_by": "taskapp-kit"}
 DEFAULT_MAX_TOKENS = 1024
 """Of an answer whose request names no limit, where the context has room for them."""
 
@@ -150,7 +151,7 @@ class ModelServer:
         if scope["method"] != expected:
             return ERRORS.method_not_allowed([expected])
         if route is None:
-            return json_answer({"object": "list", "data": [model_view(self._name)]})
+            return json_answer({"object": "list", "data": [{"id": self._name, **MODEL_ENTRY}]})
         body = await read_json(scope, receive, MAX_BODY_BYTES, max_values=MAX_BODY_VALUES)
         call, options = read_call(route, body), read_sampling(body)
         if body.get("model") not in (None, self._name):
@@ -185,8 +186,3 @@ class ModelServer:
         finally:
             await attempt.end()  # cancels the generation of a client that hung up
             self._running -= 1
-
-
-def model_view(name: str, created: float = 0.0) -> dict[str, Any]:
-    """Return an entry of `GET models`. created: seconds since 1970."""
-    return {"id": name, "object": "model", "created": int(created), "owned_by": "taskapp-kit"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from taskapp_kit.config import from_environment
 from taskapp_kit.contract.content import content, text_of
@@ -15,10 +15,57 @@ from taskapp_kit.train.models.sources import find_model
 from taskapp_kit.train.workflow.episode import Messages, Prompt, Response
 from taskapp_kit.train.workflow.shared_folder import WeightsFolder, sent_folder, shared_folder
 
+if TYPE_CHECKING:
+    from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
+
 MAX_TOKENS = 128
 
 
-class Policy(Actor, concurrent_calls=64):
+class SamplingActor(Actor):
+    """The base of actors that sample with the weights of a `WeightsFolder`; a subclass sets the attributes.
+
+    _model: of torch; each version has the shapes of its weights. _sampler: over that model. _partly: whether only the
+    tensors that are trained are written.
+    """
+
+    _partly: ClassVar[bool] = False
+
+    _model: Any
+    _sampler: TransformersSampler
+    _weights: WeightsFolder
+    _updating: asyncio.Lock
+
+    @endpoint(idempotent=True, on_restart=True)
+    async def update_weights(self, version: int) -> int:
+        """Answer with the weights of this version, which were written, from the next batch on; return the version.
+
+        Raises TrainingError for a version that was not written, or too long ago, and for weights of another architecture.
+        """
+        from taskapp_kit.train.checkpoints.state import load_weights
+
+        async with self._updating:
+            number = self._number_of(version)
+            if number != self._sampler.version:
+                weights = await asyncio.to_thread(load_weights, self._model, self._weights.existing(version))
+                if self._partly:
+                    weights = {**self._model.state_dict(), **weights}
+                self._swapping(version, number)
+                await self._sampler.swap(weights, number)
+        return version
+
+    def close(self) -> None:
+        """End the sampler."""
+        self._sampler.close()
+
+    def _number_of(self, version: int) -> int:
+        """Return the sampler's number of a version. It grows with each update."""
+        return version
+
+    def _swapping(self, version: int, number: int) -> None:
+        """Note what the next batch is sampled with."""
+
+
+class Policy(SamplingActor, concurrent_calls=64):
     """A model that answers prompts, and takes the weights that a `Trainer` pushes: `Policy.as_service("tiny", max_tokens=4)`.
 
     model: `tiny`, a prepared model's name, the path of a folder, or a trained model's name, as a training job finds it.
@@ -55,6 +102,7 @@ class Policy(Actor, concurrent_calls=64):
         self._stream = secrets.token_hex(8) if seed is None else str(seed)
         self._weights = WeightsFolder(shared_folder(folder))
         self._calls: Counter[str] = Counter()
+        self._counted_version = 0
         self._open = 0
         self._pushed = {0: 0}
         """The version of the policy by that of the sampler, which grows even when the policy goes back."""
@@ -82,6 +130,9 @@ class Policy(Actor, concurrent_calls=64):
         BadArgument for a prompt that does not fit into the model's context.
         """
         ids = self._renderer.prompt(self._messages(prompt))
+        if self._counted_version != self._sampler.version:  # counted from 0 again, also for a version that comes back
+            self._counted_version = self._sampler.version
+            self._calls.clear()
         if draw is None:
             key = f"{self._pushed[self._sampler.version]}/{hash(ids)}"  # a hash of numbers is the same in each process
             draw = f"{self._stream}/{key}/{self._calls[key]}"
@@ -113,31 +164,16 @@ class Policy(Actor, concurrent_calls=64):
         response: Response = await self.generate(prompt)
         return response.text
 
-    @endpoint(idempotent=True, on_restart=True)
-    async def update_weights(self, version: int) -> int:
-        """Answer with the weights that `Trainer.push_weights(version)` wrote, from the next batch on; return the version.
-
-        Raises TrainingError for a version that was not pushed, or too long ago, and for weights of another architecture.
-        """
-        from taskapp_kit.train.checkpoints.state import load_weights
-
-        async with self._updating:
-            path = self._weights.existing(version)
-            weights = await asyncio.to_thread(load_weights, self._model, path)
-            number = self._sampler.version + 1
-            self._pushed[number] = version  # before the swap: its first answer may be there before this goes on
-            await self._sampler.swap(weights, number)
-            self._calls.clear()
-        return version
-
     @endpoint(idempotent=True)
     def version(self) -> int:
         """Return the version of the weights."""
         return self._pushed[self._sampler.version]
 
-    def close(self) -> None:
-        """End the sampler."""
-        self._sampler.close()
+    def _number_of(self, version: int) -> int:
+        return self._sampler.version + 1
+
+    def _swapping(self, version: int, number: int) -> None:
+        self._pushed[number] = version  # before the swap: its first answer may be there before this goes on
 
     def _messages(self, prompt: Prompt) -> Messages:
         if isinstance(prompt, str):

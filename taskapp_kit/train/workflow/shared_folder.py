@@ -54,22 +54,28 @@ class WeightsFolder:
         return path
 
     def write(self, pushed: list[tuple[int, int]], part: CheckpointPart) -> None:
-        """Write the weights of the last of the pushed versions, and that they were pushed. Raises OSError.
+        """Write the weights of the last of the pushed versions, and that they were pushed. Raises TrainingError.
 
         Readers find the whole file or none. Nothing is flushed to the disk: after a power cut there are checkpoints.
         """
-        make_private_folder(self._folder)
-        for path in self._folder.glob(f"{UNFINISHED}*"):  # of a killed trainer
-            path.unlink()
-        place = self.path(pushed[-1][0])
-        part.write(self._folder / f"{UNFINISHED}weights")
-        (self._folder / f"{UNFINISHED}weights").rename(place)
-        write_private(self._folder / f"{UNFINISHED}{PUSHED}", orjson.dumps(pushed[-KNOWN_VERSIONS:]))
-        (self._folder / f"{UNFINISHED}{PUSHED}").rename(self._folder / PUSHED)
-        last = list(dict.fromkeys(self.path(version) for version, _ in reversed(pushed)))[:KEPT_VERSIONS]
-        for path in self._folder.glob("version-*.safetensors"):
-            if path not in last:
+        version = pushed[-1][0]
+        place = self.path(version)
+        try:
+            make_private_folder(self._folder)
+            for path in self._folder.glob(f"{UNFINISHED}*"):  # of a killed trainer
                 path.unlink()
+            part.write(self._folder / f"{UNFINISHED}weights")
+            (self._folder / f"{UNFINISHED}weights").rename(place)
+            write_private(self._folder / f"{UNFINISHED}{PUSHED}", orjson.dumps(pushed[-KNOWN_VERSIONS:]))
+            (self._folder / f"{UNFINISHED}{PUSHED}").rename(self._folder / PUSHED)
+            last = list(dict.fromkeys(self.path(version) for version, _ in reversed(pushed)))[:KEPT_VERSIONS]
+            for path in self._folder.glob("version-*.safetensors"):
+                if path not in last:
+                    path.unlink()
+        except OSError as error:
+            raise TrainingError(
+                f"The weights of version {version} could not be written to {place}: {error}."
+            ) from error
 
     def pushed(self) -> list[tuple[int, int]]:
         """Return the pushed versions, and how many updates made each; none before the first push. Raises TrainingError."""

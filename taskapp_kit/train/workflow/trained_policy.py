@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from taskapp_kit.config import from_environment
-from taskapp_kit.errors import BadArgument, CheckpointError, TrainingError
+from taskapp_kit.errors import BadArgument, CheckpointError
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition
 from taskapp_kit.train.checkpoints.state import (
     load_weights,
@@ -145,10 +145,7 @@ class TrainedPolicy:
                 "push_weights was given the version 0, that of the weights a policy starts with; expected 1."
             )
         pushed = [*self._pushed, (version, self._update.version)]
-        try:
-            self._weights.write(pushed, weights_part(self._update.model))
-        except OSError as error:
-            raise TrainingError(f"The weights of version {version} could not be written to {path}: {error}.") from error
+        self._weights.write(pushed, weights_part(self._update.model))
         self._pushed = pushed
         return str(path)
 

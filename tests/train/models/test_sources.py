@@ -10,7 +10,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.train.checkpoints.facts import ModelOrigin
 from taskapp_kit.train.checkpoints.stored import ADAPTER, WEIGHTS
 from taskapp_kit.train.checkpoints.writer import CheckpointPart, CheckpointWriter
-from taskapp_kit.train.models.sources import described_by, find_model, write_origin
+from taskapp_kit.train.models.sources import described_by, find_model
 from tests.train.checkpoints.facts import facts
 
 
@@ -43,7 +43,7 @@ def test_a_folder_is_found_by_its_path(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_prepared_model_is_found_by_its_name_and_says_what_it_was_made_from(tmp_path: Path) -> None:
     own = folder(tmp_path / "base" / "small")
-    write_origin(own, "Apache-2.0", "Dequantised.")
+    (own / "origin.json").write_text('{"licence": "Apache-2.0", "notice": "Dequantised."}')
     assert find_model("small", tmp_path).origin == ModelOrigin("small", "Apache-2.0", "Dequantised.")
     assert set(described_by(find_model("small", tmp_path))) == {"config.json", "tokenizer.json", "origin.json"}
     (own / "origin.json").write_text('{"author": 1}')
