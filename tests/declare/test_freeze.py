@@ -38,20 +38,24 @@ GO = '''@action
         return Step("y", 1.0, True)'''
 
 
+def go(parameters: str, options: str = "") -> str:
+    """An action with these parameters, whose decorator is the place of the mistake."""
+    return f'@action{options}  # !\n    def go(self, {parameters}) -> Step:\n        """G."""'
+
+
 def env(*members: str, options: str = "", marked: bool = False) -> str:
     """A file with one environment of these members; `marked`: the decorator's line is the place of the mistake."""
     text = ENV.replace("{members}", "\n    ".join(members)).replace("{options}", options)
     return text.replace(")\nclass", ")  # !\nclass", 1) if marked else text
 
 
-# name: (text; each line with a mistake ends in "# !"), a piece of what was found, a piece of what to do
-MISTAKES: dict[str, tuple[str, str, str]] = {
-    "no environment": ('app = TaskApp("a")  # !', "declares no environment", "add @app.environment"),
-    "no reset": (env(GO, marked=True), "One has no reset", "add reset"),
+# name: (text; each line with a mistake ends in "# !"), a piece of what was found, what to write instead if that is known
+MISTAKES: dict[str, tuple[str, ...]] = {
+    "no environment": ('app = TaskApp("a")  # !', "declares no environment"),
+    "no reset": (env(GO, marked=True), "One has no reset"),
     "max_steps that names no parameter": (
         env(RESET, GO, options=", max_steps='length'", marked=True),
         "max_steps='length'",
-        "rename it",
     ),
     "reset with unknown parameter": (
         env("def reset(self, sede: int) -> str: return 'x'  # !", GO),
@@ -61,58 +65,26 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "reset takes task without rows": (
         env("def reset(self, task: Any) -> str: return 'x'  # !", GO),
         "takes 'task' but the environment has no rows",
-        "add tasks=",
     ),
-    "no action": (env(RESET, marked=True), "One has no action", "mark at least one method with @action"),
+    "no action": (env(RESET, marked=True), "One has no action"),
     "action without docstring": (
         env(RESET, "@action  # !\n    def go(self) -> Step: return Step()"),
         "action 'go' has no docstring",
-        "write a docstring",
     ),
-    "missing annotation": (
-        env(RESET, '@action  # !\n    def go(self, n) -> Step:\n        """G."""'),
-        "no annotation for 'n'",
-        "annotate each",
-    ),
-    "annotation that JSON cannot carry": (
-        env(RESET, '@action  # !\n    def go(self, n: random.Random) -> Step:\n        """G."""'),
-        "a parameter that JSON cannot carry",
-        "annotate each",
-    ),
-    "annotation that cannot be resolved": (
-        env(RESET, '@action  # !\n    def go(self, n: "Nowhere") -> Step:\n        """G."""'),
-        "cannot be resolved",
-        "annotate each",
-    ),
-    "annotation that does not parse": (
-        env(RESET, '@action  # !\n    def go(self, n: "int |") -> Step:\n        """G."""'),
-        "cannot be resolved",
-        "annotate each",
-    ),
-    "star arguments": (
-        env(RESET, '@action  # !\n    def go(self, **rest: int) -> Step:\n        """G."""'),
-        "takes **rest",
-        "annotate each",
-    ),
-    "positional only": (
-        env(RESET, '@action  # !\n    def go(self, n: int, /) -> Step:\n        """G."""'),
-        "by position only",
-        "annotate",
-    ),
+    "missing annotation": (env(RESET, go("n")), "no annotation for 'n'"),
+    "annotation that JSON cannot carry": (env(RESET, go("n: random.Random")), "a parameter that JSON cannot carry"),
+    "annotation that cannot be resolved": (env(RESET, go('n: "Nowhere"')), "cannot be resolved"),
+    "annotation that does not parse": (env(RESET, go('n: "int |"')), "cannot be resolved"),
+    "star arguments": (env(RESET, go("**rest: int")), "takes **rest"),
+    "positional only": (env(RESET, go("n: int, /")), "by position only"),
     "one tool name twice in a class": (
         env(RESET, GO, '@action(name="go")  # !\n    def other(self) -> Step:\n        """G."""'),
         "action 'go' is declared a second time; the first is at",
-        "rename or remove one",
     ),
-    "a tool name that models refuse": (
-        env(RESET, '@action(name="go on!")  # !\n    def go(self) -> Step:\n        """G."""'),
-        "refuse",
-        "@action(name=...)",
-    ),
+    "a tool name that models refuse": (env(RESET, go("", '(name="go on!")')), "refuse"),
     "an action on a method that the kit calls": (
         env(RESET, '@action  # !\n    def close(self) -> Step:\n        """Shut the door."""'),
         "which the kit calls by itself",
-        "@action(name='close')",
     ),
     "two text actions": (
         env(
@@ -122,98 +94,43 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
             marked=True,
         ),
         "2 actions with text=True (a, b)",
-        "plain text can go to one action only",
     ),
     "text action without its str": (
         env(RESET, '@action(text=True)  # !\n    def a(self, n: int) -> Step:\n        """G."""'),
         "has text=True",
-        "def answer(self, text: str)",
     ),
-    "noop that does not fit": (
-        env(RESET, '@action(noop={"n": 9})  # !\n    def go(self, n: Literal[1, 2]) -> Step:\n        """G."""'),
-        "does not fit it",
-        "fix noop=",
-    ),
-    "noop that is no object": (
-        env(RESET, '@action(noop=7)  # !\n    def go(self, n: Literal[1, 2]) -> Step:\n        """G."""'),
-        "does not fit it",
-        "fix noop=",
-    ),
-    "keys that do not fit": (
-        env(RESET, '@action(keys={"a": {"n": 9}})  # !\n    def go(self, n: Literal[1, 2]) -> Step:\n        """G."""'),
-        "does not fit it",
-        "fix keys=",
-    ),
-    "a key without a name": (
-        env(RESET, '@action(keys={"": {"n": 1}})  # !\n    def go(self, n: Literal[1, 2]) -> Step:\n        """G."""'),
-        "is the name of no key",
-        "fix keys=",
-    ),
-    "keys that are no dict": (
-        env(RESET, '@action(keys=7)  # !\n    def go(self, n: Literal[1, 2]) -> Step:\n        """G."""'),
-        "is not a dict",
-        "write keys=",
-    ),
-    "sample that is no function": (
-        env(RESET, '@action(sample=3)  # !\n    def go(self, n: int) -> Step:\n        """G."""'),
-        "is not callable",
-        "give a function",
-    ),
-    "__init__ without annotation": (
-        env("def __init__(self, low=1): pass  # !", RESET, GO),
-        "no annotation for 'low'",
-        "they are env.config",
-    ),
-    "__init__ without default": (
-        env("def __init__(self, low: int): pass  # !", RESET, GO),
-        "no default for 'low'",
-        "give 'low' a default",
-    ),
+    "noop that does not fit": (env(RESET, go("n: Literal[1, 2]", '(noop={"n": 9})')), "does not fit it"),
+    "noop that is no object": (env(RESET, go("n: Literal[1, 2]", "(noop=7)")), "does not fit it"),
+    "keys that do not fit": (env(RESET, go("n: Literal[1, 2]", '(keys={"a": {"n": 9}})')), "does not fit it"),
+    "a key without a name": (env(RESET, go("n: Literal[1, 2]", '(keys={"": {"n": 1}})')), "is the name of no key"),
+    "keys that are no dict": (env(RESET, go("n: Literal[1, 2]", "(keys=7)")), "is not a dict"),
+    "sample that is no function": (env(RESET, go("n: int", "(sample=3)")), "is not callable"),
+    "__init__ without annotation": (env("def __init__(self, low=1): pass  # !", RESET, GO), "no annotation for 'low'"),
+    "__init__ without default": (env("def __init__(self, low: int): pass  # !", RESET, GO), "no default for 'low'"),
     "__init__ takes split": (
         env("def __init__(self, split: str = 'x'): pass  # !", RESET, GO),
         "__init__ takes 'split'",
-        "never reach it",
     ),
-    "close with a parameter": (
-        env(RESET, GO, "def close(self, why: str) -> None: ...  # !"),
-        "One.close takes 'why'",
-        "def close(self)",
-    ),
+    "close with a parameter": (env(RESET, GO, "def close(self, why: str) -> None: ...  # !"), "One.close takes 'why'"),
     "setup_worker that is no classmethod": (
         env(RESET, GO, "def setup_worker(self) -> None: ...  # !"),
         "is not a classmethod",
-        "@classmethod",
     ),
     "environment on a function": (
         'app = TaskApp("a")\n@app.environment("one")\ndef one() -> None: ...  # ?',
         "is declared on",
-        "above a class",
     ),
     "overlapping splits": (
         env(RESET, GO, options=', splits={"a": range(0, 10), "b": range(9, 12)}', marked=True),
         "splits 'a' and 'b' overlap: both hold seed 9",
-        "move one range",
     ),
     "negative seeds": (
         env(RESET, GO, options=', splits={"a": range(-1, 3)}', marked=True),
         "split 'a' is range(-1, 3)",
-        "splits={",
     ),
-    "an empty split": (
-        env(RESET, GO, options=', splits={"a": range(3, 3)}', marked=True),
-        "split 'a' is range(3, 3)",
-        "e.g.",
-    ),
-    "splits that are no mapping": (
-        env(RESET, GO, options=", splits=[range(3)]", marked=True),
-        "splits=[range(0, 3)]",
-        "e.g.",
-    ),
-    "splits that are empty": (
-        env(RESET, GO, options=", splits={}", marked=True),
-        "splits={} is empty",
-        "leave splits= out",
-    ),
+    "an empty split": (env(RESET, GO, options=', splits={"a": range(3, 3)}', marked=True), "split 'a' is range(3, 3)"),
+    "splits that are no mapping": (env(RESET, GO, options=", splits=[range(3)]", marked=True), "splits=[range(0, 3)]"),
+    "splits that are empty": (env(RESET, GO, options=", splits={}", marked=True), "splits={} is empty"),
     "splits and tasks": (
         env(
             "def reset(self, task: Any) -> str: return 'x'",
@@ -222,54 +139,39 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
             marked=True,
         ),
         "has both splits= and tasks=",
-        "the keys of tasks=",
     ),
-    "max_steps of zero": (env(RESET, GO, options=", max_steps=0", marked=True), "max_steps=0", "fix max_steps"),
-    "max_turns that is a bool": (
-        env(RESET, GO, options=", max_turns=True", marked=True),
-        "max_turns=True",
-        "fix max_turns",
-    ),
-    "max_refusals of zero": (env(RESET, GO, options=", max_refusals=0", marked=True), "max_refusals=0", "max_refusals"),
+    "max_steps of zero": (env(RESET, GO, options=", max_steps=0", marked=True), "max_steps=0"),
+    "max_turns that is a bool": (env(RESET, GO, options=", max_turns=True", marked=True), "max_turns=True"),
+    "max_refusals of zero": (env(RESET, GO, options=", max_refusals=0", marked=True), "max_refusals=0"),
     "max_turns of tasks": (
         'app = TaskApp("a")\napp.tasks("q", prompt="{q}", train=[{"q": 1}], max_turns=0)  # !',
         "max_turns=0",
-        "max_turns",
     ),
     "a metric named as one of the kit's": (
         GOOD + "@app.metric  # !\ndef steps(trajectory): return 1.0",
         "metric 'steps'",
-        "rename it",
     ),
     "step timeout that is NaN": (
         env(RESET, GO, options=", step_timeout_seconds=math.nan", marked=True),
         "step_timeout_seconds=nan",
-        "fix it",
     ),
     "unknown isolation": (
         env(RESET, GO, options=', isolation="proces"', marked=True),
         "isolation='proces'",
         "did you mean 'process'?",
     ),
-    "reward range upside down": (
-        env(RESET, GO, options=", reward_range=(1, 0)", marked=True),
-        "reward_range=(1, 0)",
-        "fix reward_range",
-    ),
+    "reward range upside down": (env(RESET, GO, options=", reward_range=(1, 0)", marked=True), "reward_range=(1, 0)"),
     "baselines that are no numbers": (
         env(RESET, GO, options=', baselines={"random": "low"}', marked=True),
         "baselines=",
-        "e.g. baselines=",
     ),
     "duplicate environment": (
         GOOD + '@app.environment("one")  # ?\nclass Two(One):\n    """Two."""\n',
         "'one' is declared a second time; the first is at",
-        "rename or remove one",
     ),
     "environment without a name": (
         env(RESET, GO).replace('"one"', '""').replace(")\nclass", ")  # !\nclass"),
         "has the name ''",
-        "rename it",
     ),
     "unknown environment in a rubric": (
         GOOD + '@app.rubric(environment="onne")  # !\ndef r(trajectory): return 1.0',
@@ -284,78 +186,46 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "outcome rubric that takes a step": (
         GOOD + "@app.rubric  # !\ndef r(step): return 1.0",
         "takes 'step', which nothing gives",
-        "rename it",
     ),
-    "weight below zero": (
-        GOOD + "@app.rubric(weight=-1)  # !\ndef r(trajectory): return 1.0",
-        "weight=-1",
-        "a penalty is",
-    ),
-    "weight NaN": (
-        GOOD + "@app.rubric(weight=math.nan)  # !\ndef r(trajectory): return 1.0",
-        "weight=nan",
-        "0 only measures",
-    ),
-    "weight infinite": (
-        GOOD + "@app.rubric(weight=math.inf)  # !\ndef r(trajectory): return 1.0",
-        "weight=inf",
-        "0 only measures",
-    ),
-    "weight that is words": (
-        GOOD + "@app.rubric(weight='1')  # !\ndef r(trajectory): return 1.0",
-        "weight='1'",
-        "0 only measures",
-    ),
+    "weight below zero": (GOOD + "@app.rubric(weight=-1)  # !\ndef r(trajectory): return 1.0", "weight=-1"),
+    "weight NaN": (GOOD + "@app.rubric(weight=math.nan)  # !\ndef r(trajectory): return 1.0", "weight=nan"),
+    "weight infinite": (GOOD + "@app.rubric(weight=math.inf)  # !\ndef r(trajectory): return 1.0", "weight=inf"),
+    "weight that is words": (GOOD + "@app.rubric(weight='1')  # !\ndef r(trajectory): return 1.0", "weight='1'"),
     "required without weight": (
         GOOD + "@app.rubric(weight=0, required=True)  # !\ndef r(trajectory): return 1.0",
         "required and has weight 0",
-        "drop required=True",
     ),
     "unknown kind of rubric": (
         GOOD + "@app.rubric(of='event')  # !\ndef r(trajectory): return 1.0",
         "of='event'",
         "did you mean 'events'?",
     ),
-    "scale upside down": (
-        GOOD + "@app.rubric(scale=(1, 0))  # !\ndef r(trajectory): return 1.0",
-        "scale=(1, 0)",
-        "fix scale",
-    ),
+    "scale upside down": (GOOD + "@app.rubric(scale=(1, 0))  # !\ndef r(trajectory): return 1.0", "scale=(1, 0)"),
     "duplicate rubric": (
         GOOD + "@app.rubric\ndef r(trajectory): return 1.0\n@app.rubric(name='r')  # !\ndef s(trajectory): return 1.0",
         "'r' is declared a second time; the first is at",
-        "rename or remove one",
     ),
     "rubric and judge of one name": (
         GOOD
         + "@app.rubric\ndef r(trajectory): return 1.0\n@app.judge(name='r', weight=0)  # !\ndef s(trajectory):\n    'Good?'",
         "judge 'r' is declared a second time",
-        "rename or remove one",
     ),
-    "judge without a question": (
-        GOOD + "@app.judge(weight=0)  # !\ndef j(trajectory): return ''",
-        "has no docstring",
-        "write the question",
-    ),
+    "judge without a question": (GOOD + "@app.judge(weight=0)  # !\ndef j(trajectory): return ''", "has no docstring"),
     "a model's role that is not one": (
         env(RESET, GO, options=", models=('user', 'A user')", marked=True),
         "models=('user', 'A user')",
-        "models=",
     ),
     "judge with no samples": (
         GOOD + "@app.judge(weight=0, samples=0)  # !\ndef j(trajectory):\n    'Good?'",
         "samples=0",
-        "fix samples",
     ),
     "gold that takes the seed": (
         GOOD + "@app.policy('gold')  # !\ndef p(observation, seed): return {}",
         "takes 'seed', which nothing gives",
-        "Private",
     ),
     "policy that takes what it must not": (
         GOOD + "@app.policy('mine')  # !\ndef p(observation, rng, task): return {}",
         "takes 'task', which nothing gives",
-        "gold",
     ),
     "metric that takes what nothing gives": (
         GOOD + "@app.metric  # !\ndef m(trajektory): return 1",
@@ -365,50 +235,32 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "published is no number": (
         GOOD + '@app.aggregate(published={"a paper": {"score": float("nan")}})  # !\ndef g(rollouts): return 1',
         "has published=",
-        "fix published",
     ),
-    "aggregate of two": (
-        GOOD + "@app.aggregate  # !\ndef g(rollouts, more): return 1",
-        "takes rollouts, more",
-        "def score(rollouts)",
-    ),
+    "aggregate of two": (GOOD + "@app.aggregate  # !\ndef g(rollouts, more): return 1", "takes rollouts, more"),
     "rollout that does not await": (
         GOOD + "@app.rollout  # !\ndef play(env, model, task): ...",
         "needs an async function",
-        "write `async def`",
     ),
     "a constructor that awaits": (
         GOOD.replace("    def reset(self", "    async def __init__(self): ...  # !\n    def reset(self", 1),
         "__init__ is async",
-        "await in reset, which may be async",
     ),
     "two rollout functions": (
         GOOD
         + "@app.rollout\nasync def play(env, model, task): ...\n@app.rollout()  # !\nasync def other(env, model, task): ...",
         "is declared a second time",
-        "rename or remove one",
     ),
-    "blend of nothing": (
-        GOOD.replace('TaskApp("a")', 'TaskApp("a", reward=Blend())  # !'),
-        "reward=Blend(",
-        "e.g. Blend(env=1.0)",
-    ),
-    "blend with NaN": (
-        GOOD.replace('TaskApp("a")', 'TaskApp("a", reward=Blend(env=math.nan))  # !'),
-        "reward=Blend(",
-        "e.g. Blend",
-    ),
+    "blend of nothing": (GOOD.replace('TaskApp("a")', 'TaskApp("a", reward=Blend())  # !'), "reward=Blend("),
+    "blend with NaN": (GOOD.replace('TaskApp("a")', 'TaskApp("a", reward=Blend(env=math.nan))  # !'), "reward=Blend("),
     "private field in a prompt": (
         'app = TaskApp("a")\nclass Row(BaseModel):\n    q: str\n    a: Private[str]\n'
         'app.tasks("t", row=Row, prompt="{q} {a}", train=[Row(q="1", a="2")])  # !',
         "shows private field 'a'",
-        "take it out of the prompt",
     ),
     "optional private field in a prompt": (
         'app = TaskApp("a")\nclass Row(BaseModel):\n    q: str\n    a: Private[str] | None = None\n'
         'app.tasks("t", row=Row, prompt="{q} {a}", train=[Row(q="1", a="2")])  # !',
         "shows private field 'a'",
-        "take it out of the prompt",
     ),
     "prompt with a field that rows do not have": (
         'app = TaskApp("a")\nclass Row(BaseModel):\n    question: str\n'
@@ -419,41 +271,23 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "prompt with single braces": (
         'app = TaskApp("a")\napp.tasks("t", prompt="Say } now", train=[{"q": 1}])  # !',
         "is not a format string",
-        "double the braces",
     ),
     "prompt that does not fit the rows": (
         'app = TaskApp("a")\napp.tasks("t", prompt="{q.text}", train=[{"q": 1}])  # !',
         "does not fit row 0 of split 'train'",
-        "fix the prompt",
     ),
     "prompt that is no prompt": (
         'app = TaskApp("a")\napp.tasks("t", prompt=3, train=[{"q": 1}])  # !',
         "have prompt=3",
-        "give prompt=",
     ),
-    "tasks without a split": ('app = TaskApp("a")\napp.tasks("t", prompt="x")  # !', "has no split", "add train="),
-    "tasks without rows": (
-        'app = TaskApp("a")\napp.tasks("t", prompt="x", train=[])  # !',
-        "split 'train' has no rows",
-        "add rows",
-    ),
-    "rows that raise": (
-        'app = TaskApp("a")\napp.tasks("t", prompt="x", train=lambda: 1 / 0)  # !',
-        "the rows raised ZeroDivisionError",
-        "fix them",
-    ),
-    "a row file that is not there": (
-        'app = TaskApp("a")\napp.tasks("t", prompt="x", train="no.jsonl")  # !',
-        "there is no file",
-        "check the path",
-    ),
-    "a rubric file that is not there": (GOOD + 'app.load_rubric("no.toml")', "cannot be read", "check the path"),
+    "tasks without a split": ('app = TaskApp("a")\napp.tasks("t", prompt="x")  # !', "has no split"),
+    "a rubric file that is not there": (GOOD + 'app.load_rubric("no.toml")', "cannot be read"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_reported_with_its_place_and_what_to_do(name: str, tmp_path: Path) -> None:
-    source, found, fix = MISTAKES[name]
+    source, found, *fix = MISTAKES[name]
     app = app_from(tmp_path, source)
     with pytest.raises(DeclarationError) as caught:
         app.freeze()
@@ -461,7 +295,7 @@ def test_a_mistake_is_reported_with_its_place_and_what_to_do(name: str, tmp_path
     marked = [f"{file}:{number}" for number, line in enumerate(file.read_text().splitlines(), 1) if "# !" in line]
     told = [problem for problem in caught.value.problems if found in problem.found]
     assert told, [problem.found for problem in caught.value.problems]
-    assert fix in told[0].fix, told[0]
+    assert told[0].fix in fix if fix else told[0].fix
     assert all(problem.expected for problem in caught.value.problems)
     if marked:
         assert {re.sub(r" \(row \d+\)$", "", problem.place) for problem in caught.value.problems} == set(marked)
