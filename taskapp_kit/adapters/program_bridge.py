@@ -19,8 +19,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from taskapp_kit.contract.chat import ChatReply
+from taskapp_kit.contract.chat_request import ChatCompletionRequest, CompletionRequest, read_request
 from taskapp_kit.contract.chat_stream import answer_events, completion, token_usage
-from taskapp_kit.contract.dialect_body import wrong
+from taskapp_kit.contract.dialect_body import entries, wrong
 from taskapp_kit.contract.dialects import DIALECTS
 from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.errors import RequestError
@@ -151,16 +152,12 @@ class ProgramBridge:
         """A chat completion, whatever the request's API."""
         dialect = DIALECTS.get(route)
         request = body if dialect is None else dialect.chat_request(body)
-        messages, tools = request.get("messages"), request.get("tools")
-        for name, value in (("messages", messages), ("tools", tools or [])):
-            if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-                raise wrong((name,), "should be a list of objects")
-        if not messages:
-            raise wrong(("messages",), "should have at least one message")
+        chat = read_request(ChatCompletionRequest, request)
+        tools = entries(request, "tools")
         if request.get("n") not in (None, 1):
             raise wrong(("n",), "is not supported", "Leave it out.")
         sampling = {name: value for name, value in request.items() if name not in OURS and value is not None}
-        reply = await self._model.chat(messages, tools or None, **sampling)
+        reply = await self._model.chat(chat.messages, tools or None, **sampling)
         choice = {
             "index": 0,
             "finish_reason": reply.finish_reason or "stop",
@@ -188,7 +185,6 @@ def _written(route: str, found: Body, body: Body) -> EncodedResponse:
     answer = found if dialect is None else dialect.answer(found, body)
     if not body.get("stream"):
         return json_answer(answer)
-    options = body.get("stream_options")
-    usage = isinstance(options, dict) and bool(options.get("include_usage"))
-    frames = event_frames(answer_events(answer, dialect, usage_event=usage))
+    usage_event = dialect is None and read_request(CompletionRequest, body).usage_event
+    frames = event_frames(answer_events(answer, dialect, usage_event=usage_event))
     return EncodedResponse(200, b"".join(frames), [(b"content-type", b"text/event-stream")])

@@ -9,18 +9,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from taskapp_kit.contract.chat_request import ChatCompletionRequest, CompletionRequest, read_request
+from taskapp_kit.contract.dialect_body import wrong
 from taskapp_kit.contract.dialects import DIALECTS, Dialect
-from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.net.error_response import short_part
 
 Route = Literal["chat/completions", "completions", "responses", "messages"]
 
 MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 200
+Stop = Annotated[str, Field(min_length=1, max_length=200)]
 OVERRIDDEN = (
     "temperature",
     "top_p",
@@ -93,6 +94,67 @@ class GatewayCall:
     body: Mapping[str, Any] = field(default_factory=dict)
 
 
+class PolicyRequest(CompletionRequest):
+    """What both routes read besides."""
+
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    return_token_ids: bool | None = None
+
+
+class ShownFunction(BaseModel):
+    """A function that the policy may call."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ShownTool(BaseModel):
+    """A tool; there are no others than functions."""
+
+    type: Literal["function"]
+    function: ShownFunction
+
+
+class TemplateOptions(BaseModel):
+    """`chat_template_kwargs`."""
+
+    model_config = ConfigDict(strict=True)
+
+    enable_thinking: bool | None = None
+
+
+class PolicyChatRequest(PolicyRequest, ChatCompletionRequest):
+    """A request of chat completions. The renderer checks the messages."""
+
+    tools: list[ShownTool] | None = None
+    logprobs: bool | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+
+
+class PolicyTextRequest(PolicyRequest):
+    """A request of `completions`: one prompt, and at most the sampled token's log-probability."""
+
+    prompt: Any = None
+    logprobs: Literal[0, False] | None = None
+
+    @field_validator("prompt")
+    @classmethod
+    def read_prompt(cls, value: Any) -> TextPrompt:
+        """Read a text or a list of token ids; a list of one prompt is that prompt."""
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+            value = value[0]
+        if isinstance(value, str) and value:
+            return TextPrompt(value)
+        if isinstance(value, list) and value and all(type(item) is int for item in value):
+            return TextPrompt(tuple(value))
+        raise ValueError("should be one prompt: a text or a list of token ids")
+
+
 def read_call(route: Route, body: dict[str, Any]) -> GatewayCall:
     """Return the call. Raises RequestError, which names the member that is wrong or not supported."""
     dialect = DIALECTS.get(route)
@@ -101,95 +163,31 @@ def read_call(route: Route, body: dict[str, Any]) -> GatewayCall:
     for name, accepted in NEUTRAL.items():
         value = body.get(name)
         if value is not None and not any(value == item and type(value) is type(item) for item in accepted):
-            raise _wrong((name,), "is not supported", "Leave it out.")
-    chat = route == "chat/completions"
-    stream = _boolean(body, "stream")
+            raise wrong((name,), "is not supported", "Leave it out.")
+    request: PolicyChatRequest | PolicyTextRequest
+    if route == "chat/completions":
+        request = read_request(PolicyChatRequest, body)
+        options = request.chat_template_kwargs
+        tools = () if body.get("tool_choice") == "none" else tuple(body.get("tools") or ())  # as the client wrote them
+        thinking = options is None or options.enable_thinking is not False
+        prompt = ChatPrompt(tuple(request.messages), tools, thinking)
+    else:
+        request = read_request(PolicyTextRequest, body)
+        prompt = request.prompt
+    limits = [limit for limit in (request.max_completion_tokens, request.max_tokens) if limit is not None]
     return GatewayCall(
-        prompt=ChatPrompt(_messages(body.get("messages")), _tools(body), _thinking(body))
-        if chat
-        else _text_prompt(body.get("prompt")),
-        model=_model(body.get("model")),
-        max_tokens=_max_tokens(body),
-        stops=_stops(body.get("stop")),
-        stream=stream,
-        usage_event=stream and _include_usage(body.get("stream_options")),
-        logprobs=_boolean(body, "logprobs") if chat else _number_of_logprobs(body.get("logprobs")),
-        token_ids=_boolean(body, "return_token_ids"),
+        prompt=prompt,
+        model=request.model,
+        max_tokens=min(limits, default=None),
+        stops=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+        stream=bool(request.stream),
+        usage_event=request.usage_event,
+        logprobs=bool(request.logprobs) if route == "chat/completions" else request.logprobs is not None,
+        token_ids=bool(request.return_token_ids),
         overridden=tuple(name for name in OVERRIDDEN if body.get(name) is not None),
         unenforced=tuple(_unenforced(body)),
         digest=hashlib.sha256(route.encode() + orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).digest(),
     )
-
-
-def _wrong(place: tuple[str | int, ...], found: str, hint: str = "", code: str = "invalid_request") -> RequestError:
-    shown = ".".join(str(short_part(part)) for part in place)
-    return RequestError(f"{shown} {found}.", fields=(FieldProblem(("body", *place), found),), code=code, hint=hint)
-
-
-def _boolean(body: Mapping[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise _wrong((name,), "should be true or false")
-    return bool(value)
-
-
-def _max_tokens(body: Mapping[str, Any]) -> int | None:
-    found = []
-    for name in ("max_completion_tokens", "max_tokens"):
-        value = body.get(name)
-        if value is None:
-            continue
-        if type(value) is not int or value < 1:
-            raise _wrong((name,), "should be an integer of at least 1")
-        found.append(value)
-    return min(found, default=None)
-
-
-def _stops(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise _wrong(("stop",), f"should be a text or a list of at most {MAX_STOPS} texts")
-    for index, stop in enumerate(stops):
-        if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_CHARACTERS:
-            raise _wrong(("stop", index), f"should be a text of 1 to {MAX_STOP_CHARACTERS} characters")
-    return tuple(stops)
-
-
-def _model(value: Any) -> str | None:
-    if not isinstance(value, str | None):
-        raise _wrong(("model",), "should be a text")
-    return value
-
-
-def _thinking(body: Mapping[str, Any]) -> bool:
-    options = body.get("chat_template_kwargs")
-    if options is None:
-        return True
-    if not isinstance(options, dict):
-        raise _wrong(("chat_template_kwargs",), "should be an object")
-    value = options.get("enable_thinking")
-    if not isinstance(value, bool | None):
-        raise _wrong(("chat_template_kwargs", "enable_thinking"), "should be true or false")
-    return value is not False
-
-
-def _include_usage(options: Any) -> bool:
-    if options is None:
-        return False
-    if not isinstance(options, dict):
-        raise _wrong(("stream_options",), "should be an object")
-    return _boolean(options, "include_usage")
-
-
-def _number_of_logprobs(value: Any) -> bool:
-    """Of `completions`: how many alternatives each log-probability is to have. The sampled token's own needs none."""
-    if value is None or value is False:
-        return False
-    if type(value) is not int or value != 0:
-        raise _wrong(("logprobs",), "should be 0: only the sampled token's log-probability is known")
-    return True
 
 
 def _unenforced(body: Mapping[str, Any]) -> Iterable[str]:
@@ -202,43 +200,3 @@ def _unenforced(body: Mapping[str, Any]) -> Iterable[str]:
         yield "logit_bias"
     if body.get("parallel_tool_calls") is False:
         yield "parallel_tool_calls"
-
-
-# prompts
-
-
-def _messages(value: Any) -> tuple[dict[str, Any], ...]:
-    if not isinstance(value, list) or not value:
-        raise _wrong(("messages",), "should be a list with at least one message")
-    for index, message in enumerate(value):
-        if not isinstance(message, dict):
-            raise _wrong(("messages", index), "should be an object")
-    return tuple(value)
-
-
-def _tools(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """The tools that the policy is shown: none if it is not to call one."""
-    value = body.get("tools")
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise _wrong(("tools",), "should be a list")
-    for index, tool in enumerate(value):
-        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
-            raise _wrong(("tools", index), "should be of type function, with a function that has a name")
-        if not isinstance(function.get("parameters"), dict | None):
-            raise _wrong(("tools", index, "function", "parameters"), "should be an object, a JSON Schema")
-        if not isinstance(function.get("description"), str | None):
-            raise _wrong(("tools", index, "function", "description"), "should be a text")
-    return () if body.get("tool_choice") == "none" else tuple(value)
-
-
-def _text_prompt(value: Any) -> TextPrompt:
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
-    if isinstance(value, str) and value:
-        return TextPrompt(value)
-    if isinstance(value, list) and value and all(type(item) is int for item in value):
-        return TextPrompt(tuple(value))
-    raise _wrong(("prompt",), "should be one prompt: a text or a list of token ids", "Send one prompt in each request.")

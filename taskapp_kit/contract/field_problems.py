@@ -1,0 +1,84 @@
+"""What pydantic finds wrong with a value, in the words of our errors, which never repeat what a client sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.errors import FieldProblem
+
+if TYPE_CHECKING:
+    import pydantic
+
+
+def body_problems(error: pydantic.ValidationError, body: Any) -> tuple[FieldProblem, ...]:
+    """Return what is wrong with a body that does not fit its model. body: distinguishes field names from union tags."""
+    errors = error.errors(include_url=False, include_input=False)
+    return problems_of([{**item, "loc": ("body", *_path(item["loc"], body))} for item in errors])
+
+
+def problems_of(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldProblem, ...]:
+    """Convert pydantic's errors: alternatives of a union are merged, and inputs are not repeated."""
+    merged: dict[tuple[str | int, ...], FieldProblem] = {}
+    for item in errors:
+        loc = tuple(item["loc"])
+        problem = FieldProblem(loc, _sentence(item), item["type"])
+        known = merged.get(loc)
+        if known is None:
+            merged[loc] = problem
+        elif problem.message.removeprefix("should be ") not in known.message:
+            alternative = problem.message.removeprefix("should be ")
+            merged[loc] = FieldProblem(loc, f"{known.message} or {alternative}", known.type)
+    return tuple(merged.values())
+
+
+def _path(loc: tuple[str | int, ...], body: Any) -> tuple[str | int, ...]:
+    """Return the path without the tags of unions, which are not part of the body."""
+    path: list[str | int] = []
+    value = body
+    for index, part in enumerate(loc):
+        if isinstance(value, dict) and (part in value or index == len(loc) - 1):
+            path.append(part)
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            path.append(part)
+            value = value[part]
+    return tuple(path)
+
+
+WORDS = {
+    "missing": "is missing",
+    "string_type": "should be a string",
+    "int_type": "should be an integer",
+    "int_from_float": "should be an integer",
+    "bool_type": "should be true or false",
+    "float_type": "should be a number",
+    "float_parsing": "should be a number",
+    "dict_type": "should be an object",
+    "list_type": "should be a list",
+    "model_type": "should be an object",
+    "model_attributes_type": "should be an object",
+    "finite_number": "should be a finite number",
+    "literal_error": "should be {expected}",
+    "greater_than": "should be greater than {gt}",
+    "greater_than_equal": "should be at least {ge}",
+    "less_than": "should be less than {lt}",
+    "less_than_equal": "should be at most {le}",
+    "string_too_short": "should have at least {min_length} character(s)",
+    "string_too_long": "should have at most {max_length} characters",
+    "string_pattern_mismatch": "should have no control characters",  # the only pattern of the wire
+    "too_short": "should have at least {min_length} item(s)",
+    "union_tag_invalid": "should have as {discriminator} one of {expected_tags}",
+    "union_tag_not_found": "should have {discriminator}",
+    "too_long": "should have at most {max_length} items",
+    "none_required": "should be null",
+    "value_error": "{error}",  # of a validator of ours
+    "extra_forbidden": "is not a known field",
+}
+
+
+def _sentence(item: Any) -> str:
+    words = WORDS.get(item["type"])
+    if words is None:
+        return f"does not fit ({item['type']})"
+    return words.format(**item.get("ctx", {}))
