@@ -6,12 +6,15 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qs
 
-from taskapp_kit.contract.seeds import derived_rng
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+from taskapp_kit.contract.chat_request import CompletionRequest, read_request
+from taskapp_kit.contract.seeds import derived_rng
+from taskapp_kit.errors import RequestError
+
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -94,174 +97,228 @@ def text_of(message: Mapping[str, Any]) -> str:
     return content or ""
 
 
+Few = Annotated[int, Field(ge=1, le=128)]
+Tokens = Annotated[int, Field(ge=1, le=2**31)]
+
+
+class Strict(BaseModel):
+    """A part of a request. Further members are ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class TextPart(Strict):
+    """Words among the parts of a content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImageAddress(Strict):
+    """Where an image is."""
+
+    url: str
+
+
+class ImagePart(Strict):
+    """An image among the parts of a content."""
+
+    type: Literal["image_url"]
+    image_url: ImageAddress
+
+
+class OtherPart(Strict):
+    """A part that is not read."""
+
+    type: Literal["input_audio", "file", "refusal"]
+
+
+Part = Annotated[TextPart | ImagePart | OtherPart, Field(discriminator="type")]
+Parts = str | Annotated[list[Part], Field(min_length=1)]
+
+
+class CalledFunction(Strict):
+    """The function of a call. arguments: any text."""
+
+    name: str
+    arguments: str
+
+
+class SentCall(Strict):
+    """A call in an assistant's message."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class GivenMessage(Strict):
+    """A message that is not the assistant's."""
+
+    role: Literal["system", "developer", "user"]
+    content: Parts
+
+
+class AssistantMessage(Strict):
+    """An earlier answer, which says or calls something."""
+
+    role: Literal["assistant"]
+    content: Parts | None = None
+    refusal: str | None = None
+    reasoning_content: Any = None
+    tool_calls: Annotated[list[SentCall], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def check_content(self) -> Self:
+        """Check that it is not empty."""
+        if self.content is None and not (self.tool_calls or self.refusal or self.reasoning_content):
+            raise ValueError("should have content, or calls")
+        return self
+
+
+class ToolMessage(Strict):
+    """The result of a call."""
+
+    role: Literal["tool"]
+    tool_call_id: str
+    content: Parts
+
+
+Message = Annotated[GivenMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+
+
+class OfferedFunction(Strict):
+    """A function that may be called."""
+
+    name: str
+    parameters: dict[str, Any] | None = None
+
+    @field_validator("name")
+    @classmethod
+    def check_name(cls, name: str) -> str:
+        """Check its letters."""
+        if not TOOL_NAME.fullmatch(name):
+            raise ValueError("should be of at most 64 letters, digits, '_' and '-'")
+        return name
+
+
+class OfferedTool(Strict):
+    """A tool."""
+
+    type: Literal["function"]
+    function: OfferedFunction
+
+
+class NamedFunction(Strict):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(Strict):
+    """The one tool that has to be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class PlainForm(Strict):
+    """An answer without a schema."""
+
+    type: Literal["text", "json_object"]
+
+
+class NamedSchema(Strict):
+    """The schema of an answer."""
+
+    name: str
+    value: dict[str, Any] = Field(alias="schema")
+
+
+class SchemaForm(Strict):
+    """An answer that fits a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+class StrictChatRequest(CompletionRequest):
+    """A request of chat completions, as the strictest vendor takes it."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    tools: Annotated[list[OfferedTool], Field(min_length=1)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    response_format: Annotated[PlainForm | SchemaForm, Field(discriminator="type")] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    n: Few | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    parallel_tool_calls: bool | None = None
+    return_token_ids: bool | None = None
+
+
 def check(body: Any) -> None:
     """Raises Refused where a vendor would answer 400."""
-    if not isinstance(body, dict):
-        raise Refused("We could not parse the JSON body of your request: it is not an object.")
-    _check_messages(body.get("messages"))
-    names = _check_tools(body.get("tools"))
-    _check_choice(body.get("tool_choice"), names)
-    _check_format(body.get("response_format"))
-    for name, low, high in (("temperature", 0, 2), ("top_p", 0, 1)):
-        value = body.get(name)
-        if value is not None and (not isinstance(value, int | float) or not low <= value <= high):
-            raise Refused(f"Invalid '{name}': a number from {low} to {high} was expected.", name)
-    for name, least, most in (
-        ("n", 1, 128),
-        ("max_tokens", 1, 2**31),
-        ("max_completion_tokens", 1, 2**31),
-        ("top_logprobs", 0, 20),
-    ):
-        value = body.get(name)
-        if value is not None and (type(value) is not int or not least <= value <= most):
-            raise Refused(f"Invalid '{name}': an integer from {least} to {most} was expected.", name)
-    for name in ("stream", "logprobs", "parallel_tool_calls", "return_token_ids"):
-        if not isinstance(body.get(name), bool | None):
-            raise Refused(f"Invalid type for '{name}': expected a boolean.", name)
-    if body.get("top_logprobs") and not body.get("logprobs"):
+    try:
+        request = read_request(StrictChatRequest, body)
+    except RequestError as error:
+        place, *inner = error.fields[0].loc[1:] or ("body",)
+        param = f"{place}{''.join(f'[{part}]' if isinstance(part, int) else f'.{part}' for part in inner)}"
+        raise Refused(f"Invalid '{param}': it {error.fields[0].message}.", param) from None
+    if request.top_logprobs and not request.logprobs:
         raise Refused("The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.", "top_logprobs")
-    if not isinstance(body.get("stream_options"), dict | None):
-        raise Refused("Invalid type for 'stream_options': expected an object.", "stream_options")
-    if body.get("stream_options") is not None and not body.get("stream"):
+    if request.stream_options is not None and not request.stream:
         raise Refused("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
+    _check_results(request.messages)
+    _check_tools(request)
 
 
-def _check_messages(messages: Any) -> None:
-    if not isinstance(messages, list) or not messages:
-        raise Refused("Invalid 'messages': a list with at least one message was expected.", "messages")
-    open_calls: set[str] = set()
+def _check_results(messages: list[Message]) -> None:
+    """Check that each call has its result next to it."""
+    unanswered: set[str] = set()
     for index, message in enumerate(messages):
-        where = f"messages[{index}]"
-        role = message.get("role") if isinstance(message, dict) else None
-        if role not in ROLES:
-            raise Refused(f"Invalid '{where}.role': one of {', '.join(ROLES)} was expected.", f"{where}.role")
-        if role == "tool":
-            answered = message.get("tool_call_id")
-            if not isinstance(answered, str) or answered not in open_calls:
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in unanswered:
                 raise Refused(
-                    "Messages with role 'tool' must be a response to a preceding message with 'tool_calls': "
-                    f"'{where}.tool_call_id' names no open call.",
-                    f"{where}.tool_call_id",
+                    "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'.",
+                    f"messages[{index}].tool_call_id",
                 )
-            open_calls.discard(answered)
-        elif open_calls:
+            unanswered.discard(message.tool_call_id)
+            continue
+        if unanswered:
             break
-        _check_content(message, where)
-        if message.get("tool_calls") is not None:
-            open_calls = _check_calls(message, where)
-    if open_calls:
+        if isinstance(message, AssistantMessage):
+            calls = message.tool_calls or []
+            unanswered = {call.id for call in calls}
+            if len(unanswered) < len(calls):
+                raise Refused("The calls of a message must have different ids.", f"messages[{index}].tool_calls")
+    if unanswered:
         raise Refused(
             "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
-            f"Without a response: {', '.join(sorted(open_calls))}.",
+            f"Without a response: {', '.join(sorted(unanswered))}.",
             "messages",
         )
 
 
-def _check_content(message: dict[str, Any], where: str) -> None:
-    if not isinstance(message.get("refusal"), str | None):
-        raise Refused(f"Invalid '{where}.refusal': a string was expected.", f"{where}.refusal")
-    content = message.get("content")
-    if isinstance(content, str):
-        return
-    if isinstance(content, list) and content:
-        for at, part in enumerate(content):
-            kind = part.get("type") if isinstance(part, dict) else None
-            right = isinstance(part.get("text"), str) if kind == "text" else isinstance(kind, str)
-            if kind == "image_url":
-                image = part.get("image_url")
-                right = isinstance(image, dict) and isinstance(image.get("url"), str)
-            if not right:
-                raise Refused(f"Invalid '{where}.content[{at}]': a content part was expected.", f"{where}.content")
-        return
-    spoken = message.get("tool_calls") or message.get("refusal") or message.get("reasoning_content")
-    if content is None and message["role"] == "assistant" and spoken:
-        return
-    raise Refused(f"Invalid '{where}.content': a string or a list of parts was expected.", f"{where}.content")
-
-
-def _check_calls(message: dict[str, Any], where: str) -> set[str]:
-    """The ids of a message's calls."""
-    calls = message["tool_calls"]
-    if message["role"] != "assistant" or not isinstance(calls, list) or not calls:
-        raise Refused(f"Invalid '{where}.tool_calls': calls of an assistant were expected.", f"{where}.tool_calls")
-    found: set[str] = set()
-    for at, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        if (
-            not isinstance(function, dict)
-            or call.get("type") != "function"
-            or not isinstance(call.get("id"), str)
-            or call["id"] in found
-            or not isinstance(function.get("name"), str)
-            or not isinstance(function.get("arguments"), str)
-        ):
+def _check_tools(request: StrictChatRequest) -> None:
+    """Check that the functions differ and take an object, and that `tool_choice` is one of them."""
+    names = [tool.function.name for tool in request.tools or ()]
+    for index, tool in enumerate(request.tools or ()):
+        if tool.function.name in names[:index]:
+            raise Refused("The functions in 'tools' must have different names.", f"tools[{index}].function.name")
+        if tool.function.parameters and tool.function.parameters.get("type") != "object":
             raise Refused(
-                f"Invalid '{where}.tool_calls[{at}]': an id of its own, the type 'function' and a function with a name "
-                "and arguments (a string) were expected.",
-                f"{where}.tool_calls",
-            )
-        found.add(call["id"])
-    return found
-
-
-def _check_tools(tools: Any) -> set[str] | None:
-    """The functions' names; None when there are none."""
-    if tools is None:
-        return None
-    if not isinstance(tools, list) or not tools:
-        raise Refused("Invalid 'tools': a list with at least one tool was expected.", "tools")
-    names: set[str] = set()
-    for index, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
-        name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(name, str) or not TOOL_NAME.fullmatch(name) or name in names:
-            raise Refused(
-                f"Invalid 'tools[{index}]': a function with a name of its own, of at most 64 letters, digits, '_' and '-', "
-                "was expected.",
-                f"tools[{index}].function.name",
-            )
-        parameters = function.get("parameters") if function is not None else None
-        if not isinstance(parameters, dict | None) or (parameters and parameters.get("type") != "object"):
-            raise Refused(
-                f"Invalid schema for function '{name}': schema must be a JSON Schema of 'type: \"object\"'.",
+                f"Invalid schema for function '{tool.function.name}': schema must be a JSON Schema of 'type: \"object\"'.",
                 f"tools[{index}].function.parameters",
                 code="invalid_function_parameters",
             )
-        names.add(name)
-    return names
-
-
-def _check_choice(choice: Any, names: set[str] | None) -> None:
-    if choice is None:
-        return
-    if names is None and choice != "none":
+    choice = request.tool_choice
+    if choice not in (None, "none") and not names:
         raise Refused(
             "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are specified.", "tool_choice"
         )
-    if choice in ("none", "auto", "required"):
-        return
-    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
-    if not isinstance(function, dict) or function.get("name") not in list(names or ()):
-        raise Refused(
-            "Invalid value for 'tool_choice': 'none', 'auto', 'required' or one of 'tools' was expected.", "tool_choice"
-        )
-
-
-def _check_format(form: Any) -> None:
-    if form is None:
-        return
-    kind = form.get("type") if isinstance(form, dict) else None
-    if kind not in ("text", "json_object", "json_schema"):
-        raise Refused(
-            "Invalid 'response_format.type': text, json_object or json_schema was expected.", "response_format"
-        )
-    if kind == "json_schema":
-        inner = form.get("json_schema")
-        if (
-            not isinstance(inner, dict)
-            or not isinstance(inner.get("name"), str)
-            or not isinstance(inner.get("schema"), dict)
-        ):
-            raise Refused(
-                "Missing 'response_format.json_schema': a name and a schema were expected.", "response_format"
-            )
+    if isinstance(choice, NamedTool) and choice.function.name not in names:
+        raise Refused("Invalid value for 'tool_choice': it names none of 'tools'.", "tool_choice")
