@@ -153,6 +153,7 @@ FOREIGN = {
         "serve",
         "testing.mock_model.chat_request",
         "train.gateway.call_reader",
+        "train.serving.model_server",
     },
     "ray": {"services.ray_replica"},
     "pytest": {"testing.doctor.as_tests", "testing.pytest_plugin"},

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.adapters import program_in_box
-from taskapp_kit.adapters.program_bridge import PLACES, ProgramBridge, ProgramEnvironment, ProgramModel
+from taskapp_kit.adapters.program_bridge import PLACES, ProgramBridge
 from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.protocols import PolicyStops
 from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import SandboxError, TaskappError
+from taskapp_kit.rollout.policy.author_loop import LoopEnvironment, LoopModel
 from taskapp_kit.sandbox import RunResult, Sandbox, SandboxLimits
 
 log = logging.getLogger("taskapp_kit.policy")
@@ -115,7 +116,7 @@ class AgentProgram:
     readable: Sequence[str]
     limits: SandboxLimits
 
-    async def play(self, env: ProgramEnvironment, model: ProgramModel, task: Any) -> None:
+    async def play(self, env: LoopEnvironment, model: LoopModel, task: Any) -> None:
         """Run the program for one episode. Raises PolicyStops, ProgramFailed, SandboxError, and what the model raised."""
         inputs = finished(self.inputs(task)) if callable(self.inputs) else self.inputs
         level = BOX_LEVEL if self.boxed else CHILD_LEVEL
@@ -142,7 +143,7 @@ class AgentProgram:
         if self.answer is not None:
             await env.step(self.answer, self._arguments(env, result.stdout.removesuffix("\n"), found))
 
-    async def _run(self, box: Sandbox, env: ProgramEnvironment, model: ProgramModel, task: Any) -> RunResult:
+    async def _run(self, box: Sandbox, env: LoopEnvironment, model: LoopModel, task: Any) -> RunResult:
         stdin = env.observation if isinstance(env.observation, str) else json.dumps(env.observation)
         if self.boxed:
             listener, path = box.listen_sync(SOCKET)
@@ -189,7 +190,7 @@ class AgentProgram:
         }
         return [f"{name}={value}" for name, value in variables.items()]
 
-    def _arguments(self, env: ProgramEnvironment, text: str, files: dict[str, str]) -> dict[str, Any]:
+    def _arguments(self, env: LoopEnvironment, text: str, files: dict[str, str]) -> dict[str, Any]:
         """The arguments of the answering action. Raises ProgramFailed if it takes no text."""
         members = list(env.parameters.get(self.answer or "", {}).get("properties") or {})
         texts = [name for name in members if name != FILES]

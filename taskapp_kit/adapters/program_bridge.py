@@ -14,21 +14,20 @@ import hashlib
 import logging
 import secrets
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.chat_request import ChatCompletionRequest, CompletionRequest, read_request
 from taskapp_kit.contract.chat_stream import answer_events, completion, token_usage
 from taskapp_kit.contract.dialect_body import entries, wrong
 from taskapp_kit.contract.dialects import DIALECTS
-from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.errors import RequestError
 from taskapp_kit.net.body import parse_json, read_body
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
 from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
 from taskapp_kit.net.sse import event_frames
+from taskapp_kit.rollout.policy.author_loop import LoopEnvironment, LoopModel
 from taskapp_kit.serve.connection_limits import ConnectionLimits
 from taskapp_kit.serve.uvicorn_server import LoopServer
 
@@ -52,25 +51,6 @@ ERRORS = ErrorWriter("The bridge of a program", log, stored="a rollout", routes=
 Body = dict[str, Any]
 
 
-class ProgramModel(Protocol):
-    """The policy's model, as an author's loop calls it."""
-
-    async def chat(self, messages: Any, tools: Any = None, **sampling: Any) -> ChatReply:
-        """Request one completion."""
-        ...
-
-
-class ProgramEnvironment(Protocol):
-    """The environment, as an author's loop sees it."""
-
-    observation: Any
-    parameters: Mapping[str, Mapping[str, Any]]
-
-    async def step(self, tool: str, args: Mapping[str, Any] | str) -> PlayedStep:
-        """Take one action."""
-        ...
-
-
 class ProgramBridge:
     """Serves one rollout between `__enter__` and `__exit__`, on the event loop that enters it.
 
@@ -81,7 +61,7 @@ class ProgramBridge:
     PLACES connections and one body, whatever it sends.
     """
 
-    def __init__(self, listener: socket.socket, model: ProgramModel, env: ProgramEnvironment) -> None:
+    def __init__(self, listener: socket.socket, model: LoopModel, env: LoopEnvironment) -> None:
         self.prefix = f"/{secrets.token_urlsafe(16)}"
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._model, self._env = model, env

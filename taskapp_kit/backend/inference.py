@@ -21,8 +21,9 @@ from taskapp_kit.backend.auth import ORG
 from taskapp_kit.backend.schema import JobRow
 from taskapp_kit.backend.store import JobStore
 from taskapp_kit.client.config.consistency import models_named
+from taskapp_kit.contract.dialect_body import wrong
 from taskapp_kit.contract.dialects import DIALECTS
-from taskapp_kit.errors import FieldProblem, JobConfigError, RequestError
+from taskapp_kit.errors import JobConfigError
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import ErrorWriter, RequestRefused, openai_error
 from taskapp_kit.net.http import HttpResponse
@@ -140,12 +141,12 @@ class InferenceRoutes:
         body = await read_json(request.scope, request.receive, MAX_BODY_BYTES, max_values=MAX_BODY_VALUES)
         for member in NEVER_OPENED:
             if body.get(member) is not None:
-                raise _wrong(
-                    member, "is not read", "Models are served by name: `taskapp models import ARCHIVE` adds one."
+                raise wrong(
+                    (member,), "is not read", "Models are served by name: `taskapp models import ARCHIVE` adds one."
                 )
         name = body.get("model")
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
-            raise _wrong("model", "should be the name of a model", "GET /api/inference/v1/models lists them.")
+            raise wrong(("model",), "should be the name of a model", "GET /api/inference/v1/models lists them.")
         model = await self.visible(name, request.scope[ORG])
         if model is None:
             raise RequestRefused(
@@ -202,7 +203,3 @@ def _headers(given: Mapping[str, str]) -> Headers:
     kept = {"content-type": "application/json", **given}
     passed = [(name.encode(), kept[name].encode()) for name in ("content-type", "retry-after") if name in kept]
     return [*passed, (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
-
-
-def _wrong(name: str, problem: str, hint: str) -> RequestError:
-    return RequestError(f"{name} {problem}.", fields=(FieldProblem(("body", name), problem),), hint=hint)

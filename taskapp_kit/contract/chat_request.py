@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from taskapp_kit.contract.field_problems import body_problems
 from taskapp_kit.errors import RequestError
 
-Request = TypeVar("Request", bound="CompletionRequest")
+Request = TypeVar("Request", bound=BaseModel)
 
 
 class StreamOptions(BaseModel):

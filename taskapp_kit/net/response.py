@@ -91,3 +91,14 @@ def json_answer(payload: Any, status: int = 200, headers: Headers | None = None)
     return EncodedResponse(
         status, orjson.dumps(payload, default=as_object), [*JSON_HEADERS, *headers] if headers else JSON_HEADERS
     )
+
+
+async def answer_without_http(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer what is sent to an application without a framework besides requests: pass a lifespan, close a websocket."""
+    await receive()
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close"})
+        return
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await send({"type": "lifespan.shutdown.complete"})

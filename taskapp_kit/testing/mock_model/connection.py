@@ -12,6 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from http.client import responses
 from typing import Literal, cast
 
 import httptools
@@ -21,12 +22,6 @@ from taskapp_kit.testing.mock_model.request_log import RequestLog
 LARGEST_BODY = 64 * 2**20
 WAITING_REQUESTS = 64
 """A client that pipelines more requests than this is not read until some are answered."""
-REASONS = {
-    200: "OK", 302: "Found", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
-    405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict", 413: "Content Too Large", 422: "Unprocessable Content",
-    429: "Too Many Requests", 500: "Internal Server Error", 502: "Bad Gateway", 503: "Service Unavailable",
-    504: "Gateway Timeout",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -61,7 +56,7 @@ def head(status: int, content_type: str, length: int | None, *extra: tuple[str, 
     size = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
     more = "".join(f"{name}: {value}\r\n" for name, value in extra)
     ending = "" if keep_alive else "connection: close\r\n"
-    reason = REASONS.get(status, "Error")
+    reason = responses.get(status, "Error")
     return f"HTTP/1.1 {status} {reason}\r\ncontent-type: {content_type}\r\n{size}\r\n{more}{ending}\r\n".encode()
 
 

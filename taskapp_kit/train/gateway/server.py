@@ -26,7 +26,7 @@ import orjson
 
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
-from taskapp_kit.net.response import EncodedResponse, peer_of
+from taskapp_kit.net.response import EncodedResponse, answer_without_http, peer_of
 from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.net.sse import EventStreamResponse
 from taskapp_kit.net.while_connected import while_connected
@@ -200,20 +200,11 @@ class Gateway:
     # requests
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close"})
-        else:
+        if scope["type"] == "http":
             await self._handle(scope, receive, send)
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        self._loop = asyncio.get_running_loop()
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await send({"type": "lifespan.shutdown.complete"})
+        else:
+            self._loop = asyncio.get_running_loop()
+            await answer_without_http(scope, receive, send)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         attempt = turn = None

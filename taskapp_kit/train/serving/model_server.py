@@ -13,14 +13,18 @@ import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from taskapp_kit.contract.chat_request import read_request
+from taskapp_kit.contract.dialect_body import wrong
 from taskapp_kit.contract.inference_url import SERVED_HERE
-from taskapp_kit.errors import FieldProblem, RequestError, Saturated
+from taskapp_kit.errors import Saturated
 from taskapp_kit.net.auth import ApiKeyMiddleware, candidates
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
-from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.net.response import EncodedResponse, answer_without_http, json_answer
 from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.net.sse import EventStreamResponse
 from taskapp_kit.net.while_connected import while_connected
@@ -64,31 +68,25 @@ class SamplingOptions:
     seed: int | None = None
 
 
+class SamplingRequest(BaseModel):
+    """The members of a request that say how its answer is sampled."""
+
+    model_config = ConfigDict(strict=True)
+
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] = DEFAULT_TEMPERATURE
+    seed: int | None = None
+
+
 def read_sampling(body: Mapping[str, Any]) -> SamplingOptions:
     """Return the options of a request. Raises RequestError, which names the member."""
     for name, accepted in NEUTRAL.items():
         value = body.get(name)
         if value is not None and (isinstance(value, bool) or value not in accepted):
-            raise _wrong(name, "is not supported", "The whole distribution is sampled, as in training: leave it out.")
-    for name in ("logit_bias",):
-        if body.get(name):
-            raise _wrong(name, "is not supported", "Leave it out.")
-    seed = body.get("seed")
-    if seed is not None and type(seed) is not int:
-        raise _wrong("seed", "should be an integer")
-    return SamplingOptions(_temperature(body.get("temperature")), seed)
-
-
-def _temperature(value: Any) -> float:
-    if value is None:
-        return DEFAULT_TEMPERATURE
-    if type(value) not in (int, float) or not 0 <= value <= MAX_TEMPERATURE:
-        raise _wrong("temperature", f"should be a number from 0 to {MAX_TEMPERATURE:g}")
-    return 0.0 if value < LEAST_TEMPERATURE else float(value)
-
-
-def _wrong(name: str, found: str, hint: str = "") -> RequestError:
-    return RequestError(f"{name} {found}.", fields=(FieldProblem(("body", name), found),), hint=hint)
+            raise wrong((name,), "is not supported", "The whole distribution is sampled, as in training: leave it out.")
+    if body.get("logit_bias"):
+        raise wrong(("logit_bias",), "is not supported", "Leave it out.")
+    request = read_request(SamplingRequest, {name: value for name, value in body.items() if value is not None})
+    return SamplingOptions(0.0 if request.temperature < LEAST_TEMPERATURE else request.temperature, request.seed)
 
 
 log = logging.getLogger("taskapp_kit.train")
@@ -125,22 +123,16 @@ class ModelServer:
         return ApiKeyMiddleware(self._app, authenticate, is_open=lambda scope: False, sites=sites, errors=ERRORS)
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await receive()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await send({"type": "lifespan.shutdown.complete"})
-        elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close"})
-        else:
-            try:
-                response = await self._response(scope, receive)
-            except ClientGone:
-                return
-            except Exception as error:
-                response = ERRORS.for_model_route(scope["path"]).response(error, scope["path"])
-            await response(scope, receive, send)
+        if scope["type"] != "http":
+            await answer_without_http(scope, receive, send)
+            return
+        try:
+            response = await self._response(scope, receive)
+        except ClientGone:
+            return
+        except Exception as error:
+            response = ERRORS.for_model_route(scope["path"]).response(error, scope["path"])
+        await response(scope, receive, send)
 
     async def _response(self, scope: Scope, receive: Receive) -> EncodedResponse | EventStreamResponse:
         before, _, path = scope["path"].partition(f"{SERVED_HERE}/")
