@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -158,7 +159,7 @@ def _banner(model: testing.MockModel, name: str) -> None:
 
 def _counted(model: testing.MockModel) -> str:
     records = model.records
-    faults = ", ".join(f"{kind} {count}" for kind, count in records.faults.most_common())
+    faults = ", ".join(f"{kind} {count}" for kind, count in Counter(records.faults).most_common())
     return f"Requests: {records.requests}; answered well: {records.answers}; faults: {faults or 'none'}."
 
 

@@ -49,7 +49,7 @@ def draw(schema: Json, rng: random.Random) -> Json:
 
     Raises ValueError where only an endless value would fit, and other errors where the schema is no schema.
     """
-    return FreeSampler().compiled(read_schema(schema), "value", 0)(rng)
+    return FreeSampler().draw(schema, rng)
 
 
 def sentence(rng: random.Random, least: int = 3, most: int = 8) -> str:
@@ -161,6 +161,10 @@ class UniformSampler:
 
 class FreeSampler(UniformSampler):
     """Draws values of any schema, as a model that follows it would. A part is compiled when it is drawn."""
+
+    def draw(self, schema: Json, rng: random.Random) -> Json:
+        """Return one value of the schema; see `draw`."""
+        return self.compiled(read_schema(schema), "value", 0)(rng)
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for a part of the schema, which may contain the schema itself."""

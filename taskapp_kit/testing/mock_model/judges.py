@@ -11,12 +11,12 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import orjson
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.rollout.policy.sampling import draw
+from taskapp_kit.contract.json_schema import Schema
+from taskapp_kit.rollout.policy.sampling import Draw, FreeSampler
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused
 from taskapp_kit.testing.mock_model.reply import Call, Reply
 
@@ -134,12 +134,13 @@ def obedient_judge(
 
 def verdict(request: ChatRequest, score: Given, reason: str) -> Reply:
     """The verdict in the form that the request asks for (see `judge`). Raises Refused."""
+    sampler, rng = VerdictSampler(score, reason), request.rng("verdict")
     form = request.body.get("response_format") or {}
     if form.get("type") == "json_schema":
-        return Reply(orjson.dumps(_filled(form["json_schema"]["schema"], request, score, reason)).decode())
+        return Reply(orjson.dumps(sampler.draw(form["json_schema"]["schema"], rng)).decode())
     if request.tools:
         tool = request.tools[0]
-        return Reply(calls=[Call.of(tool["name"], _filled(tool.get("parameters") or {}, request, score, reason))])
+        return Reply(calls=[Call.of(tool["name"], sampler.draw(tool.get("parameters") or {}, rng))])
     demanded = _FORM.search(outside_boundaries(request))
     if demanded is not None:
         return Reply(_written(demanded["shape"], demanded["rules"], score, reason))
@@ -177,38 +178,25 @@ def _chosen(choices: Sequence[str], score: Given) -> str:
     return choices[int(score * (len(choices) - 1) + 0.5)]
 
 
-def _filled(schema: dict[str, Json], request: ChatRequest, score: Given, reason: str) -> Json:
-    """A random value of the schema, with score, choice and reason set at any depth."""
-    return _put(draw(_decided(schema, score), request.rng("verdict")), score, reason)
+class VerdictSampler(FreeSampler):
+    """Draws values of a schema, with score, choice and reason set at any depth."""
 
+    def __init__(self, score: Given, reason: str) -> None:
+        self._score, self._reason = score, reason
 
-def _decided(schema: Any, score: Given) -> Any:
-    """The schema with the one choice in place of each member's choices."""
-    if isinstance(schema, list):
-        return [_decided(part, score) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    decided = {name: _decided(part, score) for name, part in schema.items()}
-    properties = schema.get("properties")
-    for name, part in properties.items() if isinstance(properties, dict) else ():
-        choices = part.get("enum") if isinstance(part, dict) and name in CHOICE_NAMES else None
-        if choices and all(isinstance(choice, str) for choice in choices):
-            decided["properties"][name] = {"const": _chosen(choices, score)}
-    return decided
+    def part(self, schema: Schema, name: str, depth: int) -> Draw:
+        """Return the function for a part: the verdict's by its name, else as drawn."""
+        value = self._decided(schema, name)
+        return super().part(schema, name, depth) if value is None else lambda rng: value
 
-
-def _put(value: Json, score: Given, reason: str) -> Json:
-    if isinstance(value, list):
-        return [_put(item, score, reason) for item in value]
-    if not isinstance(value, dict):
-        return value
-    filled: dict[str, Json] = {}
-    for name, part in value.items():
-        if name in SCORE_NAMES and isinstance(part, int | float) and not isinstance(part, bool):
-            number = _number(score)
-            filled[name] = int(number) if isinstance(part, int) and float(number).is_integer() else number
-        elif name in REASON_NAMES and isinstance(part, str):
-            filled[name] = reason
-        else:
-            filled[name] = _put(part, score, reason)
-    return filled
+    def _decided(self, schema: Schema, name: str) -> Json:
+        choices, kind = schema.choices, schema.kind
+        texts = [choice for choice in choices if isinstance(choice, str)]
+        if name in CHOICE_NAMES and texts and len(texts) == len(choices):
+            return _chosen(texts, self._score)
+        if name in REASON_NAMES and kind == "string":
+            return self._reason
+        if name in SCORE_NAMES and (kind in ("integer", "number") or (choices and not texts)):
+            number = _number(self._score)
+            return int(number) if kind == "integer" and float(number).is_integer() else number
+        return None

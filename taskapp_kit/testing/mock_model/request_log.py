@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -40,22 +40,39 @@ class Recorded:
         return next((value for key, value in self.headers if key == name.lower()), None)
 
 
-class RequestLog:
-    """The last `keep` requests and the counts of all. watched: texts that are looked for in every request, and counted.
+@dataclass(slots=True)
+class RequestCounts:
+    """Counts of all requests since the start. watched: of each watched text, in their order."""
+
+    requests: int = 0
+    answers: int = 0
+    refused: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    abandoned: int = 0
+    redirects_followed: int = 0
+    script_errors: int = 0
+    streams: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    in_flight: int = 0
+    most_in_flight: int = 0
+    connections: int = 0
+    open_connections: int = 0
+    watched: list[int] = field(default_factory=list)
+
+
+class RequestLog(RequestCounts):
+    """The last `keep` requests and the counts of all. watch: texts that are looked for in every request, and counted.
 
     Written on the server's thread; may be read on any.
     """
 
     def __init__(self, keep: int, watch: Sequence[str]) -> None:
+        super().__init__(watched=[0] * len(watch))
         self.recorded: deque[Recorded] = deque(maxlen=keep)
         self.keep = keep
         self._watch = [text.encode() for text in watch]
-        self.watched = [0] * len(self._watch)
-        self.started = time.monotonic()
-        self.requests = self.answers = self.refused = self.abandoned = self.redirects_followed = self.script_errors = 0
-        self.streams = self.prompt_tokens = self.completion_tokens = 0
-        self.in_flight = self.most_in_flight = self.connections = self.open_connections = 0
-        self.faults: Counter[str] = Counter()
+        self._started = time.monotonic()
 
     def look(self, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         """Counts each watched text that is anywhere in the request."""
@@ -69,22 +86,5 @@ class RequestLog:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
     def stats(self) -> dict[str, Json]:
-        """The counts as JSON; `watched` in the order of the texts, which are not included."""
-        return {
-            "requests": self.requests,
-            "answers": self.answers,
-            "refused": self.refused,
-            "faults": dict(self.faults),
-            "abandoned": self.abandoned,
-            "redirects_followed": self.redirects_followed,
-            "script_errors": self.script_errors,
-            "streams": self.streams,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "in_flight": self.in_flight,
-            "most_in_flight": self.most_in_flight,
-            "connections": self.connections,
-            "open_connections": self.open_connections,
-            "watched": list(self.watched),
-            "seconds": round(time.monotonic() - self.started, 3),
-        }
+        """The counts as JSON; the watched texts are not included."""
+        return {**asdict(self), "seconds": round(time.monotonic() - self._started, 3)}

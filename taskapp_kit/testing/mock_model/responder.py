@@ -171,7 +171,7 @@ class Responder:
     def _early(self, kind: str, request: ChatRequest, record: Recorded) -> WritePlan | None:
         """The plan of a fault that needs no answer; None for the others. Either way the fault is counted."""
         record.fault = kind
-        self.records.faults[kind] += 1
+        self.records.faults[kind] = self.records.faults.get(kind, 0) + 1
         delay = self._latency(request)
         if kind.isdecimal():
             refused = Refused(f"The mock model answers {kind} here.", status=int(kind), code=f"mock_{kind}")
