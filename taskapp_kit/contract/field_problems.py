@@ -68,8 +68,6 @@ WORDS = {
     "string_too_long": "should have at most {max_length} characters",
     "string_pattern_mismatch": "should have no control characters",  # the only pattern of the wire
     "too_short": "should have at least {min_length} item(s)",
-    "union_tag_invalid": "should have as {discriminator} one of {expected_tags}",
-    "union_tag_not_found": "should have {discriminator}",
     "too_long": "should have at most {max_length} items",
     "none_required": "should be null",
     "value_error": "{error}",  # of a validator of ours

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qs
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from taskapp_kit.contract.chat_request import CompletionRequest, read_request
 from taskapp_kit.contract.seeds import derived_rng
@@ -97,21 +97,10 @@ def text_of(message: Mapping[str, Any]) -> str:
     return content or ""
 
 
-Few = Annotated[int, Field(ge=1, le=128)]
-Tokens = Annotated[int, Field(ge=1, le=2**31)]
-
-
 class Strict(BaseModel):
     """A part of a request. Further members are ignored."""
 
     model_config = ConfigDict(strict=True)
-
-
-class TextPart(Strict):
-    """Words among the parts of a content."""
-
-    type: Literal["text"]
-    text: str
 
 
 class ImageAddress(Strict):
@@ -120,21 +109,19 @@ class ImageAddress(Strict):
     url: str
 
 
-class ImagePart(Strict):
-    """An image among the parts of a content."""
+class ContentPart(Strict):
+    """A part of a message's content."""
 
-    type: Literal["image_url"]
-    image_url: ImageAddress
+    type: Literal["text", "image_url", "input_audio", "file", "refusal"]
+    text: str | None = None
+    image_url: ImageAddress | None = None
 
-
-class OtherPart(Strict):
-    """A part that is not read."""
-
-    type: Literal["input_audio", "file", "refusal"]
-
-
-Part = Annotated[TextPart | ImagePart | OtherPart, Field(discriminator="type")]
-Parts = str | Annotated[list[Part], Field(min_length=1)]
+    @model_validator(mode="after")
+    def check_member(self) -> Self:
+        """Check that words and images are there."""
+        if self.type in ("text", "image_url") and getattr(self, self.type) is None:
+            raise ValueError(f"should have {self.type}")
+        return self
 
 
 class CalledFunction(Strict):
@@ -152,54 +139,32 @@ class SentCall(Strict):
     function: CalledFunction
 
 
-class GivenMessage(Strict):
-    """A message that is not the assistant's."""
+class StrictMessage(Strict):
+    """A message of any role."""
 
-    role: Literal["system", "developer", "user"]
-    content: Parts
-
-
-class AssistantMessage(Strict):
-    """An earlier answer, which says or calls something."""
-
-    role: Literal["assistant"]
-    content: Parts | None = None
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[ContentPart], Field(min_length=1)] | None = None
     refusal: str | None = None
     reasoning_content: Any = None
     tool_calls: Annotated[list[SentCall], Field(min_length=1)] | None = None
+    tool_call_id: str | None = None
 
     @model_validator(mode="after")
     def check_content(self) -> Self:
-        """Check that it is not empty."""
-        if self.content is None and not (self.tool_calls or self.refusal or self.reasoning_content):
-            raise ValueError("should have content, or calls")
+        """Check that it says something, and that only the assistant calls tools."""
+        of_assistant = self.role == "assistant"
+        if self.content is None and not (of_assistant and (self.tool_calls or self.refusal or self.reasoning_content)):
+            raise ValueError("should have content")
+        if self.tool_calls is not None and not of_assistant:
+            raise ValueError("should have no tool_calls")
         return self
 
 
-class ToolMessage(Strict):
-    """The result of a call."""
-
-    role: Literal["tool"]
-    tool_call_id: str
-    content: Parts
-
-
-Message = Annotated[GivenMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
-
-
 class OfferedFunction(Strict):
-    """A function that may be called."""
+    """A function that may be called, or has to be."""
 
     name: str
     parameters: dict[str, Any] | None = None
-
-    @field_validator("name")
-    @classmethod
-    def check_name(cls, name: str) -> str:
-        """Check its letters."""
-        if not TOOL_NAME.fullmatch(name):
-            raise ValueError("should be of at most 64 letters, digits, '_' and '-'")
-        return name
 
 
 class OfferedTool(Strict):
@@ -209,51 +174,39 @@ class OfferedTool(Strict):
     function: OfferedFunction
 
 
-class NamedFunction(Strict):
-    """The name of a function."""
-
-    name: str
-
-
-class NamedTool(Strict):
-    """The one tool that has to be called."""
-
-    type: Literal["function"]
-    function: NamedFunction
-
-
-class PlainForm(Strict):
-    """An answer without a schema."""
-
-    type: Literal["text", "json_object"]
-
-
 class NamedSchema(Strict):
     """The schema of an answer."""
 
     name: str
-    value: dict[str, Any] = Field(alias="schema")
+    json_schema: dict[str, Any] = Field(alias="schema")
 
 
-class SchemaForm(Strict):
-    """An answer that fits a schema."""
+class AnswerForm(Strict):
+    """`response_format`."""
 
-    type: Literal["json_schema"]
-    json_schema: NamedSchema
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def check_schema(self) -> Self:
+        """Check that a schema is there where one is announced."""
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("should have json_schema")
+        return self
 
 
 class StrictChatRequest(CompletionRequest):
     """A request of chat completions, as the strictest vendor takes it."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[StrictMessage], Field(min_length=1)]
     tools: Annotated[list[OfferedTool], Field(min_length=1)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    response_format: Annotated[PlainForm | SchemaForm, Field(discriminator="type")] | None = None
+    tool_choice: Literal["none", "auto", "required"] | OfferedTool | None = None
+    response_format: AnswerForm | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    n: Few | None = None
-    max_tokens: Tokens | None = None
-    max_completion_tokens: Tokens | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=2**31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     parallel_tool_calls: bool | None = None
@@ -276,11 +229,11 @@ def check(body: Any) -> None:
     _check_tools(request)
 
 
-def _check_results(messages: list[Message]) -> None:
+def _check_results(messages: list[StrictMessage]) -> None:
     """Check that each call has its result next to it."""
     unanswered: set[str] = set()
     for index, message in enumerate(messages):
-        if isinstance(message, ToolMessage):
+        if message.role == "tool":
             if message.tool_call_id not in unanswered:
                 raise Refused(
                     "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'.",
@@ -290,11 +243,10 @@ def _check_results(messages: list[Message]) -> None:
             continue
         if unanswered:
             break
-        if isinstance(message, AssistantMessage):
-            calls = message.tool_calls or []
-            unanswered = {call.id for call in calls}
-            if len(unanswered) < len(calls):
-                raise Refused("The calls of a message must have different ids.", f"messages[{index}].tool_calls")
+        calls = message.tool_calls or []
+        unanswered = {call.id for call in calls}
+        if len(unanswered) < len(calls):
+            raise Refused("The calls of a message must have different ids.", f"messages[{index}].tool_calls")
     if unanswered:
         raise Refused(
             "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
@@ -304,21 +256,27 @@ def _check_results(messages: list[Message]) -> None:
 
 
 def _check_tools(request: StrictChatRequest) -> None:
-    """Check that the functions differ and take an object, and that `tool_choice` is one of them."""
-    names = [tool.function.name for tool in request.tools or ()]
+    """Check that the functions' names can be used, that they take an object, and that `tool_choice` is one of them."""
+    names: set[str] = set()
     for index, tool in enumerate(request.tools or ()):
-        if tool.function.name in names[:index]:
-            raise Refused("The functions in 'tools' must have different names.", f"tools[{index}].function.name")
-        if tool.function.parameters and tool.function.parameters.get("type") != "object":
+        name, parameters = tool.function.name, tool.function.parameters
+        if not TOOL_NAME.fullmatch(name) or name in names:
             raise Refused(
-                f"Invalid schema for function '{tool.function.name}': schema must be a JSON Schema of 'type: \"object\"'.",
+                f"Invalid 'tools[{index}]': a function with a name of its own, of at most 64 letters, digits, '_' and '-', "
+                "was expected.",
+                f"tools[{index}].function.name",
+            )
+        if parameters and parameters.get("type") != "object":
+            raise Refused(
+                f"Invalid schema for function '{name}': schema must be a JSON Schema of 'type: \"object\"'.",
                 f"tools[{index}].function.parameters",
                 code="invalid_function_parameters",
             )
+        names.add(name)
     choice = request.tool_choice
     if choice not in (None, "none") and not names:
         raise Refused(
             "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are specified.", "tool_choice"
         )
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
+    if isinstance(choice, OfferedTool) and choice.function.name not in names:
         raise Refused("Invalid value for 'tool_choice': it names none of 'tools'.", "tool_choice")
