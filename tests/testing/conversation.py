@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
 
 CLIENT = httpx.Client(timeout=10)
 """One for all: a client costs twenty milliseconds to make."""
-ADD = {
+ADD: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "add",
@@ -22,7 +21,10 @@ ADD = {
         },
     },
 }
-STOP = {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}}}
+STOP: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 def body(*said: str | dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -37,13 +39,6 @@ def ask(url: str, *said: str | dict[str, Any], client: httpx.Client | None = Non
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
-
-
-def events(text: str) -> list[dict[str, Any]]:
-    """The chunks of a stream, which must end with [DONE]."""
-    parts = text.split("\n\n")
-    assert parts[-1] == "" and parts[-2] == "data: [DONE]"
-    return [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
 
 
 def together(chunks: list[dict[str, Any]]) -> dict[str, Any]:
