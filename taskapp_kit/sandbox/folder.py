@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import socket
@@ -25,7 +26,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from taskapp_kit.errors import SandboxError
-from taskapp_kit.system.private_files import lock
 
 PREFIX = "taskapp-box-"
 BEFORE_CODE = b"""import os, sys
@@ -48,7 +48,7 @@ class Folder:
         self.places: dict[str, str] = {place: f"places/{number}" for number, place in enumerate(places)}
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._held = os.open(self.path, _FOLDER)
-        lock(self._held)
+        fcntl.flock(self._held, fcntl.LOCK_EX)
         self.path.chmod(0o711)
         for name in ("files", "tmp", "shm", "code", "empty"):
             inner = self.path / name
@@ -320,7 +320,7 @@ def sweep() -> int:
                 continue
             held = os.open(path, _FOLDER)
             try:
-                lock(held)
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove_tree(path)
                 swept += 1
             finally:
