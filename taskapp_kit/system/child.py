@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -221,6 +222,16 @@ class OwnedProcess(Generic[Ready]):
             self._answer = self._ready(line)
             if self._answer is not None:
                 self._settled.set()
+
+
+def end_with_input() -> None:
+    """Have this process, a child with `input`, end when its standard input does, as when its parent is killed."""
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def signal_name(status: int | None) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 
 import orjson
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import TaskappError
+from taskapp_kit.system.child import end_with_input
 from taskapp_kit.testing.mock_model.faults import Faults
 from taskapp_kit.testing.mock_model.server import MockModel
 
@@ -28,17 +27,12 @@ def main() -> None:
             settings["latency_seconds"] = tuple(settings["latency_seconds"])
         faults = Faults(**message["faults"]) if message["faults"] else None
         model = MockModel(message["script"], faults=faults, **settings)
-        threading.Thread(target=_until_the_parent_goes, daemon=True).start()
+        end_with_input()
         model.run(lambda model: say({"url": model.url}))
     except TaskappError as error:
         say({"error": str(error)})
     except KeyboardInterrupt:
         pass
-
-
-def _until_the_parent_goes() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
 
 
 if __name__ == "__main__":

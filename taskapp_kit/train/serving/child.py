@@ -21,6 +21,7 @@ from taskapp_kit.contract.inference_url import SERVED_HERE
 from taskapp_kit.errors import TaskappError
 from taskapp_kit.logs import configure
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.system.child import end_with_input
 from taskapp_kit.train.models.sources import find_model
 from taskapp_kit.train.serving.model_server import ModelServer
 
@@ -32,7 +33,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints does not end up among the answers
     message = orjson.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_until_the_parent_goes, daemon=True).start()
+    end_with_input()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, and that this process
     log_format, level = take_parent_logging({LOG_LEVEL: "warning", **child_environment()})
     configure(level, log_format)
@@ -70,11 +71,6 @@ def _serve(message: dict[str, Any], answers: BinaryIO) -> None:
 def _say(answers: BinaryIO, answer: dict[str, Any]) -> None:
     answers.write(orjson.dumps(answer) + b"\n")
     answers.flush()
-
-
-def _until_the_parent_goes() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
 
 
 if __name__ == "__main__":

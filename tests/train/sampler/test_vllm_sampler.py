@@ -20,12 +20,9 @@ from taskapp_kit.errors import BadArgument, TrainingError  # noqa: E402
 from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
 from taskapp_kit.train.job_settings import LoraSettings  # noqa: E402
 from taskapp_kit.train.models.adapters import with_adapter  # noqa: E402
+from taskapp_kit.train.sampler.vllm.folders import Adapter  # noqa: E402
 from taskapp_kit.train.sampler.vllm.place import VllmPlace, VllmSettings  # noqa: E402
-from taskapp_kit.train.sampler.vllm.vllm_sampler import (  # noqa: E402
-    Adapter,
-    VllmSampler,
-    log_probs_of,
-)
+from taskapp_kit.train.sampler.vllm.vllm_sampler import VllmSampler, log_probs_of  # noqa: E402
 from taskapp_kit.train.turns import Sampled  # noqa: E402
 from tests.train.sampler.vllm_stand_in import StandIn, environment, log_of  # noqa: E402
 from tests.train.tiny_models import CONTEXT, same_model, tiny_model  # noqa: E402
@@ -267,9 +264,9 @@ def test_a_child_that_dies_is_said_at_the_next_request(tmp_path: Path) -> None:
         async with sampler_of(model, place) as sampler:
             os.kill(log_of(tmp_path / "env")[0]["pid"], signal.SIGKILL)
             assert sampler._child is not None
-            ended = sampler._child._process
-            assert ended is not None
-            await until_async(lambda: ended.poll() is not None)
+            process = sampler._child._process
+            assert process is not None
+            await until_async(process.ended.is_set)
             for request in (sample(sampler, "late"), sampler.swap(model.state_dict(), 1)):
                 with pytest.raises(TrainingError, match=r"has ended \(exited 137\)|cannot be written"):
                     await request
