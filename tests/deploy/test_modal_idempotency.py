@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from modal_proto import api_pb2
 
 from taskapp_kit.contract.protocols import Claim, IdempotencyRecord, StoredResult
+from taskapp_kit.deploy.modal import dict_entries, idempotency_record
 from taskapp_kit.deploy.modal.dict_entries import ModalEntries
 from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS, ModalIdempotencyStore
 from taskapp_kit.errors import Failure, StoreError
@@ -261,8 +262,10 @@ def test_a_long_answer_travels_in_parts(dicts: Dicts, client: Any) -> None:
 
 
 def test_an_answer_too_long_to_keep_is_told_to_who_asks_later(
-    dicts: Dicts, client: Any, caplog: pytest.LogCaptureFixture
+    dicts: Dicts, client: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(idempotency_record, "MOST_BYTES", 100_000)
+
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         await one.claim(record("r1"))
         await one.settle(StoredResult("r1", answer=os.urandom(200_000)))
@@ -274,11 +277,15 @@ def test_an_answer_too_long_to_keep_is_told_to_who_asks_later(
         found = await two.look("r3")
         assert found is not None and found.settled == StoredResult("r3", answer=b"{}")
 
-    with_two(client, use, most_bytes=100_000)
+    with_two(client, use)
     assert len([line for line in caplog.records if "not stored" in line.message]) == 2
 
 
-def test_an_answer_with_a_part_missing_is_an_error_and_never_a_shorter_answer(dicts: Dicts, client: Any) -> None:
+def test_an_answer_with_a_part_missing_is_an_error_and_never_a_shorter_answer(
+    dicts: Dicts, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency_record, "PART_BYTES", 10_000)
+
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         await one.claim(record("r1"))
         await one.settle(StoredResult("r1", answer=os.urandom(50_000)))
@@ -296,7 +303,7 @@ def test_an_answer_with_a_part_missing_is_an_error_and_never_a_shorter_answer(di
         with pytest.raises(StoreError, match=r"ticket/r1.*modal\.Dict 'two'"):
             await two.look("r1")
 
-    with_two(client, use, part_bytes=10_000)
+    with_two(client, use)
 
 
 def test_a_dict_that_does_not_answer_is_a_sentence_without_its_text(dicts: Dicts, client: Any) -> None:
@@ -319,11 +326,12 @@ def test_a_dict_that_does_not_answer_is_a_sentence_without_its_text(dicts: Dicts
     with_two(client, use, renew_seconds=0.05)
 
 
-def test_no_call_waits_for_ever(dicts: Dicts, client: Any) -> None:
+def test_no_call_waits_for_ever(dicts: Dicts, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dict_entries, "CALL_SECONDS", 0.2)
     dicts.slow_seconds = 3.0
 
     async def use() -> None:
-        store = ModalIdempotencyStore(ModalEntries("slow", client=client, call_seconds=0.2), HandClock())
+        store = ModalIdempotencyStore(ModalEntries("slow", client=client), HandClock())
         with pytest.raises(StoreError, match="TimeoutError"):
             await store.look("r1")
         await store.close()

@@ -49,7 +49,6 @@ def look(
     required_keys: Sequence[str],
     *,
     environment: str = "",
-    connect_seconds: float = CONNECT_SECONDS,
 ) -> Account:
     """Checks the owner of the name and the Secrets, of which the last is the app's own. Raises ModalRefused."""
     answer = _ask(
@@ -59,7 +58,6 @@ def look(
         secrets=list(secrets),
         own=secrets[-1],
         required_keys=list(required_keys),
-        connect_seconds=connect_seconds,
     )
     return Account(answer["owner"], answer["version"], tuple(answer["missing"]), tuple(answer["lacking"]))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from taskapp_kit.errors import StoreError
 
@@ -15,28 +15,8 @@ CALL_SECONDS = 30.0
 """How long one call to the Dict may take, with the client's own retries."""
 
 
-class Entries(Protocol):
-    """The used part of a modal.Dict's interface. Keys are text, values bytes."""
-
-    async def get(self, key: str) -> bytes | None:
-        """The value; None when there is none."""
-        ...
-
-    async def put(self, key: str, value: bytes) -> None:
-        """Puts it, replacing what is there."""
-        ...
-
-    async def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Puts it and returns True, or returns False if there is an entry. Of several concurrent calls one succeeds."""
-        ...
-
-    async def remove(self, key: str) -> None:
-        """Removes it, if it is there."""
-        ...
-
-
 class ModalEntries:
-    """A named modal.Dict, created when it is missing. Modal's client is not used before the first call.
+    """A named modal.Dict, created when it is missing. Keys are text, values bytes.
 
     Raises StoreError, with the type of Modal's error and never its text.
     """
@@ -45,19 +25,15 @@ class ModalEntries:
         self,
         name: str,
         *,
-        environment_name: str | None = None,
         client: Any = None,
-        call_seconds: float = CALL_SECONDS,
     ) -> None:
-        """client: a `modal.Client`; the process's own when absent."""
+        """client: a `modal.Client`, not used before the first call; the process's own when absent."""
         self.name = name
-        self._environment_name = environment_name
-        self._call_seconds = call_seconds
         self._client = client
         self._dict: Any = None
 
     async def get(self, key: str) -> bytes | None:
-        """See `Entries`."""
+        """Return the value; None when there is none."""
         value = await self._call("read", lambda found: found.get.aio(key))
         if value is not None and not isinstance(value, bytes):
             raise StoreError(
@@ -67,26 +43,25 @@ class ModalEntries:
         return value
 
     async def put(self, key: str, value: bytes) -> None:
-        """See `Entries`."""
+        """Put it, replacing what is there."""
         await self._call("write", lambda found: found.put.aio(key, value))
 
     async def put_if_absent(self, key: str, value: bytes) -> bool:
-        """See `Entries`."""
+        """Put it and return True, or return False if there is an entry. Of several concurrent calls one succeeds."""
         return bool(await self._call("write", lambda found: found.put.aio(key, value, skip_if_exists=True)))
 
     async def remove(self, key: str) -> None:
-        """See `Entries`."""
+        """Remove it, if it is there."""
         await self._call("write", lambda found: found.pop.aio(key, None))
 
     async def _call(self, verb: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
         import modal
 
         try:
-            async with asyncio.timeout(self._call_seconds):
+            async with asyncio.timeout(CALL_SECONDS):
                 if self._dict is None:  # after a memory snapshot was restored, not before
                     self._dict = modal.Dict.from_name(
                         self.name,
-                        environment_name=self._environment_name,
                         create_if_missing=True,
                         client=self._client,
                     )

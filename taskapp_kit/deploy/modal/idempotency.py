@@ -41,8 +41,8 @@ import uuid
 from contextlib import suppress
 
 from taskapp_kit.contract.protocols import Clock, IdempotencyRecord, StoredResult
-from taskapp_kit.deploy.modal.dict_entries import Entries
-from taskapp_kit.deploy.modal.idempotency_record import MOST_BYTES, PART_BYTES, DictRecord, DictRecords, damaged
+from taskapp_kit.deploy.modal.dict_entries import ModalEntries
+from taskapp_kit.deploy.modal.idempotency_record import DictRecord, DictRecords, damaged
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.idempotency import LeasedIdempotencyStore
 
@@ -52,29 +52,20 @@ LEASE_SECONDS = 30.0
 """How long a container counts as alive after its last renewal."""
 RENEW_SECONDS = 8.0
 """How often a container renews its lease, while it owns a record."""
-LONGEST_CHAIN = 10_000
 
 
 class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
     """An `IdempotencyStore` over the entries of a modal.Dict. Use it on one event loop; any number may share a Dict.
 
-    renew_seconds: how often the lease is renewed. part_bytes, most_bytes: see PART_BYTES, MOST_BYTES. For an answer
-    longer than most_bytes a failure with the code `answer_too_large` is stored: a repeated request learns that the
-    rollout was played and that its answer is not here; it is not played again under its key.
+    renew_seconds: how often the lease is renewed. For an answer longer than MOST_BYTES a failure with the code
+    `answer_too_large` is stored: a repeated request learns that the rollout was played and that its answer is not here;
+    it is not played again under its key.
     """
 
-    def __init__(
-        self,
-        entries: Entries,
-        clock: Clock,
-        *,
-        renew_seconds: float = RENEW_SECONDS,
-        part_bytes: int = PART_BYTES,
-        most_bytes: int = MOST_BYTES,
-    ) -> None:
+    def __init__(self, entries: ModalEntries, clock: Clock, *, renew_seconds: float = RENEW_SECONDS) -> None:
         super().__init__(clock, "the modal.Dict", log, lease_seconds=LEASE_SECONDS, renew_seconds=renew_seconds)
         self._entries = entries
-        self._records = DictRecords(entries, part_bytes=part_bytes, most_bytes=most_bytes)
+        self._records = DictRecords(entries)
         self._beat = 0
         self._renewed_at: float | None = None
         self._first_renewal: asyncio.Task[None] | None = None
@@ -125,7 +116,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
 
     async def _put(self, ticket: IdempotencyRecord, over: DictRecord | None) -> DictRecord | None:
         """Puts the record, then its link at the end of its key's chain."""
-        for _ in range(LONGEST_CHAIN):
+        while True:
             place, there = (None, None) if ticket.key is None else await self._end_of(f"key/{ticket.key}", over)
             if there is not None:
                 return there
@@ -140,7 +131,6 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
                     await self._records.remove(ticket.rollout_id)
                 raise
             await self._records.remove(ticket.rollout_id)
-        raise _chain_too_long()
 
     async def _remove_after(self, put: asyncio.Task[DictRecord | None], rollout_id: str) -> None:
         """The caller of a claim was cancelled: what was put meanwhile is removed."""
@@ -155,7 +145,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
 
     async def _end_of(self, place: str, over: DictRecord | None) -> tuple[str, DictRecord | None]:
         """The key of the chain's next link; and the record at its end, unless the key is free or may be taken from it."""
-        for _ in range(LONGEST_CHAIN):
+        while True:
             last = await self._entries.get(place)
             if last is None:
                 return place, None
@@ -165,7 +155,6 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
                 there = await self._records.read(rollout_id)
                 free = there is None or there.freed or (over is not None and there.claim == over.claim)
                 return place, None if free else there
-        raise _chain_too_long()
 
     async def _ensure_lease(self) -> None:
         """Ensures that our own `holder` entry exists and its lease is long enough for a new record."""
@@ -176,7 +165,3 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
             if self._first_renewal is None or self._first_renewal.done():
                 self._first_renewal = self._spawn(self._renew())
             await asyncio.shield(self._first_renewal)
-
-
-def _chain_too_long() -> StoreError:
-    return StoreError("an Idempotency-Key was taken over too often.", hint="Use a new key.")

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
-from taskapp_kit.deploy.modal.dict_entries import Entries
+from taskapp_kit.deploy.modal.dict_entries import ModalEntries
 from taskapp_kit.errors import Failure, StoreError
 
 log = logging.getLogger("taskapp_kit.deploy")
@@ -80,10 +80,8 @@ class DictRecord:
 class DictRecords:
     """Records and results by their rollouts. Everything raises StoreError."""
 
-    def __init__(self, entries: Entries, *, part_bytes: int = PART_BYTES, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, entries: ModalEntries) -> None:
         self._entries = entries
-        self._part_bytes = part_bytes
-        self._most_bytes = most_bytes
 
     async def put_new(self, record: DictRecord) -> bool:
         """Puts the record if none is there; returns whether the one there now is ours."""
@@ -108,13 +106,13 @@ class DictRecords:
         await self._entries.remove(f"ticket/{rollout_id}")
 
     async def settle(self, record: DictRecord, settled: StoredResult) -> None:
-        """Writes the result; for an answer longer than most_bytes a failure with the code `answer_too_large`."""
+        """Writes the result; for an answer longer than MOST_BYTES a failure with the code `answer_too_large`."""
         answer, events = await asyncio.to_thread(lambda: (_compressed(settled.answer), _compressed(settled.events)))
         failure = settled.failure
-        if len(events or b"") > self._most_bytes:
+        if len(events or b"") > MOST_BYTES:
             self._warn("events", settled.rollout_id)
             events = None
-        if len(answer or b"") > self._most_bytes:
+        if len(answer or b"") > MOST_BYTES:
             self._warn("answer", settled.rollout_id)
             answer, failure = None, self._too_large()
         parts = [*self._cut(settled.rollout_id, "answer", answer), *self._cut(settled.rollout_id, "events", events)]
@@ -130,11 +128,11 @@ class DictRecords:
         return StoredResult(rollout_id, answer, record.failure, events)
 
     def _parts_of(self, data: bytes | None) -> int | None:
-        return None if data is None else -(-len(data) // self._part_bytes)
+        return None if data is None else -(-len(data) // PART_BYTES)
 
     def _cut(self, rollout_id: str, what: str, data: bytes | None) -> Iterable[tuple[str, bytes]]:
-        for number, start in enumerate(range(0, len(data or b""), self._part_bytes)):
-            yield f"part/{rollout_id}/{what}/{number}", (data or b"")[start : start + self._part_bytes]
+        for number, start in enumerate(range(0, len(data or b""), PART_BYTES)):
+            yield f"part/{rollout_id}/{what}/{number}", (data or b"")[start : start + PART_BYTES]
 
     async def _joined(self, rollout_id: str, what: str, parts: int | None) -> bytes | None:
         if parts is None:
@@ -147,14 +145,14 @@ class DictRecords:
             raise damaged(rollout_id, fault) from fault
 
     def _warn(self, what: str, rollout_id: str) -> None:
-        most = self._most_bytes // 2**20
+        most = MOST_BYTES // 2**20
         log.warning("%s not stored: longer than %d MiB compressed rollout_id=%s", what, most, rollout_id)
 
     def _too_large(self) -> Failure:
         return Failure(
             "cancelled",
             "answer_too_large",
-            f"the rollout was played, but its answer is longer than the {self._most_bytes // 2**20} MiB that are stored "
+            f"the rollout was played, but its answer is longer than the {MOST_BYTES // 2**20} MiB that are stored "
             "for repeated and later requests; the first request received it",
             "Wait for the answer in the request itself, ask for less in it, or serve with a store.",
             error_id=uuid.uuid4().hex[:12],

@@ -17,9 +17,10 @@ import math
 import sys
 import threading
 import urllib.parse
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.errors import SandboxError
 from taskapp_kit.sandbox.limits import MB, SandboxLimits
 from taskapp_kit.sandbox.remote import CommandResult
@@ -35,6 +36,8 @@ IDLE_SECONDS = 600
 OPEN_SECONDS = 90.0
 """The limit on starting a machine."""
 CLOSE_SECONDS = 15.0
+CORES = (0.5, 2.0)
+"""Of a machine: reserved, at most."""
 SPARE_MB = 512
 """Memory of the machine in addition to the limit of a box's programs, for the system and our own program."""
 _SEND_BYTES = 512 * 1024
@@ -45,29 +48,14 @@ class ModalMachines:
 
     app: the Modal app that pays, the container's own when absent. client, server_url: a `modal.Client` and the address of
     its control plane, the process's own when absent.
-    cpu: (reserved, at most) cores of a machine. life_seconds, idle_seconds: see LIFE_SECONDS, IDLE_SECONDS.
     """
 
     name = "Modal Sandbox"
 
-    def __init__(
-        self,
-        *,
-        app: Any = None,
-        client: Any = None,
-        server_url: str | None = None,
-        cpu: tuple[float, float] = (0.5, 2.0),
-        life_seconds: int = LIFE_SECONDS,
-        idle_seconds: int = IDLE_SECONDS,
-        open_seconds: float = OPEN_SECONDS,
-    ) -> None:
+    def __init__(self, *, app: Any = None, client: Any = None, server_url: str | None = None) -> None:
         self._app = app
         self._client = client
         self._server_url = server_url
-        self._cpu = cpu
-        self._life_seconds = life_seconds
-        self._idle_seconds = idle_seconds
-        self._open_seconds = open_seconds
 
     def open(self, limits: SandboxLimits) -> ModalMachine:
         """Creates a Sandbox. Raises SandboxError with the type of Modal's error, never its text."""
@@ -83,14 +71,14 @@ class ModalMachines:
                 app=self._app,
                 client=self._client,
                 image=modal.Image.debian_slim(python_version=version),
-                timeout=self._life_seconds,
-                idle_timeout=self._idle_seconds,
-                cpu=self._cpu,
+                timeout=LIFE_SECONDS,
+                idle_timeout=IDLE_SECONDS,
+                cpu=CORES,
                 memory=(min(most, SPARE_MB), most),
                 block_network=True,
             )
 
-        return ModalMachine(_done(create, self._open_seconds, "could not be made"), self._open_seconds)
+        return ModalMachine(_done(create, OPEN_SECONDS, "could not be made"))
 
     def reachable(self) -> tuple[str, int] | None:
         """The address of Modal's control plane, which this process connects to."""
@@ -107,9 +95,9 @@ class ModalMachines:
 class ModalMachine:
     """One Modal Sandbox. See `sandbox.remote.Machine`."""
 
-    def __init__(self, sandbox: Any, open_seconds: float = OPEN_SECONDS) -> None:
+    def __init__(self, sandbox: Any) -> None:
         self._sandbox = sandbox
-        self._first = open_seconds  # the first command waits until the Sandbox has started
+        self._first = OPEN_SECONDS  # the first command waits until the Sandbox has started
         self._closing = threading.Lock()
         self._closed = False
 
@@ -166,8 +154,6 @@ class ModalMachine:
 
 
 def _done(work: Callable[[], Coroutine[Any, Any, T]], seconds: float, what: str) -> T:
-    """Runs work on an event loop of its own, in a thread of its own where this thread has one that runs."""
-
     async def bounded() -> T:
         try:
             async with asyncio.timeout(seconds):
@@ -179,29 +165,4 @@ def _done(work: Callable[[], Coroutine[Any, Any, T]], seconds: float, what: str)
                 f"A Modal Sandbox {what}: {type(error).__name__}.", hint="Look at the Modal app's Sandboxes and limits."
             ) from error
 
-    return _blocking(bounded)
-
-
-def _blocking(work: Callable[[], Awaitable[T]]) -> T:
-    async def run() -> T:
-        return await work()
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(run())
-    found: list[T] = []
-    failed: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            found.append(asyncio.run(run()))
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=body, name="taskapp-modal-sandbox", daemon=True)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return found[0]
+    return run(bounded())
