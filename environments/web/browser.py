@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from taskapp_kit.adapters.daemon_loop import DaemonLoop
+from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.errors import Unavailable
 
 from . import chromium

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from taskapp_kit.adapters.daemon_loop import DaemonLoop
+from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.client.session import RemoteSession
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.config import load, process_variable

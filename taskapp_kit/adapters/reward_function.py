@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.adapters.callers_model import CallerService
-from taskapp_kit.adapters.daemon_loop import DaemonLoop
+from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.content import Json
 from taskapp_kit.declare.app import TaskApp

@@ -103,6 +103,33 @@ def loop_thread() -> Iterator[LoopThread]:
         yield LoopThread(portal)
 
 
+class DaemonLoop:
+    """An event loop in a daemon thread, for blocking objects that other libraries drive and may forget to close.
+
+    `stop` ends the thread. A process that ends does not wait for it, as it would for a portal that nobody has closed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Return the coroutine's result. An exception in the caller's thread (Ctrl-C) cancels it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the loop and its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
 class _CallingTask:
     """The asyncio task that makes the blocking call, if there is one."""
 

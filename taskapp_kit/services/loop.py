@@ -10,12 +10,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.errors import ServiceError
 
 Result = TypeVar("Result")
 
 _lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
+_thread: DaemonLoop | None = None
 
 
 class _Inbox:
@@ -54,12 +55,15 @@ def _inbox(loop: asyncio.AbstractEventLoop) -> _Inbox:
 
 def services_loop() -> asyncio.AbstractEventLoop:
     """Return the loop; the first call starts it. It runs until the process ends, and the replicas with it."""
-    global _loop
+    return _daemon_loop().loop
+
+
+def _daemon_loop() -> DaemonLoop:
+    global _thread
     with _lock:
-        if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="taskapp-services", daemon=True).start()
-        return _loop
+        if _thread is None:
+            _thread = DaemonLoop("taskapp-services")
+        return _thread
 
 
 async def on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
@@ -114,12 +118,7 @@ def wait_on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
         raise ServiceError(
             "A blocking call of a service would stop this thread's event loop.", hint="Await `route` instead."
         )
-    future = asyncio.run_coroutine_threadsafe(work, services_loop())
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+    return _daemon_loop().run(work)
 
 
 def _runs_a_loop() -> bool:

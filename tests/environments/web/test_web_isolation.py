@@ -18,7 +18,7 @@ from environments.web import chromium
 from environments.web.browser import Browser
 from environments.web.replies import Reply
 from taskapp_kit import InvalidAction
-from taskapp_kit.adapters.daemon_loop import DaemonLoop
+from taskapp_kit.client.blocking_portal import DaemonLoop
 from tests.environments.web.canary import Canary
 from tests.environments.web.probes import PROBES, Probe
 from tests.environments.web.visits import OPEN_POLICY, ORIGIN, Visit, pages, script

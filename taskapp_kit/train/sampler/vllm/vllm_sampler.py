@@ -12,7 +12,6 @@ import logging
 import secrets
 import shutil
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ import orjson
 import torch
 from safetensors.torch import save_file
 
+from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.errors import TrainingError
 from taskapp_kit.system.private_files import make_private_folder, write_private
 from taskapp_kit.train.sampler.generation import check_prompt, check_temperature, check_version, closed_error
@@ -156,8 +156,7 @@ class VllmSampler:
         self._prefix = f"policy-{secrets.token_hex(4)}"
         self._adapters: dict[str, Path] = {}
         self._running: Counter[str] = Counter()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-sampler", daemon=True)
+        self._thread: DaemonLoop | None = None
 
     async def start(self) -> None:
         """Start vLLM, or find the server, and compare some of its log-probabilities with the model's.
@@ -165,7 +164,7 @@ class VllmSampler:
         Raises TrainingError: it does not start, or is no server of this model.
         """
         began = perf_counter()
-        self._thread.start()
+        self._thread = DaemonLoop("vllm-sampler")
         await self._on_loop(self._start())
         self.start_seconds = perf_counter() - began
 
@@ -213,11 +212,9 @@ class VllmSampler:
         if self.closed:
             return
         self.closed = True
-        if self._thread.is_alive():
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end(), self._loop))
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            await asyncio.to_thread(self._thread.join)
-        self._loop.close()
+        if self._thread is not None:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end(), self._thread.loop))
+            await asyncio.to_thread(self._thread.stop)
         if self._child is not None:
             await asyncio.to_thread(self._child.close)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -239,8 +236,9 @@ class VllmSampler:
         if self.closed:
             work.close()
             raise closed_error()
+        assert self._thread is not None, "it was started"
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._thread.loop))
         except asyncio.CancelledError:
             if self.closed:
                 raise closed_error() from None
