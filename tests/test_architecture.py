@@ -76,7 +76,6 @@ INSIDE = {
             "job_settings",
             "job_status",
             "probe",
-            "retry",
         },
         {"stream", "task_app_errors"},
         {"backend", "rollout_call", "session"},

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -25,13 +24,14 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import InvalidAction, TaskappError
 from taskapp_kit.net.http import AGENT, NoAnswer, Transport, read_json
+from taskapp_kit.net.retry import Attempts, Backoff
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
 DESCRIBE_SECONDS = 30.0
 """For `/schema` and `/metadata`, each; some servers make an environment to answer them."""
-FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 2.0
+BACKOFF = Backoff(first_seconds=0.2, longest_seconds=2.0)
 """Between two attempts to open a session where all are in use."""
 UNHEARD = logging.Logger("openenv", logging.CRITICAL)
 """For websockets, whose own logger writes the request's headers, and so the key, at level DEBUG."""
@@ -85,20 +85,20 @@ class OpenEnvSocket:
 
     def open(self, data: Mapping[str, Json] | None) -> dict[str, Json]:
         """Connect and reset; return the answer. None for data: list the tools instead, which needs no episode."""
-        began, pause = time.monotonic(), FIRST_PAUSE_SECONDS
+        attempts = Attempts(BACKOFF, seconds=self._open_seconds)
         while True:
             self._connect()
             try:
                 return self.call("step", {"type": "list_tools"}) if data is None else self.call("reset", data)
             except _Full as full:
                 self.close()
-                pause = min(MAX_PAUSE_SECONDS, 2 * pause)
-                if time.monotonic() - began + pause > self._open_seconds:
+                pause = attempts.pause()
+                if pause is None:
                     raise OpenEnvFailed(
                         f"The OpenEnv server at {self._url} had no free session for {self._open_seconds:g} s: {full}",
                         hint="Play fewer rollouts at once, or raise its max_concurrent_envs.",
                     ) from None
-                time.sleep(pause * random.Random().uniform(0.5, 1))
+                time.sleep(pause)
 
     def call(self, kind: str, data: Mapping[str, Json]) -> dict[str, Json]:
         """Send a frame and return the data of its answer.

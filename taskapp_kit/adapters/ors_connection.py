@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import random
 import threading
 import time
 from collections.abc import Mapping
@@ -16,18 +15,19 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from taskapp_kit.adapters.daemon_loop import DaemonLoop
 from taskapp_kit.adapters.server_episode import MAX_QUOTED, ServerMessage, quoted
+from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import TaskappError
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, read_json
+from taskapp_kit.net.retry import Attempts, Backoff
 from taskapp_kit.net.sse import FrameTooLarge, SseReader
 
 MAX_BODY_BYTES = 100 * 1024 * 1024
 DESCRIBE_SECONDS = 30.0
 """For each question about an environment."""
 CLOSE_SECONDS = 5.0
-FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.25, 5.0
+BACKOFF = Backoff(first_seconds=0.25)
 """Between two requests to a server that is not ready yet."""
 NOT_READY = (429, 503)
 
@@ -101,20 +101,18 @@ class OrsConnection:
 
     def _ready(self, path: str, body: Mapping[str, Json] | None) -> Any:
         """Return the JSON of an answer; while the server is full, or the episode has not begun, ask again."""
-        until, pause = time.monotonic() + self._open_seconds, FIRST_PAUSE_SECONDS
+        attempts = Attempts(BACKOFF, seconds=self._open_seconds)
         while True:
-            answer = self._sent(path, body, max(0.1, min(self._seconds, until - time.monotonic())))
+            answer = self._sent(path, body, max(0.1, min(self._seconds, attempts.left)))
             if answer.status not in NOT_READY:
                 return self._read(answer, path)
-            given = answer.headers.get("retry-after", "")
-            wait = min(MAX_PAUSE_SECONDS, float(given)) if given.isdigit() else pause * random.Random().uniform(0.5, 1)
-            if time.monotonic() + wait > until:
+            pause = attempts.pause(answer.retry_after)
+            if pause is None:
                 raise self._failed(
                     f"was not ready for {self._open_seconds:g} s ({path}: HTTP {answer.status})",
                     "Play fewer rollouts at once, or give from_ors more open_seconds=.",
                 )
-            time.sleep(wait)
-            pause = min(MAX_PAUSE_SECONDS, 2 * pause)
+            time.sleep(pause)
 
     def _sent(self, path: str, body: Mapping[str, Json] | None, seconds: float, sid: str | None = None) -> HttpResponse:
         sid = sid or self._sid

@@ -13,12 +13,12 @@ import orjson
 
 from taskapp_kit.client.backend_errors import NO_SUCH_ROUTE, odd, refusal, unreachable
 from taskapp_kit.client.job_status import MAX_ID
-from taskapp_kit.client.retry import again
 from taskapp_kit.client.stream import follow_events
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BackendError, JobConfigError
 from taskapp_kit.net.addresses import read_address
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key
+from taskapp_kit.net.retry import again
 
 if TYPE_CHECKING:
     import aiohttp

@@ -29,6 +29,7 @@ from taskapp_kit.net.redirects import (
     hop_budget,
     next_address,
 )
+from taskapp_kit.net.retry import Attempts, Backoff
 
 log = logging.getLogger("taskapp_kit.client")
 
@@ -38,9 +39,9 @@ WAIT_SECONDS = 20
 POLL_PATIENCE = 4
 """Polls change nothing, so each may fail this many times as often as other requests before the call gives up."""
 CANCEL_SECONDS = 5.0
-MAX_PAUSE = 10.0
-MAX_FULL_SERVER_PAUSE = 5.0
-"""Between two attempts at a full server."""
+BACKOFF = Backoff(longest_seconds=10.0)
+FULL_SERVER = Backoff(longest_seconds=5.0, growth=1.5)
+"""A full server may have capacity at any moment."""
 NOT_RUN = frozenset({"saturated", "key_quota_reached"})
 NOT_NOW = frozenset({"draining", "store_failing"})
 """Nothing ran either, but this may last: attempts are limited."""
@@ -97,27 +98,17 @@ class RolloutCall:
             raise
 
     async def _answer(self) -> dict[str, Any]:
-        counted = waited = 0
+        attempts = Attempts(BACKOFF, retries=self.retries, seconds=self._left(), rng=self.rng)
+        at_full_server = Attempts(FULL_SERVER, seconds=self._left(), rng=self.rng)
         while True:
             try:
                 return await self._once()
             except _Repeat as repeat:
-                counted += repeat.counts
-                waited += not repeat.counts
-                if counted > self.retries:
-                    raise repeat.error from None
-                pause = self._pause(repeat, counted, waited)
-                if pause >= self._left():
+                pause = (attempts if repeat.counts else at_full_server).pause(repeat.retry_after)
+                if pause is None:
                     raise repeat.error from None
                 log.info("asking %s for the rollout again in %.1f s: %s", self.url, pause, repeat)
                 await asyncio.sleep(pause)
-
-    def _pause(self, repeat: _Repeat, counted: int, waited: int) -> float:
-        """Return the pause in seconds. It grows slowly for a full server, which may have capacity at any moment."""
-        grown, longest = (
-            (2.0 ** (counted - 1), MAX_PAUSE) if repeat.counts else (1.5 ** min(waited, 10), MAX_FULL_SERVER_PAUSE)
-        )
-        return min(max(repeat.retry_after or 0.0, 0.2 * grown), longest) * self.rng.uniform(0.8, 1.2)
 
     async def _once(self) -> dict[str, Any]:
         fetched = False
@@ -165,35 +156,32 @@ class RolloutCall:
     async def _poll(self, accepted: HttpResponse) -> HttpResponse:
         """Wait for the rollout's end. Raises NoAnswer, ForeignRedirect, OutOfHops, _TooLong."""
         self._running = address = self._result_url(accepted)
-        broken = 0
+        attempts = Attempts(BACKOFF, retries=self.retries * POLL_PATIENCE, rng=self.rng)
         while True:
             seconds = self._left()
             if seconds <= 0:
                 raise _TooLong
             headers = {"Prefer": f"wait={max(1, min(WAIT_SECONDS, int(seconds)))}"}
             asked = time.monotonic()
-            pause = 0.2 * 2 ** min(broken, 10)
             try:
                 got = await self.transport.send("GET", address, headers=headers, seconds=min(self.hop_seconds, seconds))
                 got = await self._follow(got, headers)
             except NoAnswer:
-                broken += 1
+                pause = attempts.pause()
                 if self._left() <= 0:
                     raise _TooLong from None
-                if broken > self.retries * POLL_PATIENCE:
+                if pause is None:
                     raise
             else:
                 if got.status == 202:
-                    broken = 0
-                    pause = 0.0 if time.monotonic() - asked > 1.0 else min(got.retry_after or 1.0, MAX_PAUSE)
+                    attempts.reset()
+                    pause = 0.0 if time.monotonic() - asked > 1.0 else (got.retry_after or 1.0)
                 elif got.status not in GATEWAY_TROUBLE or error_members(got) is not None:
                     self._running = ""
                     return got
-                else:
-                    broken += 1
-                    if broken > self.retries * POLL_PATIENCE:
-                        return got
-            await asyncio.sleep(max(0.0, min(pause, MAX_PAUSE, self._left())))
+                elif (pause := attempts.pause()) is None:
+                    return got
+            await asyncio.sleep(max(0.0, min(pause, BACKOFF.longest_seconds, self._left())))
 
     def _result_url(self, accepted: HttpResponse) -> str:
         """Return the address of a rollout that was accepted (202)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,12 +12,12 @@ from typing import Any
 import orjson
 
 from taskapp_kit.client.blocking_portal import LoopThread
-from taskapp_kit.client.retry import FIRST_PAUSE, MAX_PAUSE, MAY_PASS
 from taskapp_kit.client.task_app_errors import not_followed, not_json, refusal, unreachable
 from taskapp_kit.errors import RequestError, TaskAppUnreachable
 from taskapp_kit.net.envelope import error_members
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
 from taskapp_kit.net.redirects import GATEWAY_TROUBLE, ForeignRedirect, OutOfHops, follow, hop_budget
+from taskapp_kit.net.retry import MAY_PASS, Attempts, Backoff
 
 FULL = frozenset({"saturated", "key_quota_reached"})
 """Refusals of a new session that pass when others close theirs."""
@@ -48,9 +47,8 @@ async def exchange(
         encoded = orjson.dumps(body) if verb == "POST" else None
     except TypeError as error:
         raise RequestError(f"The body of {path} cannot be encoded as JSON: {error}.") from None
-    tries = 0
+    attempts = Attempts(Backoff(), retries=retries)
     while True:
-        wanted: float | None = None
         try:
             answer = await _sent(transport, verb, url + path, encoded, seconds, retries)
         except ForeignRedirect as foreign:
@@ -58,7 +56,7 @@ async def exchange(
         except OutOfHops:
             raise TaskAppUnreachable(f"{url}{path} redirected for {seconds:g} s without an answer.") from None
         except NoAnswer as lost:
-            if tries >= retries or lost.kind not in MAY_PASS or not repeats:
+            if not repeats or lost.kind not in MAY_PASS or (pause := attempts.pause()) is None:
                 raise unreachable(lost, url, path) from None
         else:
             if answer.status == 200:
@@ -69,11 +67,9 @@ async def exchange(
             members = error_members(answer, key)
             full = members is not None and members.code in FULL
             gateway = members is None and answer.status in GATEWAY_TROUBLE and repeats
-            if tries >= retries or not (full or gateway):
+            if not (full or gateway) or (pause := attempts.pause(answer.retry_after)) is None:
                 raise refusal(answer, url, path, key)
-            wanted = answer.retry_after
-        await asyncio.sleep(min(MAX_PAUSE, max(wanted or 0.0, FIRST_PAUSE * 2**tries)) * random.uniform(0.8, 1.2))
-        tries += 1
+        await asyncio.sleep(pause)
 
 
 async def _sent(

@@ -14,13 +14,13 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from taskapp_kit.client.blocking_portal import loop_thread, run
-from taskapp_kit.client.retry import again
 from taskapp_kit.client.rollout_call import RolloutCall
 from taskapp_kit.client.session import RemoteSession, SyncRemoteSession, exchange
 from taskapp_kit.client.task_app_errors import not_json, refusal, unreachable
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
 from taskapp_kit.net.addresses import read_address
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key
+from taskapp_kit.net.retry import again
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.wire import RolloutRequest

@@ -20,6 +20,7 @@ from taskapp_kit.backend.rollout_requests import RolloutRequester, RolloutTarget
 from taskapp_kit.backend.seeds import SeedRange, draw
 from taskapp_kit.backend.task_app_opener import is_starting
 from taskapp_kit.errors import JobError, TaskAppError, TaskAppUnreachable
+from taskapp_kit.net.retry import Attempts, Backoff
 from taskapp_kit.train.gateway.answers import MODEL
 from taskapp_kit.train.loops.settings import EnvironmentShare, Level, divided
 
@@ -34,7 +35,7 @@ log = logging.getLogger("taskapp_kit.train")
 
 OUTAGE_SECONDS = 300.0
 """How long a task app that was there may be away."""
-LOOK_SECONDS = 1.0
+EVEN = Backoff(first_seconds=1.0, growth=1.0)
 
 Result = TypeVar("Result")
 
@@ -68,14 +69,15 @@ class Outage:
             await asyncio.wait((self._looking,))
 
     async def _look(self) -> bool:
-        began, away = time.monotonic(), False
+        began, attempts, away = time.monotonic(), Attempts(EVEN, seconds=self._seconds), False
         while not await self._answers():
             if not away:
                 log.warning("the task app is away; waiting up to %g s url=%s", self._seconds, self._task_app.url)
             away = True
-            if time.monotonic() - began >= self._seconds:
+            pause = attempts.pause()
+            if pause is None:
                 return False
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(pause)
         if away:
             log.info("the task app is back url=%s seconds=%.1f", self._task_app.url, time.monotonic() - began)
         return away

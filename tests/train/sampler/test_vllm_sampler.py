@@ -20,9 +20,12 @@ from taskapp_kit.errors import BadArgument, TrainingError  # noqa: E402
 from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
 from taskapp_kit.train.job_settings import LoraSettings  # noqa: E402
 from taskapp_kit.train.models.adapters import with_adapter  # noqa: E402
-from taskapp_kit.train.sampler.vllm.folders import Adapter  # noqa: E402
 from taskapp_kit.train.sampler.vllm.place import VllmPlace, VllmSettings  # noqa: E402
-from taskapp_kit.train.sampler.vllm.vllm_sampler import VllmSampler, log_probs_of  # noqa: E402
+from taskapp_kit.train.sampler.vllm.vllm_sampler import (  # noqa: E402
+    Adapter,
+    VllmSampler,
+    log_probs_of,
+)
 from taskapp_kit.train.turns import Sampled  # noqa: E402
 from tests.train.sampler.vllm_stand_in import StandIn, environment, log_of  # noqa: E402
 from tests.train.tiny_models import CONTEXT, same_model, tiny_model  # noqa: E402

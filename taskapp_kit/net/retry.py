@@ -1,0 +1,96 @@
+"""How often a request is repeated, and how long to wait before the next attempt.
+
+A caller knows which of its failures may pass. `Attempts` has the rest: the pause grows, a server's Retry-After counts, and
+attempts and time are limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from taskapp_kit.net.http import NO_CONNECTION, HttpResponse, NoAnswer, Trouble
+from taskapp_kit.net.redirects import GATEWAY_TROUBLE
+
+JITTER = (0.8, 1.2)
+"""Factors of a pause, so that callers which failed together do not come back together."""
+MAY_PASS = NO_CONNECTION | {Trouble.DROPPED, Trouble.TRUNCATED, Trouble.TIMEOUT}
+"""Errors worth a retry: not a closed port, and not what is wrong with the request or the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The pauses between attempts. The first one grows by a factor each time, up to the longest."""
+
+    first_seconds: float = 0.2
+    longest_seconds: float = 5.0
+    growth: float = 2.0
+
+
+class Attempts:
+    """Counts the failed attempts of one call.
+
+    Args:
+        backoff: The pauses.
+        retries: How many attempts may follow the first; None: as many as there is time for.
+        seconds: The time for all attempts and pauses, from now on; None: no limit.
+        rng: Draws the jitter.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        backoff: Backoff,
+        *,
+        retries: int | None = None,
+        seconds: float | None = None,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._failed = 0
+        self._backoff, self._retries = backoff, retries
+        self._rng, self._clock = rng or random.Random(), clock
+        self._end = math.inf if seconds is None else clock() + seconds
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left for attempts and pauses."""
+        return self._end - self._clock()
+
+    def reset(self) -> None:
+        """Count from the start again, after an attempt that succeeded."""
+        self._failed = 0
+
+    def pause(self, retry_after: float | None = None) -> float | None:
+        """Count a failed attempt. Return the seconds to wait before the next one, None if there is to be none.
+
+        retry_after: The seconds that the server asks for; more than the longest pause is not waited.
+        """
+        grown = self._backoff.first_seconds * self._backoff.growth ** min(self._failed, 64)
+        self._failed += 1
+        seconds = min(max(retry_after or 0.0, grown), self._backoff.longest_seconds) * self._rng.uniform(*JITTER)
+        if self._retries is not None and self._failed > self._retries:
+            return None
+        return seconds if seconds < self.left else None
+
+
+async def again(ask: Callable[[], Awaitable[HttpResponse]], *, retries: int, rng: random.Random) -> HttpResponse:
+    """Send a request that changes nothing, again while its connection breaks or a gateway fails.
+
+    Returns the first good response, else the last one. Raises NoAnswer, at once where no server listens.
+    """
+    attempts = Attempts(Backoff(), retries=retries, rng=rng)
+    while True:
+        try:
+            answer = await ask()
+        except NoAnswer as lost:
+            if lost.kind not in MAY_PASS or (pause := attempts.pause()) is None:
+                raise
+        else:
+            if answer.status not in GATEWAY_TROUBLE or (pause := attempts.pause(answer.retry_after)) is None:
+                return answer
+        await asyncio.sleep(pause)
