@@ -86,16 +86,7 @@ async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROL
                 return Finding("rollout", True, found, "Play one with a model: taskapp rollout URL --model M.")
             policy = name_of(config["policy"], key)
             environment, seed = described.get("environment"), first_seed(dataset if isinstance(dataset, dict) else {})
-            answer = await client.rollout(
-                {
-                    "run_id": f"check-{uuid.uuid4().hex[:12]}",
-                    "env": {"seed": seed, **({"env_name": environment} if isinstance(environment, str) else {})},
-                    "policy": {"config": config},
-                    "ops": ["agent", "env"] * TRIED_TURNS,
-                    "record": {"store": False},
-                    "mode": "eval",
-                }
-            )
+            answer = await trial_rollout(client, config, environment=environment, seed=seed)
         except TaskAppError as error:
             words = f"HTTP {error.status} {name_of(error.code, key) or ''}".rstrip() if error.status else "no answer"
             found = f"One rollout was tried with the policy {policy}, and failed: {words}." if policy else f"{words}."
@@ -103,6 +94,25 @@ async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROL
     reward = answer.get("reward")
     scored = f"reward {reward:g}" if isinstance(reward, int | float) else "no reward"
     return Finding("rollout", True, f"One rollout was played: policy {policy}, seed {seed}, {scored}.")
+
+
+async def trial_rollout(
+    client: TaskAppClient, config: Mapping[str, str], *, environment: Any, seed: int
+) -> dict[str, Any]:
+    """Play a rollout of at most five turns, which is not stored, and return its answer. Raises TaskAppError.
+
+    config: the policy's. environment: its name; anything else stands for the task app's first one.
+    """
+    run_id = f"check-{uuid.uuid4().hex[:12]}"
+    request = {
+        "run_id": run_id,
+        "env": {"seed": seed, **({"env_name": environment} if isinstance(environment, str) else {})},
+        "policy": {"config": dict(config)},
+        "ops": ["agent", "env"] * TRIED_TURNS,
+        "record": {"store": False},
+        "mode": "eval",
+    }
+    return await client.rollout(request, idempotency_key=run_id)
 
 
 async def check_backend(

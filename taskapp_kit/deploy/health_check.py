@@ -6,29 +6,16 @@ the whole contract would refuse applications that an in-process job can use.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from taskapp_kit.client.blocking_portal import run
-from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, Trouble
+from taskapp_kit.client.probe import ProbeResult
+from taskapp_kit.net.http import NoAnswer, Transport
 
 MAX_BYTES = 64 * 1024
 ASK_SECONDS = 5.0
 REFUSED = (400, 401, 403)
 """The statuses of a refused key; apps built on Synth's package answer 400."""
-
-
-@dataclass(frozen=True, slots=True)
-class HealthResponse:
-    """status: the HTTP status. code: `error.code` of a refusal, "" when it has none. fields: the names in the JSON object
-    of a 200, None for anything else.
-    """
-
-    status: int
-    code: str = ""
-    fields: frozenset[str] | None = None
 
 
 def key_headers(key: str | None) -> dict[str, str]:
@@ -38,38 +25,31 @@ def key_headers(key: str | None) -> dict[str, str]:
 
 def ask_health(
     url: str, headers: Mapping[str, str], *, check_tls: bool = True, seconds: float = ASK_SECONDS
-) -> HealthResponse | str:
-    """Return the response, or a sentence why there is none. Follows no redirect.
+) -> ProbeResult:
+    """Return the response, or why there is none. Follows no redirect.
 
     seconds: for each step of the exchange; a body that drips gets twice that in all.
     """
 
-    async def ask() -> HttpResponse:
+    async def ask() -> ProbeResult:
         transport = Transport(headers, MAX_BYTES, check_tls=check_tls)
         try:
-            return await transport.send("GET", f"{url}/health", seconds=2 * seconds, silence_seconds=seconds)
+            return ProbeResult(
+                await transport.send("GET", f"{url}/health", seconds=2 * seconds, silence_seconds=seconds)
+            )
+        except NoAnswer as lost:
+            return ProbeResult(lost=lost)
         finally:
             await transport.aclose()
 
-    try:
-        return _read(run(ask()))
-    except NoAnswer as lost:
-        if lost.kind is Trouble.TOO_LARGE:
-            return HealthResponse(lost.status)
-        return f"no answer: it {lost.why}"
+    return run(ask())
 
 
-def _read(answer: HttpResponse) -> HealthResponse:
-    body = answer.json_object()
-    if body is None:
-        return HealthResponse(answer.status)
-    if answer.status == 200:
-        return HealthResponse(answer.status, fields=frozenset(body))
-    error: Any = body
-    for name in ("detail", "error"):
-        error = error.get(name) if isinstance(error, dict) else None
-    code = error.get("code") if isinstance(error, dict) else None
-    # nothing else of the body, which may come from any server and may contain parts of keys
-    if isinstance(code, str) and re.fullmatch(r"[a-z][a-z0-9_]{0,63}", code):
-        return HealthResponse(answer.status, code)
-    return HealthResponse(answer.status)
+def in_words(health: ProbeResult) -> str:
+    """Return the response in a few words, without anything of its body, which may come from any server."""
+    return f"no answer: it {health.words}" if health.answer is None else f"HTTP {health.status}"
+
+
+def health_fields(health: ProbeResult) -> frozenset[str] | None:
+    """Return the names in the JSON object of a healthy response; None for anything else."""
+    return frozenset(health.object) if health.status == 200 and health.object is not None else None

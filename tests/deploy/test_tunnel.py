@@ -28,7 +28,6 @@ from tunnel_peers import (
     gone,
 )
 
-from taskapp_kit.deploy.health_check import HealthResponse
 from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
 from taskapp_kit.deploy.tunnel.gateway_tunnel import gateway_tunnel
 from taskapp_kit.deploy.tunnel.open_tunnel import open_tunnel
@@ -43,7 +42,7 @@ pytestmark = pytest.mark.process
 KEY = "sentinel-key-of-the-tunnel"
 TOKEN = "sentinel-token-of-the-tunnel"
 QUICKLY = Timing(attempts=1, address_seconds=20.0, tries=2, first_seconds=0.0, pause_seconds=0.05)
-SEEN = HealthResponse(200, fields=frozenset({"healthy"}))
+SEEN = frozenset({"healthy"})
 
 
 class App:
@@ -60,7 +59,7 @@ class App:
 
 
 def opened(
-    plan: TunnelPlan, local: str = "http://127.0.0.1:8114", key: str | None = KEY, seen: HealthResponse = SEEN
+    plan: TunnelPlan, local: str = "http://127.0.0.1:8114", key: str | None = KEY, seen: frozenset[str] | None = SEEN
 ) -> Any:
     return open_tunnel(plan, local, key, seen, threading.Event())
 

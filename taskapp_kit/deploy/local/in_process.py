@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from taskapp_kit.config import MAX_KEY_BYTES, Settings, from_environment, process_variable
+from taskapp_kit.deploy.health_check import health_fields
 from taskapp_kit.deploy.local.app_source import AppSource, check_sources, find_source
 from taskapp_kit.deploy.local.server import GRACE_SECONDS, start_server, take_port, wait_until_well
 from taskapp_kit.deploy.tunnel.open_tunnel import Tunnel, open_tunnel
@@ -256,7 +257,7 @@ class InProcessTaskApp:
         except BaseException:
             bound.close()
             raise
-        seen = wait_until_well(
+        health = wait_until_well(
             self._server,
             self.local_url,
             self._key,
@@ -266,7 +267,7 @@ class InProcessTaskApp:
             leave=self._leave,
         )
         log.info("task app %s runs at %s (tunnel: %s; %s)", source.name, self.local_url, self._plan.way, self._plan.why)
-        self._tunnel = open_tunnel(self._plan, self.local_url, self._key, seen, self._leave)
+        self._tunnel = open_tunnel(self._plan, self.local_url, self._key, health_fields(health), self._leave)
 
     def _settings(self, source: AppSource) -> Settings:
         """The environment's settings with the API key of this run. A foreign app has its own key."""

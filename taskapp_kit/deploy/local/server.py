@@ -6,11 +6,12 @@ import errno
 import logging
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING
 
-from taskapp_kit.deploy.health_check import ASK_SECONDS, REFUSED, HealthResponse, ask_health, key_headers
+from taskapp_kit.client.probe import ProbeResult
+from taskapp_kit.deploy.health_check import ASK_SECONDS, REFUSED, ask_health, in_words, key_headers
 from taskapp_kit.errors import ConfigError, TaskAppError, TaskappError
+from taskapp_kit.net.retry import Attempts, Backoff
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -22,7 +23,7 @@ log = logging.getLogger("taskapp_kit.deploy")
 PORTS_TRIED = 100
 GRACE_SECONDS = 5
 """The time that running requests have to finish when the server stops."""
-PAUSE_SECONDS = 0.1
+EVEN = Backoff(first_seconds=0.1, growth=1.0)
 NO_KEY = "missing_environment_api_key"
 
 
@@ -93,33 +94,30 @@ def wait_until_well(
     ours: bool,
     seconds: float,
     leave: threading.Event,
-) -> HealthResponse:
+) -> ProbeResult:
     """Waits for a healthy response of `/health`. Raises TaskAppError with the cause, as soon as it is known."""
-    end, last = time.monotonic() + seconds, "it was not asked"
+    attempts = Attempts(EVEN, seconds=seconds)
     while True:
-        answer = ask_health(url, key_headers(key), seconds=min(ASK_SECONDS, max(0.1, end - time.monotonic())))
-        if isinstance(answer, HealthResponse) and answer.status == 200:
+        answer = ask_health(url, key_headers(key), seconds=min(ASK_SECONDS, max(0.1, attempts.left)))
+        if answer.status == 200:
             return answer
         if not server.running:
             failure = server.failure
             why = "" if failure is None else f": {type(failure).__name__}: {failure}"
             raise TaskAppError(f"The server of task app {name} ended right after its start{why}.") from failure
-        if isinstance(answer, HealthResponse):
-            problem = _final(answer, name, key, ours)
-            if problem is not None:
-                raise problem
-            last = f"HTTP {answer.status}"
-        else:
-            last = answer
-        if leave.wait(PAUSE_SECONDS) or time.monotonic() >= end:
+        problem = _final(answer, name, key, ours)
+        if problem is not None:
+            raise problem
+        pause = attempts.pause()
+        if pause is None or leave.wait(pause):
             raise TaskAppError(
-                f"Task app {name} was not healthy within {seconds:g} s: GET {url}/health: {last}.",
-                status=answer.status if isinstance(answer, HealthResponse) else 0,
+                f"Task app {name} was not healthy within {seconds:g} s: GET {url}/health: {in_words(answer)}.",
+                status=answer.status,
                 hint="Check its log; health_check_timeout= gives it more time.",
             )
 
 
-def _final(answer: HealthResponse, name: str, key: str | None, ours: bool) -> TaskAppError | None:
+def _final(answer: ProbeResult, name: str, key: str | None, ours: bool) -> TaskAppError | None:
     """The error of a response that waiting cannot change; None for others."""
     reads = "it reads ENVIRONMENT_API_KEY from the environment of this process at each request"
     if answer.status == 503 and answer.code == NO_KEY:

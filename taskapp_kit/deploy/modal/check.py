@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from taskapp_kit.client.checks import trial_rollout
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.deploy.modal.account import ModalRefused
 from taskapp_kit.errors import TaskAppError, TaskAppUnreachable
+from taskapp_kit.net.retry import Attempts, Backoff
 
-PAUSE_SECONDS = 2.0
+EVEN = Backoff(first_seconds=2.0, growth=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,7 @@ async def healthy(url: str, key: str | None, *, seconds: float, report: Callable
 
     A container that has to be started holds the request, and Modal redirects it meanwhile; the client follows.
     """
-    end = time.monotonic() + seconds
-    last = "nothing answered"
+    attempts = Attempts(EVEN, seconds=seconds)
     async with TaskAppClient(url, key, retries=0) as client:
         while True:
             try:
@@ -49,31 +48,24 @@ async def healthy(url: str, key: str | None, *, seconds: float, report: Callable
                     ) from None
             else:
                 return True
-            if time.monotonic() >= end:
+            pause = attempts.pause()
+            if pause is None:
                 raise ModalRefused(
                     f"It did not answer within {seconds:.0f} s ({last.rstrip('.')}).",
                     hint="`modal app logs APP_NAME` shows why its container does not start.",
                 )
             report(f"waiting: {last}")
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(pause)
 
 
 async def smoke(
     url: str, key: str, policy: Mapping[str, str], *, environment: str, seed: int, seconds: float
 ) -> SmokeResult:
     """Plays one rollout of at most five turns. Raises ModalRefused with the cause when it fails."""
-    request: dict[str, Any] = {
-        "run_id": f"smoke-{uuid.uuid4().hex[:12]}",
-        "env": {"env_name": environment, "seed": seed},
-        "policy": {"config": dict(policy)},
-        "ops": ["agent", "env"] * 5,
-        "record": {"store": False},
-        "mode": "eval",
-    }
     start = time.monotonic()
     async with TaskAppClient(url, key, timeout_seconds=seconds) as client:
         try:
-            answer = await client.rollout(request, idempotency_key=request["run_id"])
+            answer = await trial_rollout(client, policy, environment=environment, seed=seed)
         except TaskAppError as error:
             raise ModalRefused(
                 f"It answers, but a first rollout failed: {error.message}", hint=error.hint or "See `modal app logs`."

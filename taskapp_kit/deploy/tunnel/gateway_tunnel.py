@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from taskapp_kit.deploy.health_check import HealthResponse
 from taskapp_kit.deploy.tunnel.open_tunnel import open_tunnel
 from taskapp_kit.deploy.tunnel.settings import Timing, plan_tunnel
 from taskapp_kit.errors import TunnelError
@@ -40,7 +39,7 @@ def gateway_tunnel(
     try:
         plan = plan_tunnel("quick", cloudflared=cloudflared, skip_verification=True, timing=timing)
         local = url_of(options.host, options.port)
-        tunnel = open_tunnel(plan, local, None, HealthResponse(0), leave or threading.Event())
+        tunnel = open_tunnel(plan, local, None, None, leave or threading.Event())
     except TunnelError as error:
         raise TunnelError(error.message, hint=HINT) from None
     try:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from taskapp_kit.deploy.health_check import REFUSED, HealthResponse, ask_health, key_headers
+from taskapp_kit.deploy.health_check import REFUSED, ask_health, health_fields, in_words, key_headers
 from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
 from taskapp_kit.deploy.tunnel.settings import INSTALL, TunnelPlan
 from taskapp_kit.errors import TunnelError
@@ -30,9 +30,12 @@ class Tunnel:
 
 
 def open_tunnel(
-    plan: TunnelPlan, local_url: str, key: str | None, seen: HealthResponse, leave: threading.Event
+    plan: TunnelPlan, local_url: str, key: str | None, seen: frozenset[str] | None, leave: threading.Event
 ) -> Tunnel:
-    """Opens and tries it; blocks. Raises TunnelError. `seen` is what the app itself answered, `leave` ends the waiting."""
+    """Opens and tries it; blocks. Raises TunnelError.
+
+    seen: the fields of the app's own answer, None if they are not known. leave: ends the waiting.
+    """
     if plan.way == "local":
         return Tunnel(local_url, _nothing)
     if plan.way == "preconfigured":
@@ -59,7 +62,7 @@ def open_tunnel(
 
 
 def _attempt(
-    plan: TunnelPlan, local_url: str, key: str | None, seen: HealthResponse, leave: threading.Event
+    plan: TunnelPlan, local_url: str, key: str | None, seen: frozenset[str] | None, leave: threading.Event
 ) -> tuple[Tunnel | None, str, str]:
     """The open tunnel, or the problem and a hint."""
     # a config file in the home folder would answer in the app's place: its last rule is usually "404"
@@ -102,7 +105,7 @@ def _verify(
     plan: TunnelPlan,
     url: str,
     key: str | None,
-    seen: HealthResponse,
+    seen: frozenset[str] | None,
     leave: threading.Event,
     process: Cloudflared | None = None,
 ) -> str:
@@ -118,12 +121,9 @@ def _verify(
         if process is not None and process.ended.is_set():
             return _ended(process)
         answer = ask_health(url, headers, check_tls=timing.check_tls)
-        if isinstance(answer, str):
-            problem = f"GET {url}/health: {answer}"
-            continue
-        if answer.status == 200 and (seen.fields is None or seen.fields == answer.fields):
+        problem = f"GET {url}/health: {in_words(answer)}"
+        if answer.status == 200 and (seen is None or seen == health_fields(answer)):
             return ""
-        problem = f"GET {url}/health: HTTP {answer.status}"
         if answer.status == 200:
             return f"{problem}, but from something else than this task app"
         if answer.status in REFUSED:
