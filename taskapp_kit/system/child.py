@@ -50,7 +50,7 @@ class OwnedProcess(Generic[Ready]):
             standard output is discarded.
         pass_fds: Descriptors that the child inherits.
         clean: Applied to each line before anything else sees it: removes keys.
-        ready: Called with each line until it returns a value other than None, for `wait_ready`.
+        ready: Called with each line until it returns a value other than None, for `wait_ready`. That line is not kept.
         on_line: Called with each line that is not blank, in a thread.
         on_exit: Called with the exit status, in a thread, when the output has been read.
         end_seconds: How long `close` waits before it kills.
@@ -107,7 +107,7 @@ class OwnedProcess(Generic[Ready]):
             self._started.wait()
         except BaseException:  # Ctrl-C: it may be about to be started
             self._started.wait(END_SECONDS)
-            self.kill()
+            self.close()
             raise
         if self._error is not None:
             raise self._error
@@ -149,7 +149,9 @@ class OwnedProcess(Generic[Ready]):
     def close(self) -> None:
         """End the child: its input ends or, if it has none, it gets SIGTERM; then SIGKILL. A second call does nothing."""
         process = self._process
-        if process is None or process.stdin is None:
+        if process is None:  # it could not be started
+            return
+        if process.stdin is None:
             self.signal(signal.SIGTERM)
         else:
             with suppress(OSError):  # what could not be written to a process that has ended
@@ -178,6 +180,7 @@ class OwnedProcess(Generic[Ready]):
         try:
             self._process = process = start()
             at_exit = weakref.finalize(self, _kill_group, process)  # where the kernel does not kill it
+            at_exit.atexit = given is None  # the end of its input ends it, with processes of other groups
         except Exception as error:  # raised to the waiting caller, whatever it is
             self._error = error
             return
@@ -213,15 +216,16 @@ class OwnedProcess(Generic[Ready]):
     def _read_line(self, line: str) -> None:
         if not line:
             return
+        if self._ready is not None and self._answer is None:
+            self._answer = self._ready(line)
+            if self._answer is not None:
+                self._settled.set()
+                return  # it may hold a key
         words = "".join(letter for letter in line if letter.isprintable()).strip()
         if words:
             self._lines.append(words if len(words) <= LINE_CHARACTERS else f"{words[: LINE_CHARACTERS - 1]}…")
         if self._on_line is not None:
             self._on_line(line)
-        if self._ready is not None and self._answer is None:
-            self._answer = self._ready(line)
-            if self._answer is not None:
-                self._settled.set()
 
 
 def end_with_input() -> None:
