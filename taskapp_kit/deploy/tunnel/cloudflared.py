@@ -28,7 +28,7 @@ END_SECONDS = 3.0
 """The time that it has to disconnect from Cloudflare before it is killed."""
 
 
-class Cloudflared:
+class Cloudflared(OwnedProcess[str]):
     """The cloudflared process. arguments: the program's full path first. secret: variables that go to it alone.
 
     Raises OSError when no process can be started.
@@ -39,7 +39,7 @@ class Cloudflared:
         self.address: str | None = None
         """As it was printed."""
         self._closing = False
-        self._process: OwnedProcess[str] = OwnedProcess(
+        super().__init__(
             arguments,
             env={**_environment(), **secrets},
             name="taskapp-tunnel",
@@ -50,31 +50,21 @@ class Cloudflared:
         )
 
     @property
-    def ended(self) -> threading.Event:
-        """Set when the process has ended."""
-        return self._process.ended
-
-    @property
-    def exit_status(self) -> int | None:
-        """None while the process runs."""
-        return self._process.status
-
-    @property
     def last_words(self) -> str:
         """The last line in which it complains, else its last line; "" when it said nothing."""
-        lines = self._process.lines
+        lines = self.lines
         complaints = [line for line in lines if re.search(r"\b(ERR|FTL|error|failed)\b", line, re.IGNORECASE)]
         return (complaints or lines or [""])[-1]
 
     def wait_for_address(self, seconds: float, leave: threading.Event) -> str | None:
         """The address that it prints; None when it ends, or the time does, or `leave` is set."""
-        self.address = self._process.wait_ready(seconds, leave)
+        self.address = self.wait_ready(seconds, leave)
         return self.address
 
     def close(self) -> None:
         """Ends it and whatever it started. May be called twice."""
         self._closing = True
-        self._process.close()
+        super().close()
 
     def _report_end(self, status: int) -> None:
         if not self._closing and self.address is not None:

@@ -98,7 +98,7 @@ def _no_address(plan: TunnelPlan, process: Cloudflared) -> str:
 
 def _ended(process: Cloudflared) -> str:
     words = process.last_words
-    return f"cloudflared ended with status {process.exit_status}" + (f": {words}" if words else "")
+    return f"cloudflared ended with status {process.status}" + (f": {words}" if words else "")
 
 
 def _verify(

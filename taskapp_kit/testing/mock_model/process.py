@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import orjson
 
@@ -24,7 +23,7 @@ from taskapp_kit.testing.mock_model.faults import Faults
 START_SECONDS = 30.0
 
 
-class MockProcess:
+class MockProcess(OwnedProcess[dict[str, Any]]):
     """A running mock model in another process; `with` ends it. It takes MockModel's settings, and stores no requests.
 
     script: answers as JSON, or a file; a function cannot be sent to another process. `stats()` returns counts; `watch` names
@@ -43,7 +42,7 @@ class MockProcess:
             "faults": _as_json(faults) if isinstance(faults, Faults) else None,
             "settings": {"record": 0, **settings},
         }
-        self._process: OwnedProcess[dict[str, Any]] = OwnedProcess(
+        super().__init__(
             python_command("taskapp_kit.testing.mock_model.child"),
             env=child_environment(),
             name="mock-model",
@@ -51,7 +50,7 @@ class MockProcess:
             reads="stdout",
             ready=orjson.loads,
         )
-        answer = self._process.wait_ready(START_SECONDS) or {}
+        answer = self.wait_ready(START_SECONDS) or {}
         if "url" not in answer:
             self.close()
             raise ConfigError(
@@ -59,25 +58,12 @@ class MockProcess:
             )
         self.url: str = answer["url"]
         self.root = self.url.removesuffix("/v1")
-        self.pid = self._process.pid
 
     def stats(self) -> dict[str, Json]:
         """Counts of everything since the start (see `GET /mock/stats`)."""
         with urllib.request.urlopen(f"{self.root}/mock/stats", timeout=START_SECONDS) as answer:  # noqa: S310 - our own address
             message: dict[str, Json] = orjson.loads(answer.read())
         return message
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _as_json(faults: Faults) -> dict[str, Json]:

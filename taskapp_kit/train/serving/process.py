@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import orjson
@@ -21,7 +20,7 @@ START_SECONDS = 600.0
 """For reading and checking the weights; a first request for a model of a package may also fetch and convert it."""
 
 
-class ServingProcess:
+class ServingProcess(OwnedProcess[dict[str, Any]]):
     """A process that serves one model; `with` waits until it answers, and ends it. It also ends when this process does.
 
     name: the model's, as `train.models.find_model` takes it. paths: whether it may be the path of a folder. Reading
@@ -44,7 +43,7 @@ class ServingProcess:
             "aliases": dict(aliases or {}),
             "paths": paths,
         }
-        self._process: OwnedProcess[dict[str, Any]] = OwnedProcess(
+        super().__init__(
             python_command("taskapp_kit.train.serving.child"),
             env={**child_environment(), **OFFLINE},
             name="taskapp-serving",
@@ -53,56 +52,24 @@ class ServingProcess:
             ready=orjson.loads,
         )
 
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the process has not ended."""
-        return not self._process.ended.is_set()
-
     def wait(self, seconds: float = START_SECONDS) -> None:
         """Wait until the model is served. Raises ConfigError, after which the process has ended."""
         try:
-            answer = self._process.wait_ready(seconds) or {}
+            answer = self.wait_ready(seconds) or {}
         except BaseException:
             self.close()
             raise
         if "url" not in answer:
             if not answer:
-                self._process.kill()
+                self.kill()
             self.close()
             raise ConfigError(
                 answer.get("error")
-                or f"The process that was to serve the model {self.name!r} ended at its start ({self.ending}).",
+                or f"The process that was to serve the model {self.name!r} ended at its start ({self.end}).",
                 hint=answer.get("hint", "Its reason is among the lines that it wrote to standard error."),
             )
         self.url, self.key, self.own_name = answer["url"], answer["key"], answer["name"]
 
-    def ended(self, seconds: float) -> bool:
-        """Wait so long for the process's end; return whether it has ended."""
-        return self._process.ended.wait(seconds)
-
-    @property
-    def ending(self) -> str:
-        """How the process ended; empty while it runs."""
-        return self._process.end
-
-    def close(self) -> None:
-        """End the process. A second call does nothing."""
-        self._process.close()
-
     def __enter__(self) -> Self:
-        try:
-            self.wait()
-        except BaseException:
-            self.close()
-            raise
+        self.wait()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

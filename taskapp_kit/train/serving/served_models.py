@@ -68,7 +68,7 @@ class ServedModels:
     @property
     def pid(self) -> int | None:
         """The id of the process that serves now, None while none does."""
-        return self._process.pid if self._process is not None and self._process.running else None
+        return self._process.pid if self._process is not None and not self._process.ended.is_set() else None
 
     def find(self, name: str) -> AvailableModel | None:
         """Return the model of this name, None if there is none. Only its place is looked at, its files are not read."""
@@ -106,9 +106,9 @@ class ServedModels:
                 async with self._serving(model) as (process, transport):
                     with suppress(NoAnswer):
                         return await transport.send("POST", f"{process.url}/{route}", body=body, seconds=ANSWER_SECONDS)
-                    if not await asyncio.to_thread(process.ended, NOTICED_SECONDS):
+                    if not await asyncio.to_thread(process.ended.wait, NOTICED_SECONDS):
                         break
-                    log.error("serving process ended model=%s: %s", model.name, process.ending)
+                    log.error("serving process ended model=%s: %s", model.name, process.end)
         finally:
             self._waiting -= 1
         raise RequestRefused(
@@ -131,7 +131,7 @@ class ServedModels:
         async with self._admission:
             state = self._stored_state(model.name)
             process = self._process
-            if process is None or not process.running or (process.name, self._state) != (model.name, state):
+            if process is None or process.ended.is_set() or (process.name, self._state) != (model.name, state):
                 await self._free.wait()
                 process = await self._started(model.name, state)
             transport = self._transport
