@@ -40,9 +40,9 @@ INSIDE = {
     "rollout": (
         {"episode", "event_buffer", "failures", "models", "policy", "response", "score"},
         {"describe", "details", "request", "store_health", "token_limit", "subscribers"},
-        {"groups", "in_flight", "play_and_score"},
-        {"admission", "stored_record", "workers"},
-        {"executor", "session"},
+        {"in_flight", "play_and_score", "stored_record"},
+        {"admission", "source", "workers"},
+        {"executor", "groups", "session", "stored_answer"},
         {"sessions"},
         {"service"},
         {"retention", "shared_rollouts"},

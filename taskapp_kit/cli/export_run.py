@@ -14,12 +14,13 @@ from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.evaluate.own_directories import check_own
 from taskapp_kit.evaluate.seeds import Seeds
-from taskapp_kit.evaluate.source import RolloutSource, open_source
+from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.export.conversation import ToolSchemas
 from taskapp_kit.export.report import ExportReport, ExportScope
 from taskapp_kit.export.task_rows import TaskFormat, export_tasks, task_rows
 from taskapp_kit.export.write import export
 from taskapp_kit.rollout.policy.options import OutputMode
+from taskapp_kit.rollout.source import RolloutSource
 
 
 def exported(

@@ -21,7 +21,8 @@ from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings
 from taskapp_kit.evaluate.own_directories import check_own
 from taskapp_kit.evaluate.rescore import Rescored, Rescorer, RescoreReport, compared_scores, scorer_version
 from taskapp_kit.evaluate.runners import judge_models
-from taskapp_kit.evaluate.source import RolloutSource, open_source
+from taskapp_kit.evaluate.source import open_source
+from taskapp_kit.rollout.source import RolloutSource
 
 PROBLEMS = 10
 """Refusals and failures that are printed; `--json` has all of them."""

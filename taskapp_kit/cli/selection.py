@@ -13,7 +13,7 @@ from taskapp_kit.errors import Boundary
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.protocols import RolloutRow
-    from taskapp_kit.evaluate.source import RolloutSource
+    from taskapp_kit.rollout.source import RolloutSource
 
 LIMIT = 50
 """Rows of a list, unless another number is requested."""

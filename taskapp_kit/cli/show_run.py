@@ -24,9 +24,10 @@ from taskapp_kit.declare.tasks import row_hash, row_json
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.own_directories import is_own
 from taskapp_kit.evaluate.scored_source import with_scores
-from taskapp_kit.evaluate.source import DirectorySource, RolloutSource, open_source
+from taskapp_kit.evaluate.source import DirectorySource, open_source
 from taskapp_kit.rollout.details import RolloutDetails, details_of
 from taskapp_kit.rollout.policy.select import MODEL
+from taskapp_kit.rollout.source import RolloutSource
 from taskapp_kit.system.private_files import write_private
 
 SHORTEST_PREFIX = 4

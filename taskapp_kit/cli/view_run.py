@@ -11,24 +11,21 @@ from taskapp_kit.cli.local_app import open_app
 from taskapp_kit.cli.terminal import clean, console
 from taskapp_kit.config import load
 from taskapp_kit.contract.protocols import (
-    AnnotatableStore,
     Annotation,
     RolloutQuery,
     RolloutRow,
     RowOrder,
-    Store,
     StoredRollout,
 )
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.evaluate.directory import DATABASE
-from taskapp_kit.evaluate.source import RolloutSource, open_source
+from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.source import RolloutSource
 from taskapp_kit.serve.keys import Keys
 from taskapp_kit.serve.uvicorn_server import run
 from taskapp_kit.serve.viewer.source import Scale, UiSource, scales_of
 from taskapp_kit.serve.viewer.viewer import UI, UiMount, Viewer
-from taskapp_kit.store import open_store
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -40,12 +37,11 @@ REPORT = "report.html"
 
 
 class FileSource(UiSource):
-    """The rollouts of an evaluation's directory or of a store. store: has people's scores; None for none."""
+    """The rollouts of an evaluation's directory or of a store."""
 
-    def __init__(self, source: RolloutSource, store: Store | None, scales: Sequence[Scale]) -> None:
-        self._source, self._store = source, store
-        self._annotated = store if store is not None and isinstance(store, AnnotatableStore) else None
-        super().__init__(place=source.place, scales=scales, annotates=self._annotated is not None)
+    def __init__(self, source: RolloutSource, scales: Sequence[Scale]) -> None:
+        self._source = source
+        super().__init__(place=source.place, scales=scales, annotates=source.annotates)
         self.interval = source.config.get("options", {}).get("interval", self.interval)
 
     async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
@@ -65,18 +61,15 @@ class FileSource(UiSource):
 
     async def annotate(self, annotations: Sequence[Annotation], caller: Caller) -> None:
         """See UiSource."""
-        if self._annotated is not None:
-            await self._annotated.annotate(annotations)
+        await self._source.annotate(annotations)
 
     async def annotations(self, caller: Caller, rollout_id: str | None = None) -> list[Annotation]:
         """See UiSource."""
-        return [] if self._annotated is None else await self._annotated.annotations(rollout_id=rollout_id)
+        return await self._source.annotations(rollout_id)
 
     async def close(self) -> None:
-        """Close the source and the store of annotations."""
+        """Close the source."""
         await self._source.close()
-        if self._store is not None:
-            await self._store.close()
 
 
 def view(reference: str, app: str | None, port: int) -> None:
@@ -85,8 +78,7 @@ def view(reference: str, app: str | None, port: int) -> None:
     scales = [] if app is None else scales_of(open_app(app, settings).freeze())
     source = open_source(reference)
     directory = Path(reference)
-    store = _store_of(directory if directory.is_dir() else None, reference)
-    shown = FileSource(source, store, scales)
+    shown = FileSource(source, scales)
     if directory.is_dir():
         report = directory / REPORT
         shown.report = report if report.is_file() else None
@@ -103,14 +95,6 @@ def view(reference: str, app: str | None, port: int) -> None:
         out.print("\nThe link logs a browser in, once. Ctrl-C stops it.", style="dim")
 
     run(UiMount(viewer, _Elsewhere(shown)), host=HOST, port=port, log_level="warning", announce=announce)
-
-
-def _store_of(directory: Path | None, reference: str) -> Store | None:
-    """The store of annotations: that of the rollouts."""
-    if directory is None:
-        return open_store(reference, create=False)
-    database = directory / DATABASE
-    return open_store(str(database), create=False) if database.is_file() else None
 
 
 class _Elsewhere:

@@ -16,8 +16,8 @@ from taskapp_kit.contract.statistics import CONFIDENCE, TIE, IntervalMethod, Pai
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.pass_rates import PASS_AT
 from taskapp_kit.evaluate.rows import check_by, groups_of
-from taskapp_kit.evaluate.source import RolloutSource
 from taskapp_kit.rollout.policy.select import MODEL
+from taskapp_kit.rollout.source import RolloutSource
 
 PairKey = tuple[str, str, int, int | str]
 """Environment, split, seed, and the sample (or, where a rollout is compared with itself, its id)."""

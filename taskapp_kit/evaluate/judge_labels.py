@@ -20,11 +20,11 @@ from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
 from taskapp_kit.errors import ConfigError, Unavailable
 from taskapp_kit.rollout.episode.plan import Control
-from taskapp_kit.rollout.groups import load_trajectory
 from taskapp_kit.rollout.models.access import ThreadPort, model_access
 from taskapp_kit.rollout.play_and_score import play
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.score.calibration import Case, CaseResult, ask_about
+from taskapp_kit.rollout.source import load_trajectory
 
 KNOWN_MEMBERS = frozenset(
     (

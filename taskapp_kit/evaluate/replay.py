@@ -12,10 +12,10 @@ from taskapp_kit.contract.protocols import QueryableStore, RolloutQuery, Store, 
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import ConfigError, RolloutFailed, Unavailable
-from taskapp_kit.rollout.groups import load_trajectory
 from taskapp_kit.rollout.policy.builtin import ReplayPolicy
 from taskapp_kit.rollout.policy.replay import as_stored, recording_of
 from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.source import load_trajectory
 
 PAGE = 500
 """Rollouts that are listed in one query."""

@@ -23,13 +23,12 @@ from taskapp_kit.errors import ConfigError, Failure, RequestError
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings, PairKey, Side, compare
 from taskapp_kit.evaluate.consecutive_failures import ModelFailures
 from taskapp_kit.evaluate.scored_source import scored_row
-from taskapp_kit.evaluate.source import RolloutSource
-from taskapp_kit.rollout.groups import load_trajectory
 from taskapp_kit.rollout.models.access import ThreadPort
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.judges import expected_calls
 from taskapp_kit.rollout.score.scoring import score
 from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.source import RolloutSource, load_trajectory
 from taskapp_kit.rollout.workers.threads import ThreadHung
 from taskapp_kit.version import __version__
 

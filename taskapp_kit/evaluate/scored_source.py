@@ -8,7 +8,8 @@ from dataclasses import replace
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, RowOrder, ScoreStore, StoredRollout, StoredScores
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.evaluate.source import RolloutSource, fits, no_such_rollout, ordered
+from taskapp_kit.evaluate.source import fits, ordered
+from taskapp_kit.rollout.source import RolloutSource, no_such_rollout
 
 
 async def with_scores(source: RolloutSource, scorer: str) -> RolloutSource:

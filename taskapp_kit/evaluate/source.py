@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import heapq
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,8 @@ from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.contract.declared_types import check_types
 from taskapp_kit.contract.protocols import (
     LISTED,
+    AnnotatableStore,
+    Annotation,
     ListingStore,
     QueryableStore,
     RolloutQuery,
@@ -33,53 +34,11 @@ from taskapp_kit.evaluate.directory import DATABASE, RESULTS, damaged, line_at, 
 from taskapp_kit.evaluate.plan import stored_policies
 from taskapp_kit.evaluate.results import row_of_line
 from taskapp_kit.rollout.policy.select import MODEL
+from taskapp_kit.rollout.source import MOST, RolloutSource, no_such_rollout
 from taskapp_kit.store.open import open_store
 
 PAGE = 500
 """Rows that are read at once."""
-MOST = 2**62
-"""No limit on rows."""
-
-
-class RolloutSource(ABC):
-    """Stored rollouts. Use it on one event loop and close it.
-
-    place: the directory, the store or the address, without any key. config: the `config.json` of a directory, else empty.
-    """
-
-    place: str = ""
-    config: Mapping[str, Any] = {}
-
-    @abstractmethod
-    def rows(
-        self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
-    ) -> AsyncIterator[RolloutRow]:
-        """The rollouts that match the query, in that order; `query.limit` and `query.before` do not apply.
-
-        `query.policy` is the name of a policy or of a model.
-
-        order: None is the source's own, which is by seed in a directory, else newest first. limit: the most rows, None
-        for all. Raises StoreError, TaskAppError.
-        """
-
-    @abstractmethod
-    async def load(self, rollout_id: str) -> StoredRollout:
-        """The whole rollout, with the private column only where the source is local. Raises ConfigError: there is none."""
-
-    @abstractmethod
-    async def blob(self, sha256: str) -> bytes | None:
-        """A picture's PNG bytes; None when there is none."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Closes the store or the connections."""
-
-    def score_store(self) -> ScoreStore:
-        """Where later scores of these rollouts are stored. Raises Unavailable: there is no such place."""
-        raise Unavailable(
-            f"{self.place} has no store of whole rollouts here, and so no later scores.",
-            hint="Name their store (sqlite:///PATH, postgresql://…).",
-        )
 
 
 def open_source(reference: str, *, key: str | None = None) -> RolloutSource:
@@ -145,6 +104,23 @@ class StoreSource(RolloutSource):
     async def blob(self, sha256: str) -> bytes | None:
         """See RolloutSource."""
         return await self._store.blob(sha256)
+
+    @property
+    def annotates(self) -> bool:
+        """See RolloutSource."""
+        return isinstance(self._store, AnnotatableStore)
+
+    async def annotate(self, annotations: Sequence[Annotation]) -> None:
+        """See RolloutSource."""
+        if isinstance(self._store, AnnotatableStore):
+            await self._store.annotate(annotations)
+        else:
+            await super().annotate(annotations)
+
+    async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
+        """See RolloutSource."""
+        annotated = self._store
+        return await annotated.annotations(rollout_id=rollout_id) if isinstance(annotated, AnnotatableStore) else []
 
     def score_store(self) -> ScoreStore:
         """See RolloutSource."""
@@ -223,6 +199,22 @@ class DirectorySource(RolloutSource):
         """See RolloutSource."""
         store = self._opened()
         return None if store is None else await store.blob(sha256)
+
+    @property
+    def annotates(self) -> bool:
+        """See RolloutSource."""
+        store = self._opened()
+        return store is not None and store.annotates
+
+    async def annotate(self, annotations: Sequence[Annotation]) -> None:
+        """See RolloutSource."""
+        store = self._opened()
+        await (super().annotate(annotations) if store is None else store.annotate(annotations))
+
+    async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
+        """See RolloutSource."""
+        store = self._opened()
+        return [] if store is None else await store.annotations(rollout_id)
 
     def score_store(self) -> ScoreStore:
         """See RolloutSource."""
@@ -323,14 +315,6 @@ class ServerSource(RolloutSource):
     async def close(self) -> None:
         """See RolloutSource."""
         await self._client.aclose()
-
-
-def no_such_rollout(rollout_id: str, place: str) -> ConfigError:
-    """The error for an id that is not there."""
-    return ConfigError(
-        f"There is no rollout {rollout_id[:80]!r} in {place}.",
-        hint="`taskapp show` without an id lists those that are.",
-    )
 
 
 # -- orders -----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from taskapp_kit.rollout.details import (
 )
 
 if TYPE_CHECKING:
-    from taskapp_kit.evaluate.source import RolloutSource
+    from taskapp_kit.rollout.source import RolloutSource
 
 LOG_VERSION = 2
 """Of Inspect's log format; read by 0.3.285."""

@@ -11,7 +11,7 @@ from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, StoredRollo
 from taskapp_kit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from taskapp_kit.evaluate.source import RolloutSource
+    from taskapp_kit.rollout.source import RolloutSource
 
 TRAIN = "train"
 """The split of training data, unless the caller names another."""

@@ -32,7 +32,7 @@ from taskapp_kit.export.demonstration import demonstration_of
 from taskapp_kit.export.report import ExportReport, ExportScope, loaded, selected
 
 if TYPE_CHECKING:
-    from taskapp_kit.evaluate.source import RolloutSource
+    from taskapp_kit.rollout.source import RolloutSource
 
 if TYPE_CHECKING:
     from taskapp_kit.evaluate.source import RolloutSource

@@ -12,7 +12,7 @@ from taskapp_kit.export.report import ExportReport, ExportScope, selected
 from taskapp_kit.rollout.details import Picture, RolloutDetails, details_of, words
 
 if TYPE_CHECKING:
-    from taskapp_kit.evaluate.source import RolloutSource
+    from taskapp_kit.rollout.source import RolloutSource
 
 NOT_STORED = "{many} are not stored whole, so the file has only their numbers."
 

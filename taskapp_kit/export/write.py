@@ -20,7 +20,7 @@ from taskapp_kit.export.whole_rollouts import json_lines, record_of, whole_rollo
 from taskapp_kit.system.private_files import replaced
 
 if TYPE_CHECKING:
-    from taskapp_kit.evaluate.source import RolloutSource
+    from taskapp_kit.rollout.source import RolloutSource
 
 Format = Literal["jsonl", "parquet", "sft", "dpo", "tokens", "inspect"]
 TRAINING: tuple[Format, ...] = ("sft", "dpo", "tokens")

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from taskapp_kit.contract.chat import ModelPort
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import fold, from_json
-from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, Store, StoredRollout
+from taskapp_kit.contract.protocols import RolloutQuery, StoredRollout
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.episode_selection import read_config
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_hash
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Unavailable
+from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.groups import GroupScored, group_judges, score_group
+from taskapp_kit.rollout.source import RolloutReader, load_trajectory
 
 log = logging.getLogger("taskapp_kit.service")
 
@@ -93,33 +94,32 @@ def group_body(group: Group, scored: GroupScored) -> dict[str, Json]:
 
 async def load_group(
     planner: RequestPlanner,
-    store: Store | None,
+    rollouts: RolloutReader,
+    caller: Caller,
     *,
-    sees: Callable[[StoredRollout], bool],
-    listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutRow]]],
     rollout_ids: Sequence[str] | None = None,
     group_id: str | None = None,
 ) -> Group:
-    """Loads the stored rollouts of a group: by their ids, or all with `group_id`.
+    """Loads the stored rollouts of a group: by their ids, or all with `group_id`. Those of other callers are missing.
 
-    sees: whether a rollout belongs to this app and the caller may see it; others are treated as missing. listed: returns
-    those of them that match a query, newest first.
     Raises Unavailable without a store or a group judge; RequestError for missing ids, failed rollouts, fewer than two
     rollouts, and rollouts that differ in environment, split, seed, config or declarations: the message says in which.
     """
+    store = rollouts.store
     if store is None:
         raise Unavailable("/score_group needs a store, and this server has none.", hint="Serve with --store PATH.")
-    ids = await _ids_of(group_id, listed) if rollout_ids is None else list(rollout_ids)
+    ids = await _ids_of(group_id, rollouts, caller) if rollout_ids is None else list(rollout_ids)
     if len(set(ids)) < len(ids):
         raise _wrong("rollout_ids names a rollout twice.", "duplicate_rollout")
     if not 2 <= len(ids) <= MAX_MEMBERS:
         count = str(len(ids)) if len(ids) <= MAX_MEMBERS else f"more than {MAX_MEMBERS}"
         raise _wrong(f"the group has {count} rollouts; it needs 2 to {MAX_MEMBERS}.", "bad_group")
-    stored = [await store.load(name) for name in ids]
-    missing = [name for name, found in zip(ids, stored, strict=True) if found is None or not sees(found)]
-    if missing:
-        raise _wrong(f"there is no stored rollout {missing[0][:80]!r}.", "no_such_rollout")
-    members = [found for found in stored if found is not None]
+    members = []
+    for name in ids:
+        member = await rollouts.load(name, caller)
+        if member is None:
+            raise _wrong(f"there is no stored rollout {name[:80]!r}.", "no_such_rollout")
+        members.append(member)
     _one_identity(members)
     first = members[0]
     spec = planner.spec
@@ -141,9 +141,9 @@ async def load_group(
     return Group(spec, ids, trajectories, instance.task, arguments, groups.pop() if len(groups) == 1 else None)
 
 
-async def _ids_of(group_id: str | None, listed: Callable[[RolloutQuery], Awaitable[Sequence[RolloutRow]]]) -> list[str]:
+async def _ids_of(group_id: str | None, rollouts: RolloutReader, caller: Caller) -> list[str]:
     """The group's ids, the oldest first; at most one more than the limit of a group."""
-    found = await listed(RolloutQuery(group_id=group_id, limit=MAX_MEMBERS + 1))
+    found = await rollouts.query(RolloutQuery(group_id=group_id, limit=MAX_MEMBERS + 1), caller)
     if not found:
         raise _wrong("there is no stored rollout with this group_id.", "no_such_group", field="group_id")
     return [row.rollout_id for row in reversed(found)]
@@ -161,38 +161,6 @@ def _one_identity(members: Sequence[StoredRollout]) -> None:
                 "one seed.",
                 "not_one_group",
             )
-
-
-class PictureSource(Protocol):
-    """Where pictures are read from: a store, or a source of stored rollouts."""
-
-    async def blob(self, sha256: str) -> bytes | None:
-        """Returns an image's PNG bytes; None if there is none."""
-        ...
-
-
-async def load_trajectory(store: PictureSource, member: StoredRollout) -> Trajectory:
-    """The trajectory of a stored rollout, with its pictures and its private end state."""
-    blobs = await pictures_of(store, member)
-    trajectory = fold(from_json(event, blobs) for event in member.events)
-    trajectory.final_state = member.private.get("final_state")
-    return trajectory
-
-
-async def pictures_of(store: PictureSource, member: StoredRollout) -> dict[str, bytes]:
-    """The PNG bytes, by hash, of the pictures in a stored rollout, as far as the store has them."""
-    wanted: set[str] = set()
-    _pictures(member.events, wanted.add)
-    return {name: png for name in sorted(wanted) if (png := await store.blob(name)) is not None}
-
-
-def _pictures(events: Sequence[dict[str, Json]], found: Callable[[str], object]) -> None:
-    """Replaces the pictures in observations by what `found` returns for their hashes."""
-    for event in events:
-        shown = event["step"]["observation"] if event["kind"] == "stepped" else event.get("observation")
-        for block in shown if isinstance(shown, list) else ():
-            if isinstance(block, dict):
-                found(block["image"])
 
 
 def _wrong(message: str, code: str, *, field: str = "rollout_ids") -> RequestError:

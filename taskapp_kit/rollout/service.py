@@ -10,7 +10,7 @@ import logging
 import sys
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,14 +19,9 @@ from taskapp_kit.contract.chat import AsksModels, RemotePolicy
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import (
     Clock,
-    ListingStore,
     LocalPolicy,
-    QueryableStore,
-    RolloutQuery,
     RolloutRow,
-    RowOrder,
     Store,
-    StoredRollout,
     SystemClock,
     View,
 )
@@ -60,8 +55,8 @@ from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.judges import check_judges
 from taskapp_kit.rollout.score.scoring import aggregates
 from taskapp_kit.rollout.sessions import EnvironmentSessions
+from taskapp_kit.rollout.source import RolloutReader
 from taskapp_kit.rollout.store_health import StoreState
-from taskapp_kit.rollout.stored_record import ImageCache
 from taskapp_kit.rollout.workers.remote import WorkerPool
 from taskapp_kit.rollout.workers.threads import THREADS, PinnedThreads, ThreadHung
 from taskapp_kit.version import __version__, git_commit
@@ -136,7 +131,7 @@ class Service:
         self.watchers: list[RolloutObserver] = []
         self._sandbox: Capabilities | None = None
         self.admission = AdmissionControl(settings.max_concurrent, self._hung)
-        self._pictures = ImageCache()
+        self.stored = RolloutReader(self.spec.name, store)
         self._executor = Executor(
             self.spec,
             self.clock,
@@ -296,7 +291,7 @@ class Service:
                 self._notify_observers(rollout, result)
                 raise
         else:
-            self.show_pictures(result.pictures)
+            self.stored.show_images(result.pictures)
         self._notify_observers(rollout, result)
 
     def _notify_observers(self, rollout: InFlightRollout, result: Rollout) -> None:
@@ -343,48 +338,11 @@ class Service:
             raise Unavailable(
                 "policy 'replay' needs a store, and this server has none.", hint="Serve with --store PATH."
             )
-        stored = await self.stored(wanted, caller)
+        stored = await self.stored.load(wanted, caller)
         if stored is None:
             message = f"there is no stored rollout {wanted[:80]!r}."
             raise RequestError(message, fields=(FieldProblem(loc, message),), code="no_such_rollout")
         return as_stored(request, stored, self.spec), recording_of(stored)
-
-    def _may_see(self, caller: Caller, stored: StoredRollout) -> bool:
-        return stored.app == self.spec.name and caller.may_see(stored.key_label)
-
-    async def stored(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """Return a stored rollout of this app; None when the caller may see none. Raises StoreError."""
-        found = None if self.store is None else await self.store.load(rollout_id)
-        return found if found is not None and self._may_see(caller, found) else None
-
-    async def listed(self, wanted: RolloutQuery, caller: Caller) -> list[RolloutRow]:
-        """Return the stored rollouts of this app that match and that the caller may see, newest first.
-
-        Raises Unavailable without a store that can list, StoreError.
-        """
-        if self.store is None:
-            raise Unavailable("Rollouts are listed from a store, and this server has none.",
-                              hint="Serve with --store PATH.")  # fmt: skip
-        if not isinstance(self.store, QueryableStore):
-            raise Unavailable("This server's store cannot list rollouts (it has no `query`).",
-                              hint="Fetch them by their ids, or use a store of taskapp-kit.")  # fmt: skip
-        visible = self._visible(wanted, caller)
-        return [] if visible is None else await self.store.query(visible)
-
-    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
-        """As `listed`, in any order and with scores. Raises Unavailable, StoreError."""
-        if self.store is None or not isinstance(self.store, ListingStore):
-            raise Unavailable("Rollouts are shown from a store that can list them, and this server has none.",
-                              hint="Serve with --store PATH.")  # fmt: skip
-        visible = self._visible(wanted, caller)
-        return [] if visible is None else await self.store.listed(visible, order)
-
-    def _visible(self, wanted: RolloutQuery, caller: Caller) -> RolloutQuery | None:
-        """The filter, narrowed to this app and to what the caller may see; None when that is nothing."""
-        key_label = wanted.key_label if caller.admin else caller.key_label
-        if key_label is None and not caller.admin:
-            return None
-        return replace(wanted, app=self.spec.name, key_label=key_label)
 
     # -- other requests -------------------------------------------------------------------------------------------
 
@@ -420,14 +378,7 @@ class Service:
         self.admission.take(caller)
         seconds = self.settings.max_time_seconds
         try:
-            group = await load_group(
-                self.planner,
-                self.store,
-                sees=partial(self._may_see, caller),
-                listed=partial(self.listed, caller=caller),
-                rollout_ids=rollout_ids,
-                group_id=group_id,
-            )
+            group = await load_group(self.planner, self.stored, caller, rollout_ids=rollout_ids, group_id=group_id)
             port = ThreadPort(self.models.of_rollout(None, seconds))
             return await self.model_threads.run(lambda: group.score(port), seconds=seconds, stop=port.stop)
         except ThreadHung:
@@ -435,17 +386,6 @@ class Service:
             raise RolloutFailed(Failure("timeout", "deadline", message)) from None
         finally:
             self.admission.give_back(caller)
-
-    async def blob(self, sha256: str) -> bytes | None:
-        """Return an image's PNG bytes by their SHA-256 (hex); None when it is not stored (any more)."""
-        shown = self._pictures.get(sha256)
-        if shown is not None or self.store is None:
-            return shown
-        return await self.store.blob(sha256)
-
-    def show_pictures(self, pictures: dict[str, bytes]) -> None:
-        """Let `blob` return these PNG bytes by hash, as long as memory has room; for images that no store has (yet)."""
-        self._pictures.add(pictures)
 
     def health(self) -> dict[str, Any]:
         """Return the server's state, without using an environment."""

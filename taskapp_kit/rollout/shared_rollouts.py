@@ -28,7 +28,7 @@ from taskapp_kit.rollout.failures import cancelled
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.rollout.stored_record import settled_from
+from taskapp_kit.rollout.stored_answer import settled_from
 from taskapp_kit.rollout.subscribers import EndedRollout, SharedRollout
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 
@@ -129,7 +129,7 @@ class SharedRollouts:
         async with self._reading:
             over = self._over.get(rollout_id)
             if over is None:
-                stored = await self._service.stored(rollout_id, caller)
+                stored = await self._service.stored.load(rollout_id, caller)
                 if stored is None or self._service.store is None:
                     return None
                 over = EndedRollout(await settled_from(self._service.store, stored), stored.key_label)
@@ -148,7 +148,7 @@ class SharedRollouts:
         return record.app in (None, self._service.spec.name) and caller.may_see(record.key_label)
 
     def _new(self, *, detached: bool) -> SharedRollout:
-        return SharedRollout(EventBuffer(self._service.show_pictures), detached=detached)
+        return SharedRollout(EventBuffer(self._service.stored.show_images), detached=detached)
 
     async def close(self) -> None:
         """Cancels running rollouts and closes the coordinator."""

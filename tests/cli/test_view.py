@@ -120,6 +120,6 @@ def test_costs_and_intervals_are_the_same_in_the_terminal_and_in_every_page(
 
 async def _page_of(place: Path) -> dict[str, Any]:
     """The figures of the only run of a directory or store, as the viewer's page has them."""
-    source = FileSource(open_source(str(place)), None, ())
+    source = FileSource(open_source(str(place)), ())
     rows = await source.rows(RolloutQuery(limit=NEWEST), "newest", Caller())
     return run_figures(rows, source.interval)

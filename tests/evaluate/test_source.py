@@ -14,8 +14,9 @@ from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, RowOrder
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.seeds import Seeds
-from taskapp_kit.evaluate.source import RolloutSource, StoreSource, open_source
+from taskapp_kit.evaluate.source import StoreSource, open_source
 from taskapp_kit.rollout.details import details_of
+from taskapp_kit.rollout.source import RolloutSource
 from taskapp_kit.store import open_store
 from tests.evaluate.conftest import FLAKY, Evaluations
 

@@ -26,6 +26,7 @@ from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.play_and_score import play
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.source import RolloutReader
 from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.score_group import ROUTE, ScoreGroupResponse
@@ -74,10 +75,6 @@ def pictures(trajectory):
 '''
 
 
-def everything(stored: StoredRollout) -> bool:
-    return True
-
-
 class World:
     """An app, its store, and how a rollout gets there."""
 
@@ -86,6 +83,7 @@ class World:
         self.spec = self.app.freeze()
         self.planner = RequestPlanner(self.spec, folder)
         self.store = open_store(str(folder / "rollouts.db"))
+        self.stored = RolloutReader(self.spec.name, self.store)
         self.kept = 0
 
     async def keep(self, action: Any, **given: Any) -> str:
@@ -113,7 +111,7 @@ def test_a_group_is_found_however_many_rollouts_are_newer(tmp_path: Path) -> Non
             replace(kept, rollout_id=f"{n:032x}", group_id=None, created_at=float(n), blobs={}) for n in range(10, 2020)
         ]
         await asyncio.gather(*map(world.store.save, newer))
-        group = await load_group(world.planner, world.store, sees=everything, listed=world.store.query, group_id="g")
+        group = await load_group(world.planner, world.stored, ANYONE, group_id="g")
         assert group.rollout_ids == names
         await world.store.close()
 
@@ -148,7 +146,7 @@ def test_stored_rollouts_are_ranked(world: World) -> None:
         names = await world.three()
         for asked in ({"rollout_ids": names}, {"group_id": "g"}):
             models = Models(by_count)
-            group = await load_group(world.planner, world.store, sees=everything, listed=world.store.query, **asked)  # type: ignore[arg-type]
+            group = await load_group(world.planner, world.stored, ANYONE, **asked)  # type: ignore[arg-type]
             answer = group.score(models)
             assert [(item["rollout_id"], item["rank"]) for item in answer["scores"]] == [
                 (names[0], 3), (names[1], 1), (names[2], 2),
@@ -173,9 +171,7 @@ def test_rows_are_read_again_and_private_values_stay_here(world: World) -> None:
 
     async def run() -> None:
         names = [await world.keep(text, env_name="rows", seed=0) for text in ("Wind.", "Fog.")]
-        group = await load_group(
-            world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=names
-        )
+        group = await load_group(world.planner, world.stored, ANYONE, rollout_ids=names)
         assert group.task.answer == "rain-secret"
         told = group.score(Models(answer))
         assert told["group_id"] is None
@@ -188,9 +184,7 @@ def test_rows_are_read_again_and_private_values_stay_here(world: World) -> None:
 def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> None:
     async def refused(code: str, words: str, names: list[str] | None = None, **given: Any) -> None:
         with pytest.raises(RequestError) as caught:
-            await load_group(
-                world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=names, **given
-            )
+            await load_group(world.planner, world.stored, ANYONE, rollout_ids=names, **given)
         assert (caught.value.code, words in caught.value.message) == (code, True), caught.value.message
 
     async def run() -> None:
@@ -216,11 +210,9 @@ def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> No
         await refused("rollout_failed", "failed", [one, failed])
         other = await world.keep(act, seed=4, env_name="plain")
         with pytest.raises(Unavailable, match=r"'plain' .*@app\.judge\(group=True\)"):
-            await load_group(
-                world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=[plain, other]
-            )
+            await load_group(world.planner, world.stored, ANYONE, rollout_ids=[plain, other])
         with pytest.raises(Unavailable, match="/score_group .*--store"):
-            await load_group(world.planner, None, sees=everything, listed=world.store.query, rollout_ids=[one, two])
+            await load_group(world.planner, RolloutReader(world.spec.name, None), ANYONE, rollout_ids=[one, two])
         await world.store.close()
 
     asyncio.run(run())
@@ -236,9 +228,7 @@ async def _copy(world: World, name: str, **changed: Any) -> str:
 
 def test_a_judge_without_a_verdict_fails_and_scores_nobody(world: World) -> None:
     async def run() -> None:
-        group = await load_group(
-            world.planner, world.store, sees=everything, listed=world.store.query, rollout_ids=await world.three()
-        )
+        group = await load_group(world.planner, world.stored, ANYONE, rollout_ids=await world.three())
         with pytest.raises(RolloutFailed, match="'best' .*verdict") as caught:
             group.score(Models(["All are equally good."]))
         assert caught.value.boundary == "scoring"
@@ -258,7 +248,7 @@ class Wired(Service):
         self, *, rollout_ids: list[str] | None = None, group_id: str | None = None, caller: Caller = ANYONE
     ) -> dict[str, Json]:
         group = await load_group(
-            self.planner, self.store, sees=everything, listed=partial(self.listed, caller=ANYONE),
+            self.planner, self.stored, ANYONE,
             rollout_ids=rollout_ids, group_id=group_id,
         )  # fmt: skip
         return await self.pinned_threads.run(partial(group.score, self.scripted), seconds=60.0, stop=lambda _: None)

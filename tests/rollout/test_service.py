@@ -427,8 +427,8 @@ def test_pictures_are_served_by_name_with_and_without_a_store(app: TaskApp) -> N
         rollout = await service.rollout(a_request("noop", config={"image": True}))
         for step in rollout.trajectory.steps:
             picture = step.observation[1]
-            assert await service.blob(picture.hash) == picture.png
-        assert await service.blob("0" * 64) is None
+            assert await service.stored.blob(picture.hash) == picture.png
+        assert await service.stored.blob("0" * 64) is None
 
     serving(app, work)
     serving(app, work, store=Shelf())

@@ -119,7 +119,7 @@ async def same_as_rollout(service: Service, *, seed: int, environment: str, conf
         assert rewards[-1] is None
     else:
         assert math.isclose(math.fsum(rewards), rollout.reward, rel_tol=1e-9, abs_tol=1e-9)
-    stored = await service.stored(end.rollout_id, Caller(admin=True))
+    stored = await service.stored.load(end.rollout_id, Caller(admin=True))
     assert stored is not None and stored.policy["name"] == "session" and stored.digest == rollout.digest
     await session.close()
 
@@ -259,7 +259,7 @@ async def test_finish_truncates_and_scores(tmp_path: Path) -> None:
     assert last.truncated and last.end is not None and last.end.stop_reason == "finished"
     # 2 of the environment and 0.5 · 2 of the bold step were paid; one step is too few for `late`, which then has no score
     assert last.end.reward == 3.0 and last.reward == 0.0
-    stored = await service.stored(last.end.rollout_id, Caller(admin=True))
+    stored = await service.stored.load(last.end.rollout_id, Caller(admin=True))
     assert stored is not None and stored.policy == {
         "name": "session",
         "session_id": session.session_id,
@@ -320,7 +320,7 @@ async def test_a_step_past_its_time_limit_fails_the_episode_and_not_the_session(
     with pytest.raises(RolloutFailed, match="time limit of 0.05 s") as slow:
         await session.step([("go", {})], seconds=0.05)
     assert (slow.value.failure.boundary, slow.value.failure.code) == ("timeout", "step_timeout")
-    stored = await service.stored(start.rollout_id, Caller(admin=True))
+    stored = await service.stored.load(start.rollout_id, Caller(admin=True))
     assert stored is not None and stored.status == "failed" and stored.reward is None
     gate.touch()
     assert (await session.reset(1)).observation == "seed 1, number 0, ü"
@@ -337,7 +337,7 @@ async def test_an_episode_that_is_left_is_stored_as_cancelled(tmp_path: Path) ->
     await session.close()
     await session.close()
     for start, steps in zip(left, (1, 0), strict=True):
-        stored = await service.stored(start.rollout_id, Caller(admin=True))
+        stored = await service.stored.load(start.rollout_id, Caller(admin=True))
         assert stored is not None and stored.failure is not None and stored.run_id == "my-run"
         assert (stored.failure["boundary"], stored.failure["code"]) == ("cancelled", "session_left")
         assert (stored.length, stored.reward) == (steps, None)
@@ -408,7 +408,7 @@ async def test_idle_sessions_and_those_of_revoked_keys_end_as_failed(tmp_path: P
     await until_async(lambda: len(service.sessions) == 1)  # noticed by itself
     assert service.sessions.listed() == [used]
     for name, code, boundary in (("idle", "session_idle", "timeout"), ("revoked", "key_revoked", "cancelled")):
-        stored = await service.stored(starts[name].rollout_id, Caller(admin=True))
+        stored = await service.stored.load(starts[name].rollout_id, Caller(admin=True))
         assert stored is not None and stored.failure is not None and stored.status == "failed"
         assert (stored.failure["code"], stored.failure["boundary"]) == (code, boundary)
     assert service.sessions.ended == {"closed": 0, "session_idle": 1, "key_revoked": 1}

@@ -379,7 +379,7 @@ def test_the_events_afterwards_are_those_that_were_told(tmp_path: Path, kept: st
             part = event["step"] if event["kind"] == "stepped" else event
             for block in part.get("observation", []):
                 if isinstance(block, dict):
-                    pictures[block["image"]] = await here.service.blob(block["image"])
+                    pictures[block["image"]] = await here.service.stored.blob(block["image"])
         assert len(pictures) == 4 and all(pictures.values())
         trajectory = fold(from_json(event, pictures) for event in told)  # type: ignore[arg-type]
         trajectory.final_state = {"private": SECRET}  # which no event tells

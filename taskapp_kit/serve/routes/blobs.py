@@ -16,7 +16,7 @@ NAME = re.compile(r"[0-9a-f]{64}")
 async def blob(context: RouteContext, request: Request) -> EncodedResponse:
     """PNG bytes. They never change under their hash, so a client may keep them."""
     name = request.path_params["sha256"]
-    data = await context.service.blob(name) if NAME.fullmatch(name) else None
+    data = await context.service.stored.blob(name) if NAME.fullmatch(name) else None
     if data is None:
         raise RequestRefused(
             "not_found",

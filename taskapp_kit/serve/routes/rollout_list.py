@@ -60,7 +60,7 @@ async def list_rollouts(context: RouteContext, request: Request) -> EncodedRespo
             hint="Leave key_label out: the list has the rollouts of this key's own label.",
         )
     limit = asked.pop("limit", LIMIT)
-    found = await context.service.listed(RolloutQuery(**asked, limit=limit + 1), caller)
+    found = await context.service.stored.query(RolloutQuery(**asked, limit=limit + 1), caller)
     page = found[:limit]
     return json_answer(
         {

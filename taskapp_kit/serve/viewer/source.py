@@ -187,15 +187,15 @@ class ServiceSource(UiSource):
 
     async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
         """See UiSource."""
-        return await self._service.rows(wanted, order, caller)
+        return await self._service.stored.rows(wanted, order, caller)
 
     async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
         """See UiSource."""
-        return await self._service.stored(rollout_id, caller)
+        return await self._service.stored.load(rollout_id, caller)
 
     async def blob(self, sha256: str) -> bytes | None:
         """See UiSource."""
-        return await self._service.blob(sha256)
+        return await self._service.stored.blob(sha256)
 
     async def annotate(self, annotations: Sequence[Annotation], caller: Caller) -> None:
         """See UiSource."""
@@ -251,7 +251,7 @@ class ServiceSource(UiSource):
                 shown = event.observation if isinstance(event, Observed) else event.step.observation
                 pictures.update({picture.hash: picture.png for picture in images(shown)})
         if pictures:
-            self._service.show_pictures(pictures)
+            self._service.stored.show_images(pictures)
         return StoredRollout(
             rollout_id=one.rollout_id,
             run_id=plan.request.run_id,

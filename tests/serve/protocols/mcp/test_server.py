@@ -237,7 +237,7 @@ async def test_a_client_that_leaves_has_finished(tmp_path: Path) -> None:
         end = ended[0]
         assert isinstance(end, Rollout)
         assert (end.status, end.stop_reason, end.reward) == ("truncated", "finished", 0.25)
-        row = await service.stored(end.rollout_id, Caller(admin=True))
+        row = await service.stored.load(end.rollout_id, Caller(admin=True))
         assert row is not None
         assert (row.policy["name"], row.policy["door"]) == ("session", "mcp")
         with pytest.raises(mcp.MCPError, match="no session"):

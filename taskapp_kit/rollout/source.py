@@ -1,0 +1,255 @@
+"""Where stored rollouts are read from: any place (`RolloutSource`), and what a service has stored (`RolloutReader`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.events import fold, from_json
+from taskapp_kit.contract.protocols import (
+    AnnotatableStore,
+    Annotation,
+    ListingStore,
+    QueryableStore,
+    RolloutQuery,
+    RolloutRow,
+    RowOrder,
+    ScoreStore,
+    Store,
+    StoredRollout,
+)
+from taskapp_kit.contract.trajectory import Trajectory
+from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.rollout.in_flight import Caller
+
+MOST = 2**62
+"""No limit on rows."""
+IMAGE_MEMORY_BYTES = 64 * 1024 * 1024
+"""Without a store, images that responses only reference are held up to this size; the oldest are dropped first."""
+
+
+class RolloutSource(ABC):
+    """Stored rollouts. Use it on one event loop and close it.
+
+    place: the directory, the store or the address, without any key. config: the `config.json` of a directory, else empty.
+    """
+
+    place: str = ""
+    config: Mapping[str, Any] = {}
+
+    @abstractmethod
+    def rows(
+        self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[RolloutRow]:
+        """The rollouts that match the query, in that order; `query.limit` and `query.before` do not apply.
+
+        `query.policy` is the name of a policy or of a model.
+
+        order: None is the source's own, which is by seed in a directory, else newest first. limit: the most rows, None
+        for all. Raises StoreError, TaskAppError, Unavailable.
+        """
+
+    @abstractmethod
+    async def load(self, rollout_id: str) -> StoredRollout:
+        """The whole rollout, with the private column only where the source is local. Raises ConfigError: there is none."""
+
+    @abstractmethod
+    async def blob(self, sha256: str) -> bytes | None:
+        """A picture's PNG bytes; None when there is none."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Closes the store or the connections."""
+
+    @property
+    def annotates(self) -> bool:
+        """Whether people's scores of these rollouts can be stored."""
+        return False
+
+    async def annotate(self, annotations: Sequence[Annotation]) -> None:
+        """Stores people's scores. Raises Unavailable where `annotates` is False, StoreError."""
+        raise Unavailable(f"{self.place} has no place for people's scores.")
+
+    async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
+        """People's scores of one rollout, or of all. Raises StoreError."""
+        return []
+
+    def score_store(self) -> ScoreStore:
+        """Where later scores of these rollouts are stored. Raises Unavailable: there is no such place."""
+        raise Unavailable(
+            f"{self.place} has no store of whole rollouts here, and so no later scores.",
+            hint="Name their store (sqlite:///PATH, postgresql://…).",
+        )
+
+
+def no_such_rollout(rollout_id: str, place: str) -> ConfigError:
+    """The error for an id that is not there."""
+    return ConfigError(
+        f"There is no rollout {rollout_id[:80]!r} in {place}.",
+        hint="`taskapp show` without an id lists those that are.",
+    )
+
+
+class RolloutReader:
+    """The rollouts of one app that a service has stored, as each caller may see them. store: None stores nothing."""
+
+    def __init__(self, app: str, store: Store | None) -> None:
+        self.app = app
+        self.store = store
+        self._images = ImageCache()
+
+    def may_see(self, caller: Caller, stored: StoredRollout) -> bool:
+        """Whether the rollout is of this app, and the caller may see it."""
+        return stored.app == self.app and caller.may_see(stored.key_label)
+
+    async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """A whole rollout; None when the caller may see none. Raises StoreError."""
+        stored = None if self.store is None else await self.store.load(rollout_id)
+        return stored if stored is not None and self.may_see(caller, stored) else None
+
+    async def query(self, query: RolloutQuery, caller: Caller) -> list[RolloutRow]:
+        """The rollouts that match and that the caller may see, newest first. Raises Unavailable, StoreError."""
+        if self.store is None:
+            raise Unavailable("Rollouts are listed from a store, and this server has none.",
+                              hint="Serve with --store PATH.")  # fmt: skip
+        if not isinstance(self.store, QueryableStore):
+            raise Unavailable("This server's store cannot list rollouts (it has no `query`).",
+                              hint="Fetch them by their ids, or use a store of taskapp-kit.")  # fmt: skip
+        visible = self._visible(query, caller)
+        return [] if visible is None else await self.store.query(visible)
+
+    async def rows(self, query: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
+        """As `query`, in any order and with scores. Raises Unavailable, StoreError."""
+        if self.store is None or not isinstance(self.store, ListingStore):
+            raise Unavailable("Rollouts are shown from a store that can list them, and this server has none.",
+                              hint="Serve with --store PATH.")  # fmt: skip
+        visible = self._visible(query, caller)
+        return [] if visible is None else await self.store.listed(visible, order)
+
+    def _visible(self, query: RolloutQuery, caller: Caller) -> RolloutQuery | None:
+        """The filter, narrowed to this app and to what the caller may see; None when that is nothing."""
+        key_label = query.key_label if caller.admin else caller.key_label
+        if key_label is None and not caller.admin:
+            return None
+        return replace(query, app=self.app, key_label=key_label)
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """An image's PNG bytes by their SHA-256 (hex); None when it is not stored (any more)."""
+        shown = self._images.get(sha256)
+        return shown if shown is not None or self.store is None else await self.store.blob(sha256)
+
+    def show_images(self, images: dict[str, bytes]) -> None:
+        """Let `blob` return these PNG bytes by hash, as long as memory has room; for images that no store has (yet)."""
+        self._images.add(images)
+
+    def of(self, caller: Caller) -> RolloutSource:
+        """What this caller may see."""
+        return _CallersRollouts(self, caller)
+
+
+class _CallersRollouts(RolloutSource):
+    """The rollouts of a service that one caller may see; it is closed with the service."""
+
+    def __init__(self, stored: RolloutReader, caller: Caller) -> None:
+        self.place = stored.app
+        self._stored = stored
+        self._caller = caller
+        store = stored.store
+        self._annotated = store if store is not None and isinstance(store, AnnotatableStore) else None
+
+    async def rows(
+        self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[RolloutRow]:
+        """See RolloutSource."""
+        bounded = replace(query or RolloutQuery(), before=None, limit=MOST if limit is None else limit)
+        for row in await self._stored.rows(bounded, order or "newest", self._caller):
+            yield row
+
+    async def load(self, rollout_id: str) -> StoredRollout:
+        """See RolloutSource."""
+        stored = await self._stored.load(rollout_id, self._caller)
+        if stored is None:
+            raise no_such_rollout(rollout_id, self.place)
+        return stored
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """See RolloutSource."""
+        return await self._stored.blob(sha256)
+
+    async def close(self) -> None:
+        """See RolloutSource: the service closes its store."""
+
+    @property
+    def annotates(self) -> bool:
+        """See RolloutSource."""
+        return self._annotated is not None
+
+    async def annotate(self, annotations: Sequence[Annotation]) -> None:
+        """See RolloutSource."""
+        if self._annotated is None:
+            await super().annotate(annotations)
+        else:
+            await self._annotated.annotate(annotations)
+
+    async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
+        """See RolloutSource."""
+        caller = self._caller
+        if self._annotated is None or (caller.key_label is None and not caller.admin):
+            return []
+        label = None if caller.admin else caller.key_label
+        return await self._annotated.annotations(rollout_id=rollout_id, app=self._stored.app, key_label=label)
+
+
+class ImageCache:
+    """Images by their hash, up to `limit_bytes`: served as `/blobs/{hash}` without a store."""
+
+    def __init__(self, limit_bytes: int = IMAGE_MEMORY_BYTES) -> None:
+        self._limit = limit_bytes
+        self._images: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, images: dict[str, bytes]) -> None:
+        """Add images; the oldest ones are dropped for them."""
+        for name, png in images.items():
+            if name not in self._images:
+                self._images[name] = png
+                self._bytes += len(png)
+        while self._bytes > self._limit:
+            _, dropped = self._images.popitem(last=False)
+            self._bytes -= len(dropped)
+
+    def get(self, sha256: str) -> bytes | None:
+        """Return PNG bytes; None when they are not in the cache (any more)."""
+        return self._images.get(sha256)
+
+
+class ImageSource(Protocol):
+    """Where images are read from: a store, or a source of stored rollouts."""
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """Returns an image's PNG bytes; None if there is none."""
+        ...
+
+
+async def load_trajectory(images: ImageSource, stored: StoredRollout) -> Trajectory:
+    """The trajectory of a stored rollout, with its images and its private end state."""
+    blobs = await images_of(images, stored)
+    trajectory = fold(from_json(event, blobs) for event in stored.events)
+    trajectory.final_state = stored.private.get("final_state")
+    return trajectory
+
+
+async def images_of(images: ImageSource, stored: StoredRollout) -> dict[str, bytes]:
+    """The PNG bytes, by hash, of the images in a stored rollout, as far as they are there."""
+    hashes = sorted({name for event in stored.events for name in _hashes(event)})
+    return {name: png for name in hashes if (png := await images.blob(name)) is not None}
+
+
+def _hashes(event: Mapping[str, Json]) -> list[str]:
+    step = event.get("step")
+    observation = (step if isinstance(step, dict) else event).get("observation")
+    return [block["image"] for block in observation if isinstance(block, dict)] if isinstance(observation, list) else []
