@@ -5,10 +5,9 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from taskapp_kit.config import Settings, from_environment
-from taskapp_kit.contract.protocols import Clock, IdempotencyStore, Store, SystemClock
+from taskapp_kit.contract.protocols import Clock, IdempotencyStore, Store
 from taskapp_kit.declare.app import Exposure, TaskApp
-from taskapp_kit.rollout.models.access import model_access
-from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.app import create
 from taskapp_kit.serve.keys import Keys
 from taskapp_kit.store import open_store
@@ -38,20 +37,18 @@ def build(
     def is_server_key(text: str) -> bool:
         return keys.match((text.encode("utf-8", "replace"),)) is not None
 
-    service = Service(
+    service = Service.of(
         app,
-        ServiceSettings(
-            max_concurrent=settings.max_concurrent,
-            max_time_seconds=settings.max_time_seconds,
-            exposure=exposure,
-            workers=settings.workers,
-            max_calls=settings.max_calls_per_answer,
-            skip_judges=skip_judges,
-            session_idle_seconds=settings.session_idle_seconds,
-            gold=settings.gold,
-        ),
+        settings,
+        exposure=exposure,
         store=store,
         clock=clock,
-        models=model_access(settings, exposure, clock or SystemClock(), is_server_key=is_server_key),
+        is_server_key=is_server_key,
+        max_concurrent=settings.max_concurrent,
+        max_time_seconds=settings.max_time_seconds,
+        workers=settings.workers,
+        skip_judges=skip_judges,
+        session_idle_seconds=settings.session_idle_seconds,
+        gold=settings.gold,
     )
     return create(service, settings, exposure=exposure, coordinator=coordinator)

@@ -16,13 +16,11 @@ from taskapp_kit.client.session import RemoteSession
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.config import load, process_variable
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import TaskAppError
 from taskapp_kit.rollout.describe import Description
-from taskapp_kit.rollout.models.access import model_access
-from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.routes.sessions import (
     FinishSession,
@@ -108,18 +106,8 @@ class _Local:
     @classmethod
     async def opened(cls, app: TaskApp, environment: str | None, door: str) -> _Local:
         """Open a session. Raises RequestError, Unavailable, DeclarationError."""
-        settings = load()
-        service = Service(
-            app,
-            ServiceSettings(
-                exposure="local",
-                max_concurrent=2,  # its session, and the room that sessions leave to rollouts
-                threads=1,
-                max_calls=settings.max_calls_per_answer,
-                session_idle_seconds=math.inf,
-            ),
-            models=model_access(settings, "local", SystemClock()),
-        )
+        # room for its session, and what sessions leave to rollouts
+        service = Service.of(app, load(), max_concurrent=2, threads=1, session_idle_seconds=math.inf)
         try:
             return cls(service, await service.sessions.open(environment, door=door))
         except BaseException:

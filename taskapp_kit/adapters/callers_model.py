@@ -16,15 +16,13 @@ from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.inference_url import complete_url
 from taskapp_kit.contract.model_use import POLICY
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.in_flight import Answers
-from taskapp_kit.rollout.models.access import model_access
-from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.rollout.service import Service
 
 ADDRESS = "http://caller.invalid/v1"
 """Stands where a rollout records its model's address; nothing calls it."""
@@ -39,8 +37,7 @@ class CallerService:
 
     def __init__(self, app: TaskApp | str | Path, settings: Settings | None = None, **limits: Any) -> None:
         found = app if isinstance(app, TaskApp) else find_app(str(app))
-        self._models = model_access(settings or load(), "local", SystemClock())
-        self.service = Service(found, ServiceSettings(exposure="local", **limits), models=self._models)
+        self.service = Service.of(found, settings or load(), **limits)
 
     async def rollout(
         self,
@@ -70,7 +67,7 @@ class CallerService:
 
     def endpoint(self, url: str, model: str, key: str) -> Answers:
         """A function that calls a chat-completions endpoint, with the retries of any rollout. url: up to `/v1`."""
-        calls = self._models.of_rollout(Endpoint(complete_url(url), model, key), DEADLINE_SECONDS)
+        calls = self.service.models.of_rollout(Endpoint(complete_url(url), model, key), DEADLINE_SECONDS)
 
         async def ask(body: dict[str, Json]) -> ChatReply | ModelFailed:
             return await calls(POLICY, body)

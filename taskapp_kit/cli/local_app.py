@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import taskapp_kit
 from taskapp_kit.cli.terminal import clean, echo
 from taskapp_kit.config import export
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import RolloutFailed, Unavailable
-from taskapp_kit.rollout.models.access import model_access
+from taskapp_kit.rollout.models.access import role_endpoint
 from taskapp_kit.rollout.score.judges import check_judges
-from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
 
 if TYPE_CHECKING:
@@ -58,13 +57,10 @@ async def local_service(
     store: the address of the store, opened here and closed with the service. more: further members of ServiceSettings.
     Raises ConfigError, StoreError, Unavailable: a judge has no model.
     """
-    models = model_access(settings, "local", SystemClock())
-    if not skip_judges:
-        check_judges(app.freeze(), models.configured)  # before a store makes its file
-    limits = ServiceSettings(
-        max_concurrent=concurrency, threads=concurrency, exposure="local", skip_judges=skip_judges, **more
-    )
-    service = Service(app, limits, store=store_of(store), models=models)
+    if not skip_judges:  # before a store makes its file
+        check_judges(app.freeze(), lambda role: role_endpoint(settings, role) is not None)
+    limits = {"max_concurrent": concurrency, "threads": concurrency, "skip_judges": skip_judges, **more}
+    service = Service.of(app, settings, store=store_of(store), **limits)
     try:
         yield service
     finally:

@@ -15,7 +15,7 @@ from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.contract.model_use import POLICY, model_use
-from taskapp_kit.contract.protocols import RolloutRow, SystemClock
+from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.contract.wire import RolloutRequest
@@ -30,11 +30,11 @@ from taskapp_kit.evaluate.rows import RowFields, short_fields
 from taskapp_kit.net.envelope import sentence
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.episode import global_random
-from taskapp_kit.rollout.models.access import model_access, role_endpoint
+from taskapp_kit.rollout.models.access import role_endpoint
 from taskapp_kit.rollout.models.registry import ModelNames
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.score.judges import check_judges, needed_roles
-from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.version import __version__, git_commit
 
 if TYPE_CHECKING:
@@ -190,19 +190,15 @@ class LocalRunner:
 
     async def open(self) -> None:
         """See Runner. Raises Unavailable, StoreError, ConfigError."""
-        self._service = Service(
+        self._service = Service.of(
             self._app,
-            ServiceSettings(
-                max_concurrent=self._concurrency,
-                max_time_seconds=self._max_time_seconds,
-                exposure="local",
-                threads=self._concurrency,
-                workers=self._workers,
-                max_calls=self._settings.max_calls_per_answer,
-                skip_judges=self._skip_judges,
-            ),
+            self._settings,
             store=None if self._store is None else self._store(),
-            models=model_access(self._settings, "local", SystemClock()),
+            max_concurrent=self._concurrency,
+            max_time_seconds=self._max_time_seconds,
+            threads=self._concurrency,
+            workers=self._workers,
+            skip_judges=self._skip_judges,
         )
         self._service.watchers.append(self._note)
         await asyncio.to_thread(self._service.prepare)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -159,6 +159,27 @@ class Service:
         )
         for warning in self.warnings:
             log.warning("%s", warning)
+
+    @classmethod
+    def of(
+        cls,
+        app: TaskApp,
+        settings: Settings,
+        *,
+        exposure: Exposure = "local",
+        store: Store | None = None,
+        clock: Clock | None = None,
+        is_server_key: Callable[[str], bool] | None = None,
+        **limits: Any,
+    ) -> Service:
+        """A service with the models and the limit on calls that `settings` have.
+
+        is_server_key: whether a text is an API key of this server. limits: further members of `ServiceSettings`.
+        """
+        clock = clock or SystemClock()
+        limits = {"exposure": exposure, "max_calls": settings.max_calls_per_answer, **limits}
+        models = model_access(settings, exposure, clock, is_server_key=is_server_key)
+        return cls(app, ServiceSettings(**limits), store=store, clock=clock, models=models)
 
     def prepare(self) -> None:
         """Run `setup_worker` of each environment that runs in this process; may take seconds.

@@ -20,17 +20,15 @@ from typing import Any, NoReturn, TypeVar
 
 from taskapp_kit.config import from_environment
 from taskapp_kit.contract.content import Content, Json
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app, reference_of
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.errors import BadArgument, RolloutFailed, TaskappError
-from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.policy.builtin import answer_from
 from taskapp_kit.rollout.response import PictureRoom, wire_observation
-from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.services.actor import Actor
 from taskapp_kit.services.endpoints import endpoint
@@ -246,18 +244,12 @@ def end_replica_if_stuck(app: str) -> None:
 
 
 async def _made(app: str) -> Service:
-    settings, clock = from_environment(), SystemClock()
-    found = await asyncio.to_thread(find_app, app)
-    service = Service(
-        found,
-        ServiceSettings(
-            exposure="local",
-            max_time_seconds=settings.max_time_seconds,
-            max_calls=settings.max_calls_per_answer,
-            session_idle_seconds=math.inf,  # a session's end is that of its block, or of its process
-        ),
-        models=model_access(settings, "local", clock),
-        clock=clock,
+    settings = from_environment()
+    service = Service.of(
+        await asyncio.to_thread(find_app, app),
+        settings,
+        max_time_seconds=settings.max_time_seconds,
+        session_idle_seconds=math.inf,  # a session's end is that of its block, or of its process
     )
     try:
         await asyncio.to_thread(service.prepare)

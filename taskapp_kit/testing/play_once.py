@@ -14,16 +14,14 @@ from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.chat import role_variable
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.rollout.episode import global_random
-from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.score.judges import needed_roles
-from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.testing.mock_model.server import MockModel
 
 if TYPE_CHECKING:
@@ -93,17 +91,7 @@ def play(
 
 
 async def _once(app: TaskApp, request: RolloutRequest, settings: Settings, *, skip_judges: bool) -> Rollout:
-    service = Service(
-        app,
-        ServiceSettings(
-            exposure="local",
-            max_concurrent=1,
-            threads=1,
-            max_calls=settings.max_calls_per_answer,
-            skip_judges=skip_judges,
-        ),
-        models=model_access(settings, "local", SystemClock()),
-    )
+    service = Service.of(app, settings, max_concurrent=1, threads=1, skip_judges=skip_judges)
     try:
         return await service.rollout(request)
     finally:

@@ -13,7 +13,6 @@ from taskapp_kit.contract.chat import RemotePolicy
 from taskapp_kit.contract.content import images
 from taskapp_kit.contract.events import Event, Observed, encode_one, recording_from_json
 from taskapp_kit.contract.protocols import Clock, SystemClock
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.specs import AppSpec
@@ -92,7 +91,7 @@ class Worker:
         except RequestError as error:
             return {"refused": refusal(error)}, b""
         body = b""
-        if frame["written"] and isinstance(result, Rollout):
+        if frame["written"] and result.failure is None:
             result.rollout_id, result.created_at = frame["rollout_id"], frame["created_at"]
             result.versions = {**frame["versions"], "environment": result.version}
             body = write_body(result) or b""

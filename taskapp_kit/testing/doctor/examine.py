@@ -8,13 +8,11 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 
 from taskapp_kit.config import Settings, load
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import ConfigError, DeclarationError, RolloutFailed, TaskappError, closest
 from taskapp_kit.rollout.episode.environment import prepare_to_serve
-from taskapp_kit.rollout.models.access import model_access
-from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.testing.doctor import answers, descriptions, privacy, repeats, resources, rollouts, scores
 from taskapp_kit.testing.doctor.finding import CheckResult, DoctorFinding, skipped, wrong
 from taskapp_kit.testing.doctor.options import DoctorOptions
@@ -106,10 +104,8 @@ async def examine(
     chosen = [item for item in spec.environments.values() if options.environment in (None, item.name)]
     for item in chosen:
         _check_names(item.accept)
-    service = Service(
-        app,
-        ServiceSettings(exposure="local", max_concurrent=THREADS, threads=THREADS, skip_judges=not options.judges),
-        models=model_access(settings or load(), "local", SystemClock()),
+    service = Service.of(
+        app, settings or load(), max_concurrent=THREADS, threads=THREADS, skip_judges=not options.judges
     )
     try:
         for environment in chosen:
