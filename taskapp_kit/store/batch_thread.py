@@ -1,81 +1,103 @@
-"""A thread with its own connection that runs small database jobs, all waiting ones in one transaction.
+"""A thread with its own connection that does small pieces of database work, all waiting ones in one transaction.
 
-As with the rollouts (`group_commit.py`) the jobs that arrive while one transaction is flushed make the next one, so many
-at once share a flush, and a single one does not wait.
+While one transaction is flushed to the disk, more work arrives and makes the next one. So 16 rollouts in flight share one
+flush, and a single one does not wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.database import Driver, SqlDatabase
 
 T = TypeVar("T")
+Work = TypeVar("Work")
 
 MOST_AT_ONCE = 128
-"""The limit on jobs in one transaction."""
+"""The limit on pieces of work in one transaction, so that the first of them does not wait for thousands."""
+LARGEST_TRANSACTION_BYTES = 16 * 2**20
+"""The limit on bytes of events and images in one transaction, to bound memory."""
 
 Job = Callable[[Driver], T]
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A queued job. prepare: makes the job, without the write lock. writes: whether it needs that lock."""
+class _Waiting(Generic[Work]):
+    """A queued piece. prepare: makes it, without the write lock. writes: whether it needs that lock."""
 
-    prepare: Callable[[], Job[Any]]
+    prepare: Callable[[], Work]
     writes: bool
     order: str | None
     future: asyncio.Future[Any]
 
 
-class BatchThread:
-    """Runs jobs in the order of arrival; in one transaction, neighbouring jobs with an `order` are sorted by it.
+Prepared = Sequence[tuple[_Waiting[Work], Work]]
+
+
+class BatchThread(Generic[Work]):
+    """Does work in the order of arrival; in one transaction, neighboring pieces with an `order` are sorted by it.
     The order prevents deadlocks between servers that write the same rows at the same time.
 
-    A job is run again when its transaction failed, or when it is unknown whether its commit succeeded; so it must be
-    harmless to run it twice.
+    Work is done again when its transaction failed, or when it is unknown whether its commit succeeded; so it must be
+    harmless to do it twice.
 
-    A job that raises StoreError is refused alone. What it wrote before is not undone, so it must raise before it writes.
+    perform: does the work of one transaction; returns for each piece its result, or the StoreError with which it alone is
+    refused. What a refused piece wrote before is not undone. size: the bytes that a piece holds. lock_seconds: how long to
+    wait for a lock that another process or session holds, beyond the first attempt.
     """
 
-    def __init__(self, database: SqlDatabase, thread_name: str) -> None:
+    def __init__(
+        self,
+        database: SqlDatabase,
+        thread_name: str,
+        perform: Callable[[Driver, Sequence[Work]], Sequence[Any]],
+        *,
+        size: Callable[[Work], int] | None = None,
+        lock_seconds: float = 0.0,
+    ) -> None:
         self._database = database
-        self._waiting: deque[_Waiting] = deque()
+        self._perform = perform
+        self._size = size
+        self._lock_seconds = lock_seconds
+        self._waiting: deque[_Waiting[Work]] = deque()
         self._lock = threading.Lock()
         self._busy = False
         self._connection: Driver | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
 
-    def do(self, job: Job[T], *, writes: bool = True, order: str | None = None) -> asyncio.Future[T]:
-        """Runs `job` and returns its result. The job runs even if its caller is cancelled. Raises StoreError."""
-        return asyncio.shield(self.do_prepared(lambda: job, writes=writes, order=order))
+    def submit(
+        self, prepare: Callable[[], Work], *, writes: bool = True, order: str | None = None
+    ) -> asyncio.Future[Any]:
+        """A future with the result of a piece, which is made in the thread without the write lock.
 
-    def do_prepared(
-        self, prepare: Callable[[], Job[T]], *, writes: bool = True, order: str | None = None
-    ) -> asyncio.Future[T]:
-        """Like `do`, for a job whose preparation does not need the write lock. The caller shields the future."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        The work is done even if the caller is cancelled. Its error is a StoreError. Raises StoreError after `stop`.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
         with self._lock:
             self._waiting.append(_Waiting(prepare, writes, order, future))
             idle, self._busy = not self._busy, True
         if idle:
-            self._thread.submit(self._run)
+            try:
+                self._thread.submit(self._run)
+            except RuntimeError:
+                raise StoreError(f"the store {self._database.place} is closed.", hint="Restart the server.") from None
         return future
 
-    async def stop(self) -> None:
-        """Runs the queued jobs, then closes the connection and ends the thread."""
+    def stop(self) -> None:
+        """Does the queued work, then closes the connection and ends the thread. Blocks."""
         try:
-            await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._forget_connection)))
+            self._thread.submit(self._forget_connection).result()
         finally:
             self._thread.shutdown(wait=False)
 
@@ -88,64 +110,76 @@ class BatchThread:
                 if not batch:
                     self._busy = False
                     return
-            prepared = []
-            for one in _in_order(batch):
+            prepared: list[tuple[_Waiting[Work], Work]] = []
+            size = 0
+            for waiting in _in_order(batch):
                 try:
-                    prepared.append((one, one.prepare()))
+                    work = waiting.prepare()
                 except Exception as fault:
-                    _set_results([(one.future, self._explained(fault, one.writes))])
-            _set_results(
-                [(one.future, outcome) for (one, _), outcome in zip(prepared, self._done(prepared), strict=True)]
-            )
+                    _set_results([(waiting.future, self._explained(fault, waiting.writes))])
+                    continue
+                prepared.append((waiting, work))
+                size += 0 if self._size is None else self._size(work)
+                if size > LARGEST_TRANSACTION_BYTES:
+                    self._settle(prepared)
+                    prepared, size = [], 0
+            self._settle(prepared)
 
-    def _done(self, prepared: Sequence[tuple[_Waiting, Job[Any]]]) -> list[Any]:
-        """Runs the jobs; returns one outcome for each, the result or a StoreError."""
+    def _settle(self, prepared: Prepared[Work]) -> None:
+        if prepared:
+            outcomes = self._outcomes(prepared)
+            _set_results([(waiting.future, outcome) for (waiting, _), outcome in zip(prepared, outcomes, strict=True)])
+
+    def _outcomes(self, prepared: Prepared[Work]) -> Sequence[Any]:
+        """Does the work; returns one outcome for each piece, its result or a StoreError."""
+        until = time.monotonic() + self._lock_seconds
         try:
-            return self._database.persist(lambda: self._attempt(prepared))
+            while True:
+                try:
+                    return self._database.persist(lambda: self._attempt(prepared))
+                except self._database.faults as fault:
+                    if not self._database.is_locked(fault) or time.monotonic() >= until:
+                        raise
         except StoreError as refusal:
             return [refusal] * len(prepared)
         except Exception as fault:
             if len(prepared) > 1 and not self._database.strikes_all(fault):
                 # One of them may be too large for the disk, so each is tried alone and has its own outcome.
-                return [outcome for one in prepared for outcome in self._done([one])]
-            return [self._explained(fault, any(one.writes for one, _ in prepared))] * len(prepared)
+                return [outcome for piece in prepared for outcome in self._outcomes([piece])]
+            return [self._explained(fault, any(waiting.writes for waiting, _ in prepared))] * len(prepared)
 
-    def _attempt(self, prepared: Sequence[tuple[_Waiting, Job[Any]]]) -> list[Any]:
+    def _attempt(self, prepared: Prepared[Work]) -> Sequence[Any]:
         try:
             self._database.same_file()
-            if self._connection is None:
-                self._connection = self._database.connect()
-            jobs = [job for _, job in prepared]
-            writes = any(one.writes for one, _ in prepared)
-            return self._written(self._connection, jobs) if writes else _made(self._connection, jobs)
+            with self._database.turn:
+                if self._connection is None:
+                    self._connection = self._database.connect()
+                pieces = [work for _, work in prepared]
+                if not any(waiting.writes for waiting, _ in prepared):
+                    return self._perform(self._connection, pieces)
+                with self._database.transaction(self._connection):
+                    return self._perform(self._connection, pieces)
         except StoreError:
             raise
         except Exception:
             self._forget_connection()
             raise
 
-    def _written(self, connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
-        with self._database.transaction(connection):
-            return _made(connection, jobs)
-
     def _explained(self, fault: Exception, writes: bool) -> StoreError:
+        if isinstance(fault, StoreError):
+            return fault
         return self._database.explain(fault, "write" if writes else "read")
 
     def _forget_connection(self) -> None:
-        """Closes the connection after a fault; the next job opens a new one."""
+        """Closes the connection after a fault; the next work opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(*self._database.faults):
-                connection.close()
+                self._database.disconnect(connection)
 
 
-def _in_order(batch: Sequence[_Waiting]) -> Iterator[_Waiting]:
-    for ordered, neighbours in groupby(batch, key=lambda one: one.order is not None):
-        run = list(neighbours)
-        yield from sorted(run, key=lambda one: one.order or "") if ordered else run
-
-
-def _made(connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
+def each_alone(connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
+    """Calls each job; its outcome is its result, or the StoreError that it raises before it writes."""
     outcomes: list[Any] = []
     for job in jobs:
         try:
@@ -155,15 +189,21 @@ def _made(connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
     return outcomes
 
 
+def _in_order(batch: Sequence[_Waiting[Work]]) -> Iterator[_Waiting[Work]]:
+    for ordered, neighbors in groupby(batch, key=lambda waiting: waiting.order is not None):
+        run = list(neighbors)
+        yield from sorted(run, key=lambda waiting: waiting.order or "") if ordered else run
+
+
 def _set_results(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
-    if results:
-        with suppress(RuntimeError):  # its event loop is closed
-            results[0][0].get_loop().call_soon_threadsafe(_resolve, results)
+    for loop, same_loop in groupby(results, key=lambda result: result[0].get_loop()):
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits there
+            loop.call_soon_threadsafe(_resolve, list(same_loop))
 
 
 def _resolve(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
     for future, outcome in results:
-        if future.done():
+        if future.done():  # its caller was cancelled
             continue
         if isinstance(outcome, StoreError):
             future.set_exception(outcome)

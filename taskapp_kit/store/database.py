@@ -85,7 +85,11 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def connect(self) -> Driver:
-        """Opens a driver's connection, which the caller closes. Raises the types in `faults`."""
+        """Opens a driver's connection for one thread, until `disconnect`. Raises the types in `faults`."""
+
+    def disconnect(self, connection: Driver) -> None:
+        """Closes what `connect` opened."""
+        connection.close()
 
     @abstractmethod
     def in_transaction(self, connection: Driver) -> bool:

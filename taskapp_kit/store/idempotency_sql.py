@@ -11,16 +11,17 @@ import logging
 import zlib
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from taskapp_kit.contract.protocols import Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.errors import Failure, StoreError
-from taskapp_kit.store.batch_thread import BatchThread, Job
+from taskapp_kit.store.batch_thread import BatchThread, Job, each_alone
 from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
 from taskapp_kit.store.idempotency import CLAIM_TRIES, RECORD_SECONDS, LeasedIdempotencyStore
 from taskapp_kit.store.process_identity import certainly_dead, this_process
 from taskapp_kit.store.rows import packed
 
+T = TypeVar("T")
 log = logging.getLogger("taskapp_kit.store")
 
 LEASE_SECONDS = 15.0
@@ -140,14 +141,14 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
         self._statements = statements(database.spelling)
         self._process = this_process()
         self._purged_at: float | None = None
-        self._jobs = BatchThread(database, "taskapp-idempotency")
+        self._jobs: BatchThread[Job[Any]] = BatchThread(database, "taskapp-idempotency", each_alone)
 
     async def _put_if_absent(self, ticket: IdempotencyRecord, over: SqlEntry | None) -> SqlEntry | None:
         try:
-            there = await self._jobs.do(partial(self._put, ticket=ticket, over=over), order=ticket.key or "")
+            there = await self._do(partial(self._put, ticket=ticket, over=over), order=ticket.key or "")
         except asyncio.CancelledError:
             if not self._closed:  # it may have been put: the next job removes it
-                self._jobs.do(partial(self._delete, rollout_id=ticket.rollout_id))
+                self._do(partial(self._delete, rollout_id=ticket.rollout_id))
             raise
         if self._purged_at is None or self._clock.monotonic() - self._purged_at >= PURGE_SECONDS:
             self._purged_at = self._clock.monotonic()
@@ -155,7 +156,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
         return there
 
     async def _read(self, rollout_id: str) -> SqlEntry | None:
-        return await self._jobs.do(
+        return await self._do(
             lambda connection: self._entry(connection, self._statements.by_id, rollout_id), writes=False
         )
 
@@ -168,20 +169,24 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
         return entry.alive
 
     def _write_result(self, ticket: IdempotencyRecord, settled: StoredResult, free_key: bool) -> asyncio.Future[None]:
-        return self._jobs.do_prepared(lambda: self._settling(settled, free_key))
+        return self._jobs.submit(lambda: self._settling(settled, free_key))
 
     async def _remove(self, rollout_id: str) -> None:
-        await self._jobs.do(partial(self._delete, rollout_id=rollout_id))
+        await self._do(partial(self._delete, rollout_id=rollout_id))
 
     async def _renew(self) -> None:
         if self._owned:
-            await self._jobs.do(partial(self._lease, rollout_ids=list(self._owned), seconds=LEASE_SECONDS))
+            await self._do(partial(self._lease, rollout_ids=list(self._owned), seconds=LEASE_SECONDS))
 
     async def _give_up(self, rollout_ids: list[str]) -> None:
-        await self._jobs.do(partial(self._lease, rollout_ids=rollout_ids, seconds=-LEASE_SECONDS))
+        await self._do(partial(self._lease, rollout_ids=rollout_ids, seconds=-LEASE_SECONDS))
 
     async def _close(self) -> None:
-        await self._jobs.stop()
+        await asyncio.to_thread(self._jobs.stop)
+
+    def _do(self, job: Job[T], *, writes: bool = True, order: str | None = None) -> asyncio.Future[T]:
+        """The result of a job, which goes on when its caller is cancelled."""
+        return asyncio.shield(self._jobs.submit(lambda: job, writes=writes, order=order))
 
     def _purge_some(self) -> None:
         """Removes some of the records that are expired or from the future (written by a wrong clock)."""
@@ -194,7 +199,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
             elif purged.result() == PURGED_AT_ONCE:
                 self._purge_some()
 
-        self._jobs.do(self._purge).add_done_callback(then)
+        self._do(self._purge).add_done_callback(then)
 
     # What follows runs in the thread, inside a transaction.
 

@@ -28,8 +28,8 @@ from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore
 
 T = TypeVar("T")
 
-POOL_SIZE = 3
-"""One connection that writes and two that read; the idempotency records have one more."""
+POOL_SIZE = 2
+"""Connections that read; rollouts and idempotency records are written over one more each."""
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 30.0
 """The limit on one statement."""
@@ -114,7 +114,7 @@ class PostgresDatabase(SqlDatabase):
             raise self.explain(fault, "open") from None
 
     def connect(self) -> Driver:
-        """Opens a driver's connection outside the pool, which the caller closes."""
+        """Opens a driver's connection outside the pool."""
         held = self.writer.raw_connection()
         held.detach()
         return cast(Driver, held.dbapi_connection)

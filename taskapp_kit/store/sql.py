@@ -1,6 +1,6 @@
 """The store in an SQL database; `sqlite.py` and `postgres.py` choose the database.
 
-Writes go through `GroupCommit`, one transaction for all waiting rollouts. Reads run in two threads on their own connections,
+Writes go through a `BatchThread`, one transaction for all waiting rollouts. Reads run in two threads on their own connections,
 so neither blocks the event loop, and a reader never waits for the writer.
 """
 
@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Delete,
-    PoolProxiedConnection,
     Select,
     Table,
     bindparam,
@@ -46,8 +45,8 @@ from taskapp_kit.contract.protocols import (
 )
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.annotations import prune_annotations, read_annotations, write_annotations
+from taskapp_kit.store.batch_thread import BatchThread
 from taskapp_kit.store.database import Driver, SqlDatabase
-from taskapp_kit.store.group_commit import GroupCommit, Outcome
 from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
 from taskapp_kit.store.rows import SOURCE_COLUMNS, Row, differing, from_row, source_row, to_row
@@ -56,9 +55,6 @@ from taskapp_kit.store.scores import prune_scores, read_one, read_scorers, read_
 from taskapp_kit.store.usage import StoreUsage, usage_of
 
 T = TypeVar("T")
-
-LARGEST_TRANSACTION_BYTES = 16 * 2**20
-"""The limit on bytes of events and pictures in one transaction, to bound memory."""
 
 SAVE_SECONDS = 60.0
 """How long a save waits for a locked database: longer than other calls, because the rollout was already paid for."""
@@ -177,15 +173,15 @@ class SqlStore:
 
     def __init__(self, database: SqlDatabase, *, save_seconds: float = SAVE_SECONDS) -> None:
         self._database = database
-        self._save_seconds = save_seconds
         self.place = database.place
         self._insert_rollout = _inserting(ROLLOUTS, database.spelling.mark)
         self._insert_blob = _inserting(BLOBS, database.spelling.mark)
         self._select_rollout = _selecting(ROLLOUTS, "rollout_id", database.spelling.mark)
-        self._connection: PoolProxiedConnection | None = None
         self._closed = False
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="taskapp-store-reader")
-        self._writer = GroupCommit(self._commit, self.place)
+        self._writer: BatchThread[Row] = BatchThread(
+            database, "taskapp-store-writer", self._write_rows, size=lambda row: row.size, lock_seconds=save_seconds
+        )
 
     async def save(self, rollout: StoredRollout) -> None:
         """Stores the rollout. It is on disk when this returns.
@@ -196,7 +192,7 @@ class SqlStore:
         SAVE_SECONDS. Raises StoreError.
         """
         self._open()
-        await self._writer.write(rollout)
+        await self._writer.submit(partial(to_row, rollout))
 
     async def load(self, rollout_id: str) -> StoredRollout | None:
         """The rollout without its pictures' bytes; None when there is none. Raises StoreError."""
@@ -356,7 +352,6 @@ class SqlStore:
 
     def _finish(self) -> None:
         self._writer.stop()
-        self._forget_connection()
         with self._database.turn:
             self._database.close()
 
@@ -419,95 +414,33 @@ class SqlStore:
 
     # What follows runs in the writer's thread.
 
-    def _commit(self, rollouts: Sequence[StoredRollout]) -> Sequence[Outcome]:
-        """Writes these rollouts; returns one outcome for each, None for a stored one."""
-        outcomes: list[Outcome] = [None] * len(rollouts)
-        rows: list[tuple[int, Row]] = []
-        size = 0
-        for index, rollout in enumerate(rollouts):
-            try:
-                row = to_row(rollout)
-            except StoreError as refusal:
-                outcomes[index] = refusal
-            else:
-                rows.append((index, row))
-                size += row.size
-            if size > LARGEST_TRANSACTION_BYTES or index == len(rollouts) - 1:
-                for place, outcome in self._written(rows):
-                    outcomes[place] = outcome
-                rows, size = [], 0
-        return outcomes
-
-    def _written(self, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Outcome]]:
-        if not rows:
-            return []
-        until = time.monotonic() + self._save_seconds
-        try:
-            while True:
-                try:
-                    return self._database.persist(lambda: self._attempt(rows))
-                except self._database.faults as fault:
-                    if not self._database.is_locked(fault) or time.monotonic() >= until:
-                        raise
-        except StoreError as refusal:
-            return [(index, refusal) for index, _ in rows]
-        except self._database.faults as fault:
-            if len(rows) > 1 and not self._database.strikes_all(fault):
-                # One of them may be too large for the disk, so each is tried alone and has its own outcome.
-                return [outcome for row in rows for outcome in self._written([row])]
-            error = self._database.explain(fault, "write")
-            return [(index, error) for index, _ in rows]
-
-    def _attempt(self, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Outcome]]:
-        """Writes the rows. May be repeated after a fault, even if its commit succeeded: rows may be written twice."""
-        try:
-            return self._transaction(rows)
-        except self._database.faults:
-            self._forget_connection()
-            raise
-
-    def _transaction(self, rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Outcome]]:
-        self._database.same_file()
-        if self._connection is None:
-            self._connection = self._database.writer.raw_connection()
-        connection = cast(Driver, self._connection.dbapi_connection)
-        refused: dict[int, StoreError] = {}
-        with self._database.turn, self._database.transaction(connection):
-            if lacking := {name for _, row in rows for name in row.lacking}:
-                marks = ", ".join(self._database.spelling.mark for _ in lacking)
-                found = connection.execute(f"SELECT sha256 FROM blobs WHERE sha256 IN ({marks})", sorted(lacking))  # noqa: S608 - marks
-                there = {name for (name,) in found.fetchall()}
-                for index, row in rows:
-                    missing = [name for name in row.lacking if name not in there]
-                    if missing:
-                        refused[index] = _lacks(row, missing)
-            wanted = [(index, row) for index, row in rows if index not in refused]
-            if wanted:
-                cursor = connection.cursor()
-                cursor.executemany(self._insert_rollout, [row.values for _, row in wanted])
-                if cursor.rowcount != len(wanted):  # some id was there already: with the same content?
-                    for index, row in wanted:
-                        stored = connection.execute(self._select_rollout, (row.rollout_id,)).fetchone()
-                        assert stored is not None, "it was inserted or there before"
-                        columns = differing(stored, row.values)
-                        if columns:
-                            refused[index] = _other(row, columns)
-            # In one order everywhere, so that servers which write the same pictures do not deadlock.
-            blobs = sorted(blob for index, row in wanted if index not in refused for blob in row.blobs)
-            if blobs:
-                connection.cursor().executemany(self._insert_blob, blobs)
-        return [(index, refused.get(index)) for index, _ in rows]
-
-    def _forget_connection(self) -> None:
-        """Closes the connection after a fault; the next write opens a new one."""
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        with self._database.turn:
-            if getattr(connection.dbapi_connection, "closed", False):  # Postgres: the server is gone
-                connection.invalidate()
-            else:
-                connection.close()
+    def _write_rows(self, connection: Driver, rows: Sequence[Row]) -> list[StoreRefusal | None]:
+        """Writes the rows; they may be there already, with the same content. Returns one outcome for each."""
+        refused: dict[int, StoreRefusal] = {}
+        if lacking := {name for row in rows for name in row.lacking}:
+            marks = ", ".join(self._database.spelling.mark for _ in lacking)
+            stored = connection.execute(f"SELECT sha256 FROM blobs WHERE sha256 IN ({marks})", sorted(lacking))  # noqa: S608 - marks
+            present = {name for (name,) in stored.fetchall()}
+            for index, row in enumerate(rows):
+                missing = [name for name in row.lacking if name not in present]
+                if missing:
+                    refused[index] = _lacks(row, missing)
+        accepted = [(index, row) for index, row in enumerate(rows) if index not in refused]
+        if accepted:
+            cursor = connection.cursor()
+            cursor.executemany(self._insert_rollout, [row.values for _, row in accepted])
+            if cursor.rowcount != len(accepted):  # some id was there already: with the same content?
+                for index, row in accepted:
+                    values = connection.execute(self._select_rollout, (row.rollout_id,)).fetchone()
+                    assert values is not None, "it was inserted or there before"
+                    columns = differing(values, row.values)
+                    if columns:
+                        refused[index] = _other(row, columns)
+        # In one order everywhere, so that servers which write the same images do not deadlock.
+        blobs = sorted(blob for index, row in accepted if index not in refused for blob in row.blobs)
+        if blobs:
+            connection.cursor().executemany(self._insert_blob, blobs)
+        return [refused.get(index) for index in range(len(rows))]
 
     def _checked(self, connection: Connection) -> StoreCheck:
         findings = self._database.findings(connection)

@@ -134,11 +134,18 @@ class Database(SqlDatabase):
         return sum(file.stat().st_size for file in files if file.exists())
 
     def connect(self) -> Driver:
-        """A connection of the driver's own, outside the engines; who asks for it closes it. Raises sqlite3.Error."""
-        place = ":memory:" if self._path is None else str(self._path)
-        connection: sqlite3.Connection = sqlite3.connect(place, **self._connect_args())
+        """Opens a driver's connection for one thread; in memory there is only the one of the engines."""
+        if self._path is None:
+            only: Driver = self.writer.raw_connection().dbapi_connection  # type: ignore[assignment]
+            return only
+        connection: sqlite3.Connection = sqlite3.connect(self._path, **self._connect_args())
         _prepare(connection, read_only=False)
         return connection
+
+    def disconnect(self, connection: Driver) -> None:
+        """Closes what `connect` opened."""
+        if self._path is not None:
+            connection.close()
 
     def in_transaction(self, connection: Driver) -> bool:
         """Whether a transaction was begun on it that can still be rolled back."""

@@ -81,7 +81,7 @@ def test_a_claim_that_cannot_be_written_counts_too(tmp_path: Path) -> None:
 def test_a_rollout_that_the_store_refuses_is_no_failing_store(tmp_path: Path) -> None:
     class Refuses(SqliteStore):
         async def save(self, rollout: object) -> None:
-            rollout.policy["api_key"] = "x"  # type: ignore[attr-defined]  # the second wall against keys
+            rollout.config["x"] = float("nan")  # type: ignore[attr-defined]
             await super().save(rollout)  # type: ignore[arg-type]
 
     with opened(store=Refuses(tmp_path / "rollouts.db")) as door:

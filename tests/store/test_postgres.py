@@ -213,7 +213,7 @@ def test_nothing_is_left_in_a_session_so_a_pooler_may_stand_between(postgres: Po
             await tickets.claim(ticket(f"r{number}", f"k{number}"))
             await tickets.look(f"r{number}")
         own = tickets._jobs._connection
-        assert own is not None and store._connection is not None
+        assert own is not None and store._writer._connection is not None
         for asked, found in (
             ("SELECT count(*) FROM pg_prepared_statements", 0),
             ("SELECT count(*) FROM pg_cursors", 0),
@@ -268,7 +268,7 @@ def test_neither_log_nor_repr_nor_sentence_holds_the_password(
         await store.save(rollout())
         await tickets.claim(ticket("r1"))
         told.extend(
-            map(repr, (store, store._database, store._database.writer, store._connection, tickets, store.place))
+            map(repr, (store, store._database, store._database.writer, store._writer._connection, tickets, store.place))
         )
         told.append(repr(vars(store._database)))
         postgres.execute(f"ALTER DATABASE {name_of(address)} ALLOW_CONNECTIONS false")

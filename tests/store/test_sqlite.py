@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hashlib
 import sqlite3
 import stat
@@ -78,31 +77,6 @@ def test_a_cancelled_caller_does_not_undo_its_save(tmp_path: Path) -> None:
             await task
         await store.save(rollout("r2"))
         assert await store.load("r1") == rollout("r1")
-
-    with_store(tmp_path / "rollouts.db", use)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_nobody_hangs_when_the_writing_thread_dies(tmp_path: Path) -> None:
-    class Killed(BaseException):
-        pass
-
-    async def use(store: SqliteStore) -> None:
-        thread = store._writer.thread_id
-        assert thread is not None
-        await store.save(rollout("before"))
-        # A real asynchronous exception, as an interpreter or a debugger throws it; it strikes once the thread wakes.
-        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Killed)) == 1
-        saves = [store.save(rollout(f"r{index}")) for index in range(50)]
-        outcomes = await asyncio.wait_for(asyncio.gather(*saves, return_exceptions=True), 5)
-        assert any(isinstance(outcome, StoreError) for outcome in outcomes)
-        assert all(outcome is None or "was not stored" in str(outcome) for outcome in outcomes)
-        with pytest.raises(StoreError, match="thread"):
-            await asyncio.wait_for(store.save(rollout("after")), 5)
-        for index, outcome in enumerate(outcomes):
-            if outcome is None:
-                assert await store.load(f"r{index}") is not None
-        assert await store.load("before") is not None
 
     with_store(tmp_path / "rollouts.db", use)
 
