@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
 
 from taskapp_kit.client.config.consistency import kind_of_model, models_named
 from taskapp_kit.client.config.review import read_document
@@ -137,22 +137,24 @@ class JobOutcome:
     results: Mapping[str, Any] = field(default_factory=dict)
 
 
+class JobReport(TypedDict, total=False):
+    """What an engine reports with its events.
+
+    points: of metrics. state: passed to `Engine.run` when the job is resumed. metrics: latest numbers of the job's status.
+    total: number of rollouts that the job will run. A member that is None is not changed.
+    """
+
+    points: Sequence[CurvePoint]
+    state: Mapping[str, Any] | None
+    metrics: Mapping[str, float | None] | None
+    total: int | None
+
+
 class Ledger(Protocol):
     """Stores an engine's progress, durably when a call returns. Raises StoreError; ValueError for data that is not JSON."""
 
-    async def report(
-        self,
-        *events: Event,
-        points: Sequence[CurvePoint] = (),
-        state: Mapping[str, Any] | None = None,
-        metrics: Mapping[str, float | None] | None = None,
-        total: int | None = None,
-    ) -> None:
-        """Store all of it in one transaction.
-
-        state: passed to `Engine.run` when the job is resumed. metrics: latest numbers of the job's status. total: number
-        of rollouts that the job will run.
-        """
+    async def report(self, *events: Event, **progress: Unpack[JobReport]) -> None:
+        """Store all of it in one transaction."""
         ...
 
     async def last_data(self, *types: str, last: int) -> list[Mapping[str, Any]]:
@@ -177,20 +179,12 @@ class Ledger(Protocol):
         """Return the number of the job's last event, for a later `supersede`; 0 before the first."""
         ...
 
-    async def supersede(
-        self,
-        after: int,
-        event: Event,
-        *events: Event,
-        state: Mapping[str, Any],
-        metrics: Mapping[str, float | None],
-        total: int | None = None,
-    ) -> None:
+    async def supersede(self, after: int, *events: Event, **progress: Unpack[JobReport]) -> None:
         """Go back to a position: mark rollouts, points and progress after it as superseded, and report the events.
 
         One transaction. Superseded rollouts and points count nowhere, and their places are free. Superseded events, those
-        of PROGRESS, stay in the list, marked with the number of `event`. after: what `position` returned; 0 for all.
-        state, metrics: those of that moment.
+        of PROGRESS, stay in the list, marked with the number of the first event. after: what `position` returned; 0 for
+        all. progress: of that moment, with its state and metrics.
         """
         ...
 

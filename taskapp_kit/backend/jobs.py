@@ -11,9 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Unpack
 
-from taskapp_kit.backend.engine import CurvePoint, Engine, Event, JobDocument, JobOutcome, Phase, RolloutOutcome
+from taskapp_kit.backend.engine import Engine, Event, JobDocument, JobOutcome, JobReport, Phase, RolloutOutcome
 from taskapp_kit.backend.notifier import Notifiers
 from taskapp_kit.backend.opened_task_app import OpenedTaskApp
 from taskapp_kit.backend.schema import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRow
@@ -346,16 +346,8 @@ class _JobLedger:
         self._jobs = jobs
         self._job_id = job_id
 
-    async def report(
-        self,
-        *events: Event,
-        points: Sequence[CurvePoint] = (),
-        state: Mapping[str, Any] | None = None,
-        metrics: Mapping[str, float | None] | None = None,
-        total: int | None = None,
-    ) -> None:
-        more: dict[str, Any] = {} if total is None else {"total": total}
-        await self._jobs.records.write(self._job_id, *events, points=points, state=state, metrics=metrics, **more)
+    async def report(self, *events: Event, **progress: Unpack[JobReport]) -> None:
+        await self._jobs.records.write(self._job_id, *events, **_changed(progress))
         self._jobs.notifiers.notify(self._job_id)
 
     async def last_data(self, *types: str, last: int) -> list[Mapping[str, Any]]:
@@ -370,18 +362,13 @@ class _JobLedger:
     async def position(self) -> int:
         return await self._jobs.records.position(self._job_id)
 
-    async def supersede(
-        self,
-        after: int,
-        event: Event,
-        *events: Event,
-        state: Mapping[str, Any],
-        metrics: Mapping[str, float | None],
-        total: int | None = None,
-    ) -> None:
-        more: dict[str, Any] = {} if total is None else {"total": total}
-        await self._jobs.records.supersede(self._job_id, after, event, *events, state=state, metrics=metrics, **more)
+    async def supersede(self, after: int, *events: Event, **progress: Unpack[JobReport]) -> None:
+        await self._jobs.records.supersede(self._job_id, after, *events, **_changed(progress))
         self._jobs.notifiers.notify(self._job_id)
+
+
+def _changed(progress: JobReport) -> dict[str, Any]:
+    return {name: value for name, value in progress.items() if value is not None}
 
 
 def stored_key(org: str, idempotency_key: str) -> str:

@@ -237,7 +237,6 @@ class JobStore:
         self,
         job_id: str,
         after: int,
-        event: Event,
         *events: Event,
         state: Mapping[str, Any],
         metrics: Mapping[str, float | None],
@@ -247,7 +246,7 @@ class JobStore:
 
         Writes nothing and returns False for a job that is over. Raises as `write` does.
         """
-        rows = [_row(each) for each in (event, *events)]
+        rows = [_row(event) for event in events]
         values = {**columns, "state": written(state), "metrics": written(metrics)}
 
         def work(connection: Connection) -> bool:

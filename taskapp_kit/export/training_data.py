@@ -34,10 +34,6 @@ from taskapp_kit.export.report import ExportReport, ExportScope, loaded, selecte
 if TYPE_CHECKING:
     from taskapp_kit.rollout.source import RolloutSource
 
-if TYPE_CHECKING:
-    from taskapp_kit.evaluate.source import RolloutSource
-
-
 UNKNOWN_TOOL = "an action that the app does not declare"
 OTHER_DECLARATIONS = (
     "{many} were played with other declarations of the app (another spec hash); their tools' schemas are those of now."

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Unpack
 
-from taskapp_kit.backend.engine import CurvePoint, Event, Ledger, Phase, RolloutOutcome
+from taskapp_kit.backend.engine import CurvePoint, Event, JobReport, Ledger, Phase, RolloutOutcome
 from taskapp_kit.train.engine.parent_calls import ParentCalls
 
 
@@ -16,23 +16,9 @@ class LedgerOverSocket:
     def __init__(self, parent: ParentCalls) -> None:
         self._parent = parent
 
-    async def report(
-        self,
-        *events: Event,
-        points: Sequence[CurvePoint] = (),
-        state: Mapping[str, Any] | None = None,
-        metrics: Mapping[str, float | None] | None = None,
-        total: int | None = None,
-    ) -> None:
+    async def report(self, *events: Event, **progress: Unpack[JobReport]) -> None:
         """See `Ledger.report`."""
-        await self._parent.call(
-            "report",
-            events=[asdict(event) for event in events],
-            points=[asdict(point) for point in points],
-            state=state,
-            metrics=metrics,
-            total=total,
-        )
+        await self._parent.call("report", **_as_json(events, progress))
 
     async def last_data(self, *types: str, last: int) -> list[Mapping[str, Any]]:
         """See `Ledger.last_data`."""
@@ -53,28 +39,29 @@ class LedgerOverSocket:
         number: int = await self._parent.call("position")
         return number
 
-    async def supersede(
-        self,
-        after: int,
-        event: Event,
-        *events: Event,
-        state: Mapping[str, Any],
-        metrics: Mapping[str, float | None],
-        total: int | None = None,
-    ) -> None:
+    async def supersede(self, after: int, *events: Event, **progress: Unpack[JobReport]) -> None:
         """See `Ledger.supersede`."""
-        reported = [asdict(each) for each in (event, *events)]
-        await self._parent.call("supersede", after=after, events=reported, state=state, metrics=metrics, total=total)
+        await self._parent.call("supersede", after=after, **_as_json(events, progress))
+
+
+def _as_json(events: Sequence[Event], progress: JobReport) -> dict[str, Any]:
+    members: dict[str, Any] = {**progress, "events": [asdict(event) for event in events]}
+    if "points" in progress:
+        members["points"] = [asdict(point) for point in progress["points"]]
+    return members
 
 
 async def answer_ledger_call(ledger: Ledger, name: str, arguments: Mapping[str, Any]) -> Any:
     """Make the child's call of the ledger and return the reply as JSON. Raises StoreError; KeyError for another name."""
+    if name in ("report", "supersede"):
+        events = [Event(**each) for each in arguments["events"]]
+        progress: Any = {name: arguments[name] for name in JobReport.__annotations__ if name in arguments}
+        if "points" in progress:
+            progress["points"] = [CurvePoint(**each) for each in progress["points"]]
+        if name == "report":
+            return await ledger.report(*events, **progress)
+        return await ledger.supersede(arguments["after"], *events, **progress)
     match name:
-        case "report":
-            events = [Event(**each) for each in arguments["events"]]
-            points = [CurvePoint(**each) for each in arguments["points"]]
-            more = {member: arguments[member] for member in ("state", "metrics", "total")}
-            return await ledger.report(*events, points=points, **more)
         case "last_data":
             return [dict(each) for each in await ledger.last_data(*arguments["types"], last=arguments["last"])]
         case "store":
@@ -83,8 +70,4 @@ async def answer_ledger_call(ledger: Ledger, name: str, arguments: Mapping[str, 
             return [asdict(each) for each in await ledger.stored(arguments["phase"], arguments["iteration"])]
         case "position":
             return await ledger.position()
-        case "supersede":
-            events = [Event(**each) for each in arguments["events"]]
-            more = {member: arguments[member] for member in ("state", "metrics", "total")}
-            return await ledger.supersede(arguments["after"], *events, **more)
     raise KeyError(name)

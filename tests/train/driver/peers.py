@@ -80,15 +80,7 @@ class MemoryLedger:
     async def position(self) -> int:
         return len(self.events)
 
-    async def supersede(
-        self,
-        after: int,
-        event: Event,
-        *events: Event,
-        state: Mapping[str, Any],
-        metrics: Mapping[str, float | None],
-        total: int | None = None,
-    ) -> None:
+    async def supersede(self, after: int, *events: Event, **progress: Any) -> None:
         """Removes what is superseded; the backend's store only marks it."""
         self.superseded.append(after)
         units = [each for each in self.events[:after] if each.type in ("rl.train.step", "rl.eval.summary")]
@@ -97,7 +89,7 @@ class MemoryLedger:
         self.rollouts = [one for one in self.rollouts if (one.phase, one.iteration) in ended]
         kept = [each for each in self.events[after:] if not each.type.startswith(PROGRESS)]
         self.events = self.events[:after] + kept
-        await self.report(event, *events, state=state, metrics=metrics, total=total)
+        await self.report(*events, **progress)
 
     async def stored(self, phase: str, iteration: int) -> list[RolloutOutcome]:
         return [one for one in self.rollouts if (one.phase, one.iteration) == (phase, iteration)]
