@@ -1,15 +1,13 @@
 """The open connections of one server: their number, whether a valid key was sent over them, and their unsent bytes.
 
 `Connections.look` runs once a second on the server's event loop. It closes connections that exceed a time limit, ends
-readers that stall, keeps the memory of unsent responses under its limit, and logs when file descriptors run out.
+readers that stall, and keeps the memory of unsent responses under its limit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import resource
 import time
 from collections import Counter
@@ -32,7 +30,7 @@ DESCRIPTOR_SHARE = 0.75
 GRACE_SECONDS = 1.0
 """A reader that received bytes this recently is not ended because of the memory that its response uses."""
 QUIET_SECONDS = 10.0
-"""Minimum time between two log lines about the connection limit or about missing descriptors."""
+"""Minimum time between two log lines about the connection limit."""
 
 # reasons why the server ended a connection, as counted in /metrics
 AT_CAP = "connection_cap"
@@ -102,12 +100,11 @@ class Connections:
         allowed = self.limits.max_connections if unlimited else max(1, int(descriptors * DESCRIPTOR_SHARE))
         self.cap = min(self.limits.max_connections, allowed)
         self._open: dict[TrackedConnection, None] = {}
-        self._keyless: dict[
-            TrackedConnection, None
-        ] = {}  # oldest first; those that presented a key since are taken out late
+        # oldest first; those that presented a key since are taken out late
+        self._keyless: dict[TrackedConnection, None] = {}
         self._received: dict[WebSocketConnection, int] = {}
         self._received_bytes = 0
-        self._quiet_until = {"cap": 0.0, "descriptors": 0.0}
+        self._quiet_until = 0.0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -116,8 +113,7 @@ class Connections:
         """Add a connection. At the limit the oldest one without a valid key is closed for it."""
         if len(self._open) >= self.cap:
             oldest = self._oldest_keyless()
-            self._log("cap", logging.WARNING, "connections at the cap open=%d cap=%d: %s", len(self._open), self.cap,
-                      "the newest is refused" if oldest is None else "the oldest without a valid key is closed")  # fmt: skip
+            self._log_cap("the newest is refused" if oldest is None else "the oldest without a valid key is closed")
             if oldest is None:
                 self.ended[AT_CAP] += 1
                 connection.refuse()
@@ -156,7 +152,6 @@ class Connections:
             for connection in list(self._open):
                 connection.expire(now)
             self._end_stalled(now)
-            self._check_descriptors()
         except Exception:
             log.exception("the connections could not be looked after")
 
@@ -199,16 +194,8 @@ class Connections:
         log.warning("reader ended cause=%s unsent_bytes=%d", cause, connection.unsent() + connection.peer.unsent_bytes)
         self.end(connection, cause)
 
-    def _check_descriptors(self) -> None:
-        try:
-            os.close(os.open(os.devnull, os.O_RDONLY))
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._log("descriptors", logging.ERROR, "no file descriptor is left connections=%d: no connection can be "
-                          "accepted and no model called; raise the limit (ulimit -n)", len(self._open))  # fmt: skip
-
-    def _log(self, about: str, level: int, message: str, *values: object) -> None:
+    def _log_cap(self, consequence: str) -> None:
         now = time.monotonic()
-        if now >= self._quiet_until[about]:
-            self._quiet_until[about] = now + QUIET_SECONDS
-            log.log(level, message, *values)
+        if now >= self._quiet_until:
+            self._quiet_until = now + QUIET_SECONDS
+            log.warning("connections at the cap open=%d cap=%d: %s", len(self._open), self.cap, consequence)

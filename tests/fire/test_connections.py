@@ -154,16 +154,6 @@ def test_a_flood_of_queued_requests_is_cut(few: Server) -> None:
         assert ended(few, "queued_requests") == len(strangers)
 
 
-@pytest.mark.ci
-def test_a_process_without_descriptors_says_so(tmp_path: Path) -> None:
-    few = 60
-    with Server(tmp_path, descriptors=few) as server, ExitStack() as held:
-        ask = f"GET /health HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {server.key}\r\n\r\n".encode()
-        for _ in range(few):
-            held.enter_context(opened(listener(server.url), ask))
-        until(lambda: "no file descriptor is left" in server.log(), 20, "the log says it")
-
-
 LARGE = """
 from taskapp_kit import Step, TaskApp, action
 app = TaskApp("large", version="1.0.0")
