@@ -13,10 +13,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.rollout.in_flight import InFlightRollout
+from taskapp_kit.serve.event_loop_watchdog import Watchdog
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -35,14 +37,6 @@ TOKENS = {
     "cached_tokens": "cached",
 }
 """Maps the endpoints' names of token counts to ours; others are not counted."""
-
-
-class Loop(Protocol):
-    """The measured lag of the event loop (`serve/event_loop_watchdog.py`)."""
-
-    lag_seconds: float
-    blocked: int
-    blocked_seconds: float
 
 
 @dataclass(slots=True)
@@ -86,7 +80,7 @@ class Metrics:
     """
 
     def __init__(self, environments: Iterable[str], health: Callable[[], Mapping[str, Any]]) -> None:
-        self.loop: Loop | None = None
+        self.loop: Watchdog | None = None
         self._health = health
         self._environments = {name: EnvironmentMetrics() for name in environments}
         self._rollouts: Counter[tuple[str, str, str, str]] = Counter()
@@ -179,150 +173,134 @@ class _Read:
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, in the order in which they are documented."""
-        yield from _of_rollouts(self._snapshot)
-        yield from _of_server(self._snapshot)
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        for kind, name, words, labels, samples in (*_of_rollouts(self._snapshot), *_of_server(self._snapshot)):
+            if kind == "histogram":
+                histogram = HistogramMetricFamily(name, words, labels=labels)
+                for values, (buckets, total) in samples:
+                    histogram.add_metric(values, buckets, total)
+                yield histogram
+                continue
+            family = (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(name, words, labels=labels)
+            for values, number in samples:
+                family.add_metric(values, number)
+            yield family
 
 
-def _of_rollouts(snapshot: Snapshot) -> Iterator[Metric]:
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
+Family = tuple[str, str, str, tuple[str, ...], Iterable[tuple[tuple[str, ...], Any]]]
+"""Kind, name, words, names of labels, and samples: (values of the labels, number)."""
 
-    rollouts = CounterMetricFamily(
-        "taskapp_rollouts",
-        "Rollouts that are over. boundary: where one failed, empty when it was scored; key: the label of the caller's key.",
-        labels=("environment", "status", "boundary", "key"),
-    )
-    for labels, count in snapshot.rollouts.items():
-        rollouts.add_metric(labels, count)
-    yield rollouts
-    duration = HistogramMetricFamily(
-        "taskapp_rollout_seconds", "From a rollout's admission to its end, waiting included.", labels=("environment",)
-    )
-    phases = CounterMetricFamily(
-        "taskapp_rollout_phase_seconds",
-        "Where the time of rollouts went; framework has the waiting.",
-        labels=("environment", "phase"),
-    )
-    steps = CounterMetricFamily("taskapp_steps", "Steps played.", labels=("environment",))
-    invalid = CounterMetricFamily(
-        "taskapp_invalid_actions", "Steps whose action was refused: unknown tool, bad arguments, or the environment's no.",
-        labels=("environment",),
-    )  # fmt: skip
-    tokens = CounterMetricFamily("taskapp_tokens", "Tokens as endpoints counted them.", labels=("environment", "kind"))
+_SUMS = {
+    "steps": ("counter", "taskapp_steps", "Steps played."),
+    "invalid_actions": (
+        "counter", "taskapp_invalid_actions",
+        "Steps whose action was refused: unknown tool, bad arguments, or the environment's no.",
+    ),
     # a sum of rewards may fall, which neither a counter nor a histogram's sum may
-    defined = CounterMetricFamily(
-        "taskapp_rewards", "Scored rollouts whose reward is defined.", labels=("environment",)
-    )
-    reward = GaugeMetricFamily(
-        "taskapp_rewards_sum", "Sum of the defined rewards; divided by taskapp_rewards_total: their mean.",
-        labels=("environment",),
+    "rewards": ("counter", "taskapp_rewards", "Scored rollouts whose reward is defined."),
+    "reward": (
+        "gauge", "taskapp_rewards_sum", "Sum of the defined rewards; divided by taskapp_rewards_total: their mean.",
+    ),
+    "outcomes": ("counter", "taskapp_outcome_scores", "Scored rollouts whose outcome score is defined."),
+    "outcome": ("gauge", "taskapp_outcome_scores_sum", "Sum of the outcome scores."),
+}  # fmt: skip
+"""Metrics with one number for each environment, by the member of EnvironmentMetrics."""
+_HEALTH = (
+    ("gauge", "taskapp_in_flight", "Rollouts under way.", "", "in_flight"),
+    ("gauge", "taskapp_capacity", "Rollouts that this server takes at once.", "", "capacity"),
+    ("gauge", "taskapp_hung_threads", "Threads that are stuck in an environment and were given up.", "", "hung_threads"),
+    ("gauge", "taskapp_store_failing", "1 while the last write to the store failed.", "store", "failing"),
+    ("counter", "taskapp_store_write_failures", "Writes to the store that failed, attempts to write again included.",
+     "store", "failures"),
+    ("gauge", "taskapp_draining", "1 when the server takes no new rollouts.", "", "draining"),
+    ("gauge", "taskapp_sessions", "Sessions that are open.", "sessions", "open"),
+    ("counter", "taskapp_sessions_opened", "Sessions that were opened.", "sessions", "opened"),
+    ("counter", "taskapp_sessions_ended", "Sessions that were closed.", "sessions", "cause"),
+    ("gauge", "taskapp_workers", "Worker processes alive.", "workers", "alive"),
+    ("gauge", "taskapp_workers_waiting", "Rollouts that wait for a worker process.", "workers", "waiting"),
+    ("counter", "taskapp_workers_replaced", "Worker processes that were replaced.", "workers", "replaced"),
+    ("counter", "taskapp_workers_killed", "Worker processes that were killed, because they hung.", "workers", "killed"),
+    ("counter", "taskapp_workers_hung", "Rollouts that hung in a worker process.", "workers", "hung"),
+)  # fmt: skip
+"""Kind, name, words; the part of `Service.health`, which some servers lack, and the member in it."""
+
+
+def _of_rollouts(snapshot: Snapshot) -> Iterator[Family]:
+    environments = snapshot.environments
+    yield (
+        "counter", "taskapp_rollouts",
+        "Rollouts that are over. boundary: where one failed, empty when it was scored; key: the label of the caller's key.",
+        ("environment", "status", "boundary", "key"), snapshot.rollouts.items(),
     )  # fmt: skip
-    outcomes = CounterMetricFamily(
-        "taskapp_outcome_scores", "Scored rollouts whose outcome score is defined.", labels=("environment",)
-    )
-    outcome = GaugeMetricFamily("taskapp_outcome_scores_sum", "Sum of the outcome scores.", labels=("environment",))
-    for name, sums in snapshot.environments.items():
-        duration.add_metric((name,), _buckets(sums.durations), sums.seconds)
-        for phase, seconds in sums.phases.items():
-            phases.add_metric((name, phase), seconds)
-        steps.add_metric((name,), sums.steps)
-        invalid.add_metric((name,), sums.invalid_actions)
-        for kind, number in sums.tokens.items():
-            tokens.add_metric((name, kind), number)
-        defined.add_metric((name,), sums.rewards)
-        reward.add_metric((name,), sums.reward)
-        outcomes.add_metric((name,), sums.outcomes)
-        outcome.add_metric((name,), sums.outcome)
-    yield from (duration, phases, steps, invalid, tokens, defined, reward, outcomes, outcome)
+    yield (
+        "histogram", "taskapp_rollout_seconds", "From a rollout's admission to its end, waiting included.",
+        ("environment",), [((name,), (_buckets(sums.durations), sums.seconds)) for name, sums in environments.items()],
+    )  # fmt: skip
+    yield (
+        "counter", "taskapp_rollout_phase_seconds", "Where the time of rollouts went; framework has the waiting.",
+        ("environment", "phase"),
+        [((name, phase), seconds) for name, sums in environments.items() for phase, seconds in sums.phases.items()],
+    )  # fmt: skip
+    for member, described in _SUMS.items():
+        numbers = [((name,), getattr(sums, member)) for name, sums in environments.items()]
+        yield *described, ("environment",), numbers
+        if member == "invalid_actions":
+            yield (
+                "counter", "taskapp_tokens", "Tokens as endpoints counted them.", ("environment", "kind"),
+                [((name, kind), count) for name, sums in environments.items() for kind, count in sums.tokens.items()],
+            )  # fmt: skip
 
 
 def _buckets(counts: list[int]) -> list[tuple[str, float]]:
     """Cumulative, as Prometheus has them."""
-    found: list[tuple[str, float]] = []
-    sofar = 0
-    for bound, count in zip((*map(str, SECONDS), "+Inf"), counts, strict=True):
-        sofar += count
-        found.append((bound, sofar))
-    return found
+    return list(zip((*map(str, SECONDS), "+Inf"), accumulate(counts), strict=True))
 
 
-def _of_server(snapshot: Snapshot) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    responses = CounterMetricFamily(
-        "taskapp_http_responses", "HTTP answers behind the key check.", labels=("method", "route", "status")
-    )
-    for (method, route, status), count in snapshot.responses.items():
-        responses.add_metric((method, route, str(status)), count)
-    yield responses
-    key_refusals = CounterMetricFamily(
-        "taskapp_http_refusals", "Requests that the key check refused, by the answer's code.", labels=("code",)
-    )
-    for code, count in snapshot.key_refusals.items():
-        key_refusals.add_metric((code,), count)
-    yield key_refusals
-    yield CounterMetricFamily(
-        "taskapp_store_errors", "Rollouts that the store could not keep or give back.", value=snapshot.store_errors
-    )
-    health = snapshot.health
-    for name, words, key in (
-        ("taskapp_in_flight", "Rollouts under way.", "in_flight"),
-        ("taskapp_capacity", "Rollouts that this server takes at once.", "capacity"),
-        ("taskapp_hung_threads", "Threads that are stuck in an environment and were given up.", "hung_threads"),
-    ):
-        yield GaugeMetricFamily(name, words, value=health.get(key, 0))
-    store = health.get("store")
-    if store is not None:
-        yield GaugeMetricFamily(
-            "taskapp_store_failing", "1 while the last write to the store failed.", value=float(store["failing"])
-        )
-        yield CounterMetricFamily(
-            "taskapp_store_write_failures", "Writes to the store that failed, attempts to write again included.",
-            value=store["failures"],
-        )  # fmt: skip
-    draining = float(health.get("status") == "draining")
-    yield GaugeMetricFamily("taskapp_draining", "1 when the server takes no new rollouts.", value=draining)
-    sessions = health.get("sessions")
-    if sessions is not None:
-        yield GaugeMetricFamily("taskapp_sessions", "Sessions that are open.", value=sessions["open"])
-        yield CounterMetricFamily("taskapp_sessions_opened", "Sessions that were opened.", value=sessions["opened"])
-        ended = CounterMetricFamily("taskapp_sessions_ended", "Sessions that were closed.", labels=("cause",))
-        for cause, number in sessions.items():
-            if cause not in ("open", "opened"):
-                ended.add_metric((cause,), number)
-        yield ended
-    workers = health.get("workers")
-    if workers is not None:
-        yield GaugeMetricFamily("taskapp_workers", "Worker processes alive.", value=workers.get("alive", 0))
-        yield GaugeMetricFamily(
-            "taskapp_workers_waiting", "Rollouts that wait for a worker process.", value=workers.get("waiting", 0)
-        )
-        for key, words in (
-            ("replaced", "Worker processes that were replaced."),
-            ("killed", "Worker processes that were killed, because they hung."),
-            ("hung", "Rollouts that hung in a worker process."),
-        ):
-            yield CounterMetricFamily(f"taskapp_workers_{key}", words, value=workers.get(key, 0))
+def _of_server(snapshot: Snapshot) -> Iterator[Family]:
+    yield (
+        "counter", "taskapp_http_responses", "HTTP answers behind the key check.", ("method", "route", "status"),
+        [((method, route, str(status)), count) for (method, route, status), count in snapshot.responses.items()],
+    )  # fmt: skip
+    yield (
+        "counter", "taskapp_http_refusals", "Requests that the key check refused, by the answer's code.", ("code",),
+        _by_name(snapshot.key_refusals),
+    )  # fmt: skip
+    yield (
+        "counter", "taskapp_store_errors", "Rollouts that the store could not keep or give back.", (),
+        [((), snapshot.store_errors)],
+    )  # fmt: skip
+    whole = {**snapshot.health, "draining": snapshot.health.get("status") == "draining"}
+    for kind, name, words, part, member in _HEALTH:
+        values = whole if not part else whole.get(part)
+        if values is None:
+            continue
+        if member == "cause":
+            ended = {cause: count for cause, count in values.items() if cause not in ("open", "opened")}
+            yield kind, name, words, ("cause",), _by_name(ended)
+        else:
+            yield kind, name, words, (), [((), float(values.get(member, 0)))]
     if snapshot.connections is not None:
         count, causes = snapshot.connections
-        yield GaugeMetricFamily("taskapp_connections", "Open connections.", value=count)
-        ended = CounterMetricFamily(
-            "taskapp_connections_ended",
-            "Connections that the server ended before their callers did.",
-            labels=("cause",),
-        )
-        for cause, number in causes.items():
-            ended.add_metric((cause,), number)
-        yield ended
+        yield "gauge", "taskapp_connections", "Open connections.", (), [((), count)]
+        yield (
+            "counter", "taskapp_connections_ended", "Connections that the server ended before their callers did.",
+            ("cause",), _by_name(causes),
+        )  # fmt: skip
     if snapshot.loop is not None:
         lag, blocked, seconds = snapshot.loop
-        yield GaugeMetricFamily("taskapp_event_loop_lag_seconds", "How late the event loop last was.", value=lag)
-        yield CounterMetricFamily(
-            "taskapp_event_loop_blocked", "How often the event loop stood still for more than 0.25 s.", value=blocked
+        late = "How late the event loop last was."
+        stood = "How often the event loop stood still for more than 0.25 s."
+        yield "gauge", "taskapp_event_loop_lag_seconds", late, (), [((), lag)]
+        yield "counter", "taskapp_event_loop_blocked", stood, (), [((), blocked)]
+        yield (
+            "counter",
+            "taskapp_event_loop_blocked_seconds",
+            "How long it stood still then, in all.",
+            (),
+            [((), seconds)],
         )
-        yield CounterMetricFamily(
-            "taskapp_event_loop_blocked_seconds", "How long it stood still then, in all.", value=seconds
-        )
+
+
+def _by_name(counts: Mapping[str, int]) -> list[tuple[tuple[str, ...], int]]:
+    return [((name,), count) for name, count in counts.items()]
