@@ -15,13 +15,12 @@ from urllib.parse import urljoin
 from taskapp_kit.net.addresses import NotAnAddress, read_url
 from taskapp_kit.net.envelope import error_members
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
+from taskapp_kit.net.retry import GATEWAY_TROUBLE, Attempts, Backoff
 
 log = logging.getLogger("taskapp_kit.client")
 
 GATEWAY_SECONDS = 150.0
 """After so long Modal's gateway answers with the next 303."""
-PAUSE_SECONDS = 0.2
-GATEWAY_TROUBLE = frozenset({408, 429, 502, 503, 504})
 
 
 class ForeignRedirect(Exception):
@@ -72,9 +71,10 @@ async def follow(
     hops: redirects that may be followed. retries: how often in a row one address may be asked again. hop_seconds: for each
     request. left: seconds until the caller gives up. Raises NoAnswer, ForeignRedirect, OutOfHops.
     """
-    followed = broken = 0
+    followed = 0
     while answer.status == 303:
         followed += 1
+        attempts = Attempts(Backoff(), retries=retries)
         if followed > hops or left() <= 0:
             raise OutOfHops
         address = next_address(answer.url, answer.headers.get("location"))
@@ -90,12 +90,12 @@ async def follow(
             else:
                 if got.status not in GATEWAY_TROUBLE or error_members(got) is not None:
                     break
-            broken += 1
-            if broken > retries or left() <= 0:
+            pause = attempts.pause()
+            if pause is None or left() <= 0:
                 if trouble is None:
                     return got
                 raise trouble
             log.info("redirect %d of a request broke (%s); asking for it again", followed, trouble or got.status)
-            await asyncio.sleep(max(0.0, min(PAUSE_SECONDS * 2 ** (broken - 1), left())))
-        answer, broken = got, 0
+            await asyncio.sleep(max(0.0, min(pause, left())))
+        answer = got
     return answer

@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from taskapp_kit.net.http import NO_CONNECTION, HttpResponse, NoAnswer, Trouble
-from taskapp_kit.net.redirects import GATEWAY_TROUBLE
 
 JITTER = (0.8, 1.2)
 """Factors of a pause, so that callers which failed together do not come back together."""
 MAY_PASS = NO_CONNECTION | {Trouble.DROPPED, Trouble.TRUNCATED, Trouble.TIMEOUT}
 """Errors worth a retry: not a closed port, and not what is wrong with the request or the server."""
+GATEWAY_TROUBLE = frozenset({408, 429, 502, 503, 504})
+"""Statuses worth a retry, where the response is not the task app's own."""
 
 
 @dataclass(frozen=True, slots=True)

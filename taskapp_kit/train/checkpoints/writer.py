@@ -58,12 +58,15 @@ class CheckpointPart:
 
 
 @contextmanager
-def as_one_writer(root: Path) -> Generator[None]:
-    """Create the folder, and be its one writer until the end. Raises CheckpointError while there is another; OSError."""
+def as_one_writer(root: Path, seconds: float = 0.0) -> Generator[None]:
+    """Create the folder, and be its one writer until the end. Waits `seconds` while there is another.
+
+    Raises CheckpointError, OSError.
+    """
     make_private_folder(root)
     with ExitStack() as opened:
         try:
-            opened.enter_context(locked(root / LOCK))
+            opened.enter_context(locked(root / LOCK, seconds))
         except BlockingIOError:
             raise CheckpointError(
                 f"Another process writes checkpoints into {root}; expected one at a time.",
@@ -85,13 +88,14 @@ def check_free_space(folder: Path, needed: int, what: str) -> None:
 class CheckpointWriter:
     """Saves checkpoints into `root`, as their only writer; readers use `stored.py` at any time.
 
-    Raises CheckpointError while another writer has the folder; OSError. What a killed process left is removed.
+    lock_seconds: how long to wait while another writer has the folder. Raises CheckpointError then; OSError. What a killed
+    process left is removed.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, lock_seconds: float = 0.0) -> None:
         self.root = root
         with ExitStack() as opened:
-            opened.enter_context(as_one_writer(root))
+            opened.enter_context(as_one_writer(root, lock_seconds))
             self._clear()
             self._opened = opened.pop_all()
 

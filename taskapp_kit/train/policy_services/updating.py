@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import shutil
-import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -45,7 +44,6 @@ Result = TypeVar("Result")
 
 LOCK_SECONDS = 60.0
 """How long the process of a job whose trainer was killed may take to end, and to let another one save checkpoints."""
-LOOK_SECONDS = 0.5
 
 _RAISED: Mapping[str, type[TrainingError | CheckpointError | BadArgument | ReplicaDied]] = {
     each.__name__: each for each in (BadArgument, CheckpointError, ReplicaDied, TrainingError)
@@ -61,7 +59,7 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
         ordered = OrderedPolicy.read(order)
         settings = ordered.settings
         self._update = job_update(load_model(ordered.source).model, settings, order.job.job_id)
-        self._writer = _opened_writer(ordered)
+        self._writer = CheckpointWriter(ordered.folder, lock_seconds=LOCK_SECONDS)
         for old in ordered.folder.glob(f"{WEIGHTS}*"):
             if old != ordered.weights:
                 shutil.rmtree(old)
@@ -204,15 +202,3 @@ async def _result(call: Awaitable[Result]) -> Result:
         return await call
     except EndpointRaised as error:
         raise _RAISED.get(error.error_type, TrainingError)(f"{error.error_text}") from error
-
-
-def _opened_writer(ordered: OrderedPolicy) -> CheckpointWriter:
-    """Return the writer of the job's checkpoints. Raises CheckpointError while another process saves them."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            return CheckpointWriter(ordered.folder)
-        except CheckpointError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(LOOK_SECONDS)
