@@ -23,7 +23,6 @@ from tunnel_peers import (
     REFUSED,
     Edge,
     FakeCloudflared,
-    alive,
     free_port,
     gone,
 )
@@ -36,6 +35,7 @@ from taskapp_kit.errors import BadArgument, TunnelError
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.gateway.options import GatewayOptions
+from tests.waiting import alive
 
 pytestmark = pytest.mark.process
 
@@ -395,13 +395,10 @@ class Tiny:
         "Go."
         return Step("gone", reward=1.0, terminated=True)
 if __name__ == "__main__":
-    fake, port, how = sys.argv[1:]
+    fake, port = sys.argv[1:]
     task_app = InProcessTaskApp(
         app=app, port=int(port), tunnel_mode="quick", cloudflared=fake, skip_tunnel_verification=True
     )
-    if how == "forgotten":
-        task_app.start()
-        sys.exit(0)
     with task_app:
         print(task_app.url, flush=True)
         time.sleep(600)
@@ -409,11 +406,11 @@ if __name__ == "__main__":
 
 
 @contextmanager
-def running(tmp_path: Path, fake: FakeCloudflared, how: str = "with") -> Iterator[subprocess.Popen[str]]:
+def running(tmp_path: Path, fake: FakeCloudflared) -> Iterator[subprocess.Popen[str]]:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     process = subprocess.Popen(
-        [sys.executable, str(program), str(fake.path), str(free_port()), how],
+        [sys.executable, str(program), str(fake.path), str(free_port())],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -439,15 +436,6 @@ def test_ctrl_c_ends_everything_and_comes_out_as_itself(tmp_path: Path) -> None:
         assert complaint.rstrip().endswith("KeyboardInterrupt")
         assert "Exception ignored" not in complaint
         assert gone(fake.calls()[0]["pid"], 1.0)
-
-
-@pytest.mark.server
-def test_a_program_that_forgets_to_stop_leaves_no_tunnel(tmp_path: Path) -> None:
-    fake = FakeCloudflared(tmp_path, BOX)
-    with running(tmp_path, fake, "forgotten") as process:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
-        assert gone(fake.calls()[0]["pid"])
 
 
 # of a gateway

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import alive
+
 ADDRESS = "https://lone-word-plain-sample.trycloudflare.com"
 
 # a line that both a shell and Python read: the interpreter's path may hold a space, which `#!` cannot
@@ -63,15 +65,6 @@ class FakeCloudflared:
     def calls(self) -> list[dict[str, Any]]:
         """How it was called, one a start."""
         return [json.loads(line) for line in self.record.read_text().splitlines()] if self.record.exists() else []
-
-
-def alive(pid: int) -> bool:
-    """The process is there, and is no zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def gone(pid: int, seconds: float = 20.0) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from taskapp_kit.system.child import LINE_CHARACTERS, OwnedProcess
-from tests.system.test_group_with_parent import TREE, gone, pids
-from tests.waiting import until
+from tests.system.test_group_with_parent import TREE, pids
+from tests.waiting import alive, until
 
 pytestmark = pytest.mark.process
 
@@ -49,7 +49,7 @@ def test_it_ends_with_its_parent(tmp_path: Path, end: str) -> None:
     if end == "killed":
         parent.kill()
     parent.wait()
-    until(lambda: gone(running[0]), what="its end")
+    until(lambda: not alive(running[0]), what="its end")
 
 
 @pytest.mark.parametrize("deaf", [False, True])
@@ -57,7 +57,7 @@ def test_close_ends_its_descendants_too_and_may_be_called_twice(tmp_path: Path, 
     process, running = tree(tmp_path, deaf=deaf)
     process.close()
     process.close()
-    until(lambda: all(map(gone, running)), what="the end of both")
+    until(lambda: not any(map(alive, running)), what="the end of both")
     assert process.status == (-signal.SIGKILL if deaf else -signal.SIGTERM)
     assert not [thread for thread in threading.enumerate() if thread.name == "child-of-a-test"]
 
@@ -67,7 +67,7 @@ def test_what_it_leaves_behind_is_killed() -> None:
     ended: list[int] = []
     process = child(program, on_exit=ended.append)  # the descendant has its output open
     assert process.ended.wait(60)
-    until(lambda: gone(int(process.lines[0])), what="the end of its child")
+    until(lambda: not alive(int(process.lines[0])), what="the end of its child")
     until(lambda: ended == [0], what="the callback")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from taskapp_kit.system import group_with_parent
-from tests.waiting import until
+from tests.waiting import alive, until
 
 pytestmark = pytest.mark.process
 
@@ -31,15 +30,6 @@ time.sleep(600)
 """
 
 
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    state = Path(f"/proc/{pid}/stat")
-    return state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z"
-
-
 def pids(path: Path) -> list[int]:
     return [int(each) for each in path.read_text().split()] if path.exists() and path.read_text().endswith("\n") else []
 
@@ -50,10 +40,10 @@ def test_a_killed_parent_takes_the_program_and_its_children_along(tmp_path: Path
     command = [*GUARD, str(folder), sys.executable, "-c", TREE.format(deaf=False), str(tmp_path / "pids")]
     parent = subprocess.Popen([sys.executable, "-c", PARENT, *command])
     running = until(lambda: pids(tmp_path / "pids"))
-    assert not any(map(gone, running))
+    assert all(map(alive, running))
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    until(lambda: all(map(gone, running)), what="the end of both")
+    until(lambda: not any(map(alive, running)), what="the end of both")
     until(lambda: not folder.exists(), what="the removal of the folder")
 
 
@@ -69,7 +59,7 @@ def test_a_program_that_ends_leaves_no_children_and_its_status(tmp_path: Path) -
         child = int(guard.stdout.readline())
         assert guard.wait(60) == 7
         assert guard.stderr.read() == b""  # standard input is open still
-    until(lambda: gone(child), what="the end of its child")
+    until(lambda: not alive(child), what="the end of its child")
 
 
 def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:

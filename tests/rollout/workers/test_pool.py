@@ -24,6 +24,7 @@ from taskapp_kit.rollout.workers.pool import (
     StartFailed,
     WorkerDied,
 )
+from tests.waiting import alive
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
 HERE = Path(__file__).parent
@@ -93,14 +94,6 @@ async def until(true: Callable[[], object], seconds: float = 20.0) -> None:
     while not true():
         assert time.monotonic() < end, "it did not come true in time"
         await asyncio.sleep(0.01)
-
-
-def lives(pid: int) -> bool:
-    """The process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def descriptors() -> int:
@@ -329,7 +322,7 @@ async def test_a_job_that_hangs_alone_is_killed_after_its_deadline_and_replaced(
         assert 0.5 <= time.monotonic() - began < 5
         assert (caught.value.killed_for, caught.value.signal_name) == ("deadline", "SIGKILL")
         assert (await run(made, "echo", exclusive=True))[0]["pid"] != told.frames[0]["pid"]
-        await until(lambda: not lives(told.frames[0]["pid"]))
+        await until(lambda: not alive(told.frames[0]["pid"]))
         assert made.counters()["killed"] == made.counters()["hung"] == 1
 
 
@@ -374,7 +367,7 @@ async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well(
         assert (await run(made, "echo"))[0]["echo"] is None  # in the replacement
         (old,) = [child["pid"] for child in made.counters()["children"] if child["retiring"]]
         assert (await good)[0] == {"stopped": "timeout"}
-        await until(lambda: not lives(old))
+        await until(lambda: not alive(old))
         assert (made.counters()["alive"], made.counters()["replaced"]) == (1, 1)
         with pytest.raises(JobHung, match=r"0\.3 s .*deadline"):
             await run(made, "hang", seconds=0.1)
@@ -507,7 +500,7 @@ async def test_a_kill_takes_along_what_the_environment_started() -> None:
         child.kill("closing", "for the test")
         with pytest.raises(WorkerDied, match="for the test"):
             await job
-        await until(lambda: not lives(told.frames[0]["pid"]))
+        await until(lambda: not alive(told.frames[0]["pid"]))
 
 
 @pytest.mark.ci
@@ -642,11 +635,11 @@ async def test_a_front_that_is_killed_leaves_no_orphan() -> None:
             break
     pids = [int(word) for word in line.split()[1:]]
     assert len(pids) == 5
-    assert all(lives(pid) for pid in pids)
+    assert all(alive(pid) for pid in pids)
     front.kill()
     front.wait()
     front.stdout.close()
-    await until(lambda: not any(lives(pid) for pid in pids))
+    await until(lambda: not any(alive(pid) for pid in pids))
 
 
 async def test_a_child_whose_front_dies_while_it_starts_ends_by_itself() -> None:

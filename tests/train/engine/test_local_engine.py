@@ -19,7 +19,7 @@ from exchange import APP_KEY, KEY, Backend, ScriptedApp, serving
 from taskapp_kit.errors import StoreError
 from taskapp_kit.train.engine.child_program import ChildProgram
 from tests.train.engine.local_job import job_config, local_backend
-from tests.waiting import until
+from tests.waiting import alive, until
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
@@ -39,13 +39,6 @@ def scripted(tmp_path: Path, script: str, **options: Any) -> Iterator[tuple[Back
 @pytest.fixture(autouse=True)
 def _trainers_find_this_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def of(back: Backend, job_id: str, kind: str) -> list[dict[str, Any]]:
@@ -171,32 +164,6 @@ def test_replies_to_a_child_that_is_gone_are_dropped(run: Callable[[Any], None])
 
     run(answered())
     assert sorted(begun) == ["one", "two"]
-
-
-WAITS = f"""
-import asyncio
-from taskapp_kit.train.engine.child_program import ChildProgram
-
-async def never(name, arguments):
-    print(name, child.pid, flush=True)
-    await asyncio.Event().wait()
-
-async def main():
-    global child
-    async with ChildProgram({PROGRAM!r}) as child:
-        await child.answer_calls(never)
-
-asyncio.run(main())
-"""
-
-
-def test_a_trainer_dies_with_a_backend_that_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        name, pid = parent.stdout.readline().split()
-        assert (name, alive(int(pid))) == ("order", True)
-        os.kill(parent.pid, signal.SIGKILL)
-    until(lambda: not alive(int(pid)), 5)
 
 
 def test_without_the_extra_there_is_one_sentence(tmp_path: Path) -> None:

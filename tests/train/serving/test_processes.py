@@ -22,7 +22,7 @@ from taskapp_kit.net.http import HttpResponse
 from taskapp_kit.train.serving.process import ServingProcess
 from taskapp_kit.train.serving.served_models import ServedModels
 from tests.train.models.test_loading import model_folder
-from tests.waiting import until
+from tests.waiting import alive, until
 
 pytestmark = [pytest.mark.train, pytest.mark.server]
 
@@ -35,14 +35,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model_folder(folder / "base" / "one", seed=1, max_position_embeddings=256)
     model_folder(folder / "base" / "two", seed=2, max_position_embeddings=256)
     return folder
-
-
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 def test_a_process_serves_its_model_to_who_has_its_key_and_ends_with_its_parent(models: Path) -> None:
@@ -68,7 +60,7 @@ def test_a_process_serves_its_model_to_who_has_its_key_and_ends_with_its_parent(
                 assert key not in command.read_text()
         finally:
             parent.kill()
-    until(lambda: gone(int(pid)), 20)
+    until(lambda: not alive(int(pid)), 20)
 
 
 def test_a_model_that_cannot_be_served_is_said_in_a_sentence(models: Path) -> None:
@@ -100,12 +92,12 @@ def test_one_process_at_a_time_serves_what_is_requested(models: Path) -> None:
 
         answers = await asyncio.gather(*(ask(model) for model in (one, one, two, two)))
         assert answers[0] == answers[1] != answers[2] == answers[3]
-        assert len(pids) == 2 and gone(pids[0])
+        assert len(pids) == 2 and not alive(pids[0])
         os.kill(pids[1], signal.SIGKILL)
         assert await ask(two) == answers[2], "a process that was killed is replaced"
         last = served.pid
         assert last is not None
-        while served.pid is not None or not gone(last):  # without requests the process ends
+        while served.pid is not None or alive(last):  # without requests the process ends
             await asyncio.sleep(0.05)
         await served.close()
         with pytest.raises(Unavailable, match="stopping"):
