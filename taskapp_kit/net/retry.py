@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from taskapp_kit.net.http import NO_CONNECTION, HttpResponse, NoAnswer, Trouble
 
+_RANDOM = random.Random()
 JITTER = (0.8, 1.2)
 """Factors of a pause, so that callers which failed together do not come back together."""
 MAY_PASS = NO_CONNECTION | {Trouble.DROPPED, Trouble.TRUNCATED, Trouble.TIMEOUT}
@@ -54,7 +55,7 @@ class Attempts:
     ) -> None:
         self._failed = 0
         self._backoff, self._retries = backoff, retries
-        self._rng, self._clock = rng or random.Random(), clock
+        self._rng, self._clock = rng or _RANDOM, clock
         self._end = math.inf if seconds is None else clock() + seconds
 
     @property
