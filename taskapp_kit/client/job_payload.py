@@ -7,6 +7,7 @@ from typing import Any
 
 from taskapp_kit.client.backend import api_base
 from taskapp_kit.client.config.consistency import models_named, with_whole_topology
+from taskapp_kit.client.config.review import Document, is_smoke_test
 from taskapp_kit.client.config.rl_config import RlConfig
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import ConfigError, JobConfigError
@@ -42,7 +43,7 @@ def build_rl_payload(
             raise JobConfigError("The model's id is empty.", hint="Give one such as Qwen/Qwen3-4B, or none.")
         config = config.with_overrides({"model": model.strip()})
     url = _task_url(task_app_url, config)
-    document = settled(config)
+    document = settled(config.document)
     document["services"] = {**document.get("services", {}), "task_url": url}
     _, kind, name = models_named(config.document)[0]
     payload: Json = {
@@ -63,21 +64,21 @@ def build_rl_payload(
     return payload
 
 
-def settled(config: RlConfig) -> Json:
-    """Return a copy of the config's document in the form that trainers read; only `[smoke]` is left out.
+def settled(written: Document) -> Json:
+    """Return a copy of a valid document in the form that trainers read; only `[smoke]` is left out.
 
     `[topology]` and `compute.topology` get the keys of both, the model to `model` (from any section that names it);
     `reference.placement` and the topology's `reference_placement` default to "none". In the smoke-test form,
     `trainer.batch_size` and `group_size` become training's, and `env.max_steps_per_episode` becomes `rollout.max_turns`,
     unless those are given. The result is a valid config of the same form, and the function is idempotent.
     """
-    document: Json = deepcopy(with_whole_topology(config.document))
+    document: Json = deepcopy(with_whole_topology(written))
     document.pop("smoke", None)
-    if config.is_short:
+    if is_smoke_test(written):
         _fill(document, "training", document.get("trainer", {}), ("batch_size", "group_size"))
         steps = document.get("env", {}).get("max_steps_per_episode")
         _fill(document, "rollout", {"max_turns": steps}, ("max_turns",))
-    _, kind, name = models_named(config.document)[0]
+    _, kind, name = models_named(written)[0]
     _fill(document, "model", document.get("policy", {}), ("trainer_mode", "label"))
     document.setdefault("model", {})[kind] = name
     compute = document.get("compute")

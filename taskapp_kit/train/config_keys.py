@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from taskapp_kit.backend.engine import JobDocument
 from taskapp_kit.backend.rollout_plan import JobPlan
-from taskapp_kit.client.config.schema import SECTIONS, ConfigSection, RlDocument, inner_section, value_at
+from taskapp_kit.client.config.schema import ConfigSection, RlDocument, inner_section, value_at
 from taskapp_kit.client.config.values import name_shown, place_shown
 from taskapp_kit.train.update.settings import Loss
 
@@ -191,9 +191,7 @@ def _within(path: Path, some: set[Path]) -> bool:
 
 def _shown(path: Path) -> str:
     """A key as `[section] key`, a section as `[section]`; both may be anything that a config has."""
-    if ".".join(path) in SECTIONS or len(path) == 1:
-        return f"[{'.'.join(map(name_shown, path))}]"
-    return place_shown(path)
+    return f"[{name_shown(path[0])}]" if len(path) == 1 else place_shown(path)
 
 
 def written(value: Any) -> str:

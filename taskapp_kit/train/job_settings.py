@@ -317,9 +317,6 @@ def lora_settings(review: Review, section: Lora, place: tuple[str, ...]) -> Lora
 
 def _model(review: Review, job: JobDocument) -> str:
     named = models_named(job.document)
-    for place, _, model in named:
-        if model != named[0][2]:
-            review.mismatch(place, model, f'"{named[0][2]}", which the config names, too', "Name the model once.")
     if not named and not job.model:
         review.problem(("model",), '[model]: names no model to train. Add for example base = "tiny" below [model].')
     return named[0][2] if named else job.model

@@ -10,8 +10,8 @@ from taskapp_kit.backend.engine import JobDocument
 from taskapp_kit.backend.rewards import RewardBlend
 from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
 from taskapp_kit.backend.rollouts_engine import RolloutsEngine
-from taskapp_kit.client.config.rl_config import rl_config_of
-from taskapp_kit.errors import JobConfigError
+from taskapp_kit.client.config.review import read_document
+from taskapp_kit.client.config.schema import RlDocument
 
 
 def plan(config: dict[str, Any], **more: Any) -> JobPlan:
@@ -77,15 +77,6 @@ def test_every_problem_is_reported() -> None:
     }  # fmt: skip
 
 
-def test_a_wrong_value_has_the_sentence_of_the_configs_own_check() -> None:
-    """So that a backend, which runs both checks, reports it once."""
-    config = {"job": {"model": "m"}, "training": {"batch_size": 0}, "data": {"seeds": [1, -1]}, "rollout": {"ops": [7]}}
-    with pytest.raises(JobConfigError) as caught:
-        rl_config_of(config)
-    made, problems = read_plan(JobDocument("rl_1", "http://h", config))
-    assert made is None and tuple(problems.values()) == caught.value.problems
-
-
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [
@@ -106,7 +97,7 @@ def test_a_wrong_value_has_the_sentence_of_the_configs_own_check() -> None:
 )
 def test_what_the_engine_cannot_do_is_a_problem_though_the_config_is_valid(section: str, key: str, value: Any) -> None:
     config = {"job": {"model": "m"}, section: {key: value}}
-    rl_config_of(config)
+    assert read_document(RlDocument, config)[1] == {}
     made, problems = read_plan(JobDocument("rl_1", "http://h", config))
     assert made is None and list(problems) == [(section, key)]
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.client.config.rl_config import RlConfig, load_rl_config, rl_config_of
+from taskapp_kit.client.config.review import Review, read_document
+from taskapp_kit.client.config.rl_config import RlConfig, load_rl_config, review_rl_document
+from taskapp_kit.client.config.schema import RlDocument
 from taskapp_kit.client.job_payload import build_rl_payload, settled
 from taskapp_kit.errors import JobConfigError
 
@@ -27,6 +29,10 @@ SHORT = {
 @pytest.fixture
 def contract() -> RlConfig:
     return load_rl_config(DATA / "rl_config.toml")
+
+
+def config_of(document: dict[str, Any]) -> RlConfig:
+    return RlConfig(document, RlDocument.model_validate(document), Path("rl.toml"))
 
 
 def build(config: RlConfig, **more: Any) -> dict[str, Any]:
@@ -72,7 +78,7 @@ def test_an_address_that_cannot_be_used_is_told_with_its_source(
 
 def test_no_task_app_at_all() -> None:
     with pytest.raises(JobConfigError, match="task_app_url.*TASK_APP_URL.*task_url"):
-        build(rl_config_of(SHORT), task_app_url=None)
+        build(config_of(SHORT), task_app_url=None)
 
 
 def test_a_source_stands_as_model_and_a_base_as_base_model(contract: RlConfig) -> None:
@@ -84,7 +90,7 @@ def test_a_source_stands_as_model_and_a_base_as_base_model(contract: RlConfig) -
 
 @pytest.mark.parametrize(("model", "key"), [("ft:x", "model"), ("rl:y", "model"), ("Qwen/Qwen3-0.6B", "base_model")])
 def test_a_models_name_given_apart_replaces_the_files(model: str, key: str, contract: RlConfig) -> None:
-    for config in (contract, rl_config_of(SHORT)):
+    for config in (contract, config_of(SHORT)):
         data = build(config, model=f" {model} ")["data"]
         assert {name: data[name] for name in ("model", "base_model") if name in data} == {key: model}
         named = data["config"]["model"]
@@ -100,36 +106,36 @@ def test_policy_stands_in_for_model_and_stays(contract: RlConfig) -> None:
         "policy": {"model_name": "m", "trainer_mode": "lora", "label": "l", "temperature": 0.5},
     }
     del document["model"]
-    data = build(rl_config_of(document))["data"]
+    data = build(config_of(document))["data"]
     assert data["base_model"] == "m" and data["config"]["model"] == {"base": "m", "trainer_mode": "lora", "label": "l"}
     assert data["config"]["policy"] == document["policy"]
 
 
 def test_the_smoke_test_form_is_written_in_the_words_that_trainers_read() -> None:
-    payload = build(rl_config_of({**SHORT, "smoke": {"x": 1}, "tags": {"team": "a", "source": "mine"}}))
+    payload = build(config_of({**SHORT, "smoke": {"x": 1}, "tags": {"team": "a", "source": "mine"}}))
     config = payload["data"]["config"]
     assert config["model"] == {"base": "Qwen/Qwen3-0.6B"} and payload["data"]["base_model"] == "Qwen/Qwen3-0.6B"
     assert config["training"] == {"batch_size": 2, "group_size": 4} and config["rollout"] == {"max_turns": 3}
     assert {name: config[name] for name in SHORT} == SHORT and "smoke" not in config and payload["compute"] == {}
     assert payload["tags"] == {"team": "a", "source": "mine"}
-    assert settled(rl_config_of(config)) == config and "algorithm" not in config
-    full = settled(rl_config_of({**SHORT, "rollout": {"max_turns": 9}, "training": {"group_size": 4}}))
+    assert settled(config) == config and "algorithm" not in config
+    full = settled({**SHORT, "rollout": {"max_turns": 9}, "training": {"group_size": 4}})
     assert full["rollout"] == {"max_turns": 9} and full["training"] == {"batch_size": 2, "group_size": 4}
 
 
 def test_the_topology_of_its_own_section_stands_in_compute_too(contract: RlConfig) -> None:
     document = copy.deepcopy(contract.document)
     document["topology"] = document["compute"].pop("topology")
-    payload = build(rl_config_of(document))
+    payload = build(config_of(document))
     assert payload["compute"] == RECORDED["compute"]
     assert payload["data"]["config"]["topology"] == RECORDED["compute"]["topology"]
     document["topology"]["reference_placement"] = "dedicated"
     document["reference"] = {"placement": "dedicated"}
-    payload = build(rl_config_of(document))
+    payload = build(config_of(document))
     assert payload["compute"]["topology"]["reference_placement"] == "dedicated"
     assert payload["data"]["config"]["reference"] == {"placement": "dedicated"}
     document["compute"]["topology"] = {"reference_placement": "dedicated"}  # as SDK 0.3.9 writes it next to the section
-    assert build(rl_config_of(document)) == payload
+    assert build(config_of(document)) == payload
 
 
 def test_trainer_id_and_allow_experimental_have_their_places(contract: RlConfig) -> None:
@@ -144,8 +150,9 @@ def test_a_backend_can_check_what_it_is_sent_with_the_same_validator(
     overrides: dict[str, Any], contract: RlConfig
 ) -> None:
     sent = build(contract.with_overrides(overrides))["data"]["config"]
-    received = rl_config_of(json.loads(json.dumps(sent)))
-    assert received.warnings == () and settled(received) == sent
+    received = json.loads(json.dumps(sent))
+    assert review_rl_document(received, *read_document(RlDocument, received)) == Review()
+    assert settled(received) == sent
 
 
 def test_no_part_of_the_payload_is_the_configs_own(contract: RlConfig) -> None:

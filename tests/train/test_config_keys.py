@@ -12,7 +12,7 @@ import pytest
 
 from taskapp_kit.backend.engine import JobDocument
 from taskapp_kit.backend.rollout_plan import JobPlan
-from taskapp_kit.client.config.rl_config import load_rl_config, rl_config_of
+from taskapp_kit.client.config.rl_config import load_rl_config
 from taskapp_kit.client.config.schema import SECTIONS, example_of, keys_of
 from taskapp_kit.client.config.sft_config import load_sft_config
 from taskapp_kit.client.job_payload import settled
@@ -254,7 +254,7 @@ def test_of_keys_of_one_meaning_those_that_do_not_count_are_named() -> None:
 
 
 def test_what_the_client_adds_is_not_named() -> None:
-    assert unused(settled(rl_config_of({"job": {"model": "tiny"}}))) == []
+    assert unused(settled({"job": {"model": "tiny"}})) == []
 
 
 CONFIGS = sorted((ROOT / "examples").rglob("*.toml"))
@@ -272,7 +272,7 @@ def test_the_examples_of_fine_tuning_are_read(file: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("file", [path for path in CONFIGS if path.name != "sft.toml"], ids=lambda path: path.name)
 def test_the_examples_are_read_by_this_trainer(file: Path) -> None:
     config = load_rl_config(file)
-    made, found, job = read(settled(config))
+    made, found, job = read(settled(config.document))
     assert made is not None and not config.warnings, found
     if "learn" in file.name:
         assert unused_keys(job, made[0]) == []

@@ -143,7 +143,6 @@ MIXED = environments({"weight": 1, "task_app": "keys.py"})
         *(("training.group_size", varieties(variety, group_size=1)) for variety in ("gspo", "grpo", "reinforce")),
         ("model.trainer_mode", {"model": {"trainer_mode": "qlora"}}),
         ("policy.trainer_mode", {"policy": LORA}),
-        ("policy.model_name", {"policy": {"model_name": "other"}}),
         ("lora.dropout", {"lora": {"dropout": 0.05}}),
         ("lora.target_modules", {"model": LORA, "lora": {"target_modules": ["c_attn"]}}),
         ("lora", {"model": LORA, "lora": {"r": 4}, "training": {"lora": {"r": 8}}}),

@@ -79,11 +79,6 @@ class RlConfig:
                 text = text.replace(each.message, f"line {line}: {each.message}", 1)
         return text
 
-    @property
-    def is_short(self) -> bool:
-        """Whether it is the smoke-test form: no [algorithm], and one of [trainer], [env], [job]."""
-        return is_smoke_test(self.document)
-
 
 def load_rl_config(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RlConfig:
     """Read the config of a TOML file. overrides: as for `with_overrides`; they apply before anything is found missing.
@@ -95,11 +90,6 @@ def load_rl_config(path: str | Path, overrides: Mapping[str, Any] | None = None)
     if overrides:
         return _overridden(document, path, lines, overrides)
     return _checked(document, path, lines, frozenset())
-
-
-def rl_config_of(document: Mapping[str, Any], *, name: str = "The config") -> RlConfig:
-    """Check a config that does not come from a file: as `load_rl_config`, without lines. Raises JobConfigError."""
-    return _checked(_plain(document, Path(name)), Path(name), {}, frozenset())
 
 
 def review_rl_document(
