@@ -56,7 +56,7 @@ class JobDocument:
         return document
 
     @cached_property
-    def read(self) -> tuple[RlDocument, dict[Place, str]]:
+    def typed_config(self) -> tuple[RlDocument, dict[Place, str]]:
         """`document` as its type, without the values that do not fit it, and a problem for each of those."""
         return read_document(RlDocument, self.document)
 

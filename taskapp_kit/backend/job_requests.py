@@ -103,7 +103,7 @@ def _is_tag(item: tuple[str, Any]) -> bool:
 
 def _check(job: JobDocument, engine: Engine) -> None:
     """Check the config as a whole, if there is one, and what the engine supports of it. Raises JobConfigError."""
-    problems = review_rl_document(job.document, *job.read).problems if job.config else {}
+    problems = review_rl_document(job.document, *job.typed_config).problems if job.config else {}
     for place, text in engine.problems(job).items():
         problems.setdefault(place, text)
     if problems:

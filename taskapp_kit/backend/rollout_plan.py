@@ -132,7 +132,7 @@ class JobPlan:
 
 def read_plan(job: JobDocument) -> tuple[JobPlan | None, dict[Place, str]]:
     """Return the plan, and all problems by their places; no plan when there are problems."""
-    config, unfit = job.read
+    config, unfit = job.typed_config
     second_form, unfit_there = read_document(
         RlDocument, {"trainer": {name: value for name, value in job.trainer.items() if value is not None}}
     )
@@ -141,11 +141,11 @@ def read_plan(job: JobDocument) -> tuple[JobPlan | None, dict[Place, str]]:
         for value in (value_at(config, place), value_at(second_form, place)):
             if value is not None and value > limit:
                 review.mismatch(place, value, f"at most {limit}", "Lower it.")
-    training, rollout, trainer, given = config.training, config.rollout, config.trainer, second_form.trainer
+    training, rollout, trainer = config.training, config.rollout, config.trainer
     per_epoch = training.iterations_per_epoch or 1
     at_once = [each for each in (training.async_semaphore_max, rollout.max_concurrent_rollouts) if each is not None]
-    samples = given.group_size or training.group_size or trainer.group_size or DEFAULT_GROUP
-    groups = given.batch_size or training.batch_size or trainer.batch_size
+    samples = second_form.trainer.group_size or training.group_size or trainer.group_size or DEFAULT_GROUP
+    groups = second_form.trainer.batch_size or training.batch_size or trainer.batch_size
     turns = rollout.max_turns or training.max_turns or config.env.max_steps_per_episode or 0
     evaluation, eval_seeds = config.evaluation, _seeds(review, ("evaluation", "seeds"), config.evaluation.seeds)
     instances = evaluation.instances or len(eval_seeds or ())

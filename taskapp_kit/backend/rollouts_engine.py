@@ -21,7 +21,7 @@ from taskapp_kit.backend.rewards import causes, summarise, too_many_failed
 from taskapp_kit.backend.rollout_plan import JobPlan, Unit, read_plan
 from taskapp_kit.backend.rollout_requests import RolloutRequester, RolloutTarget, seed_ranges
 from taskapp_kit.backend.seeds import SeedRange
-from taskapp_kit.client.config.values import Place, place_shown
+from taskapp_kit.client.config.values import Place
 from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import JobError
 
@@ -48,16 +48,16 @@ class RolloutsEngine:
 
     def problems(self, job: JobDocument) -> dict[Place, str]:
         """Return what the engine does not support, by its place in the config."""
-        config, _ = job.read
-        given = {
-            ("rollout", "environments"): config.rollout.environments,
-            ("curriculum",): config.curriculum.model_fields_set,
-        }
+        config, _ = job.typed_config
+        _, problems = read_plan(job)
         left_to_local = (
             "the engine `rollouts` plays one environment, as it is; the engine `local` does this. Take it out."
         )
-        found = {place: f"{place_shown(place)}: {left_to_local}" for place, value in given.items() if value}
-        return read_plan(job)[1] | found
+        if config.rollout.environments:
+            problems["rollout", "environments"] = f"[rollout] environments: {left_to_local}"
+        if config.curriculum.model_fields_set:
+            problems["curriculum",] = f"[curriculum]: {left_to_local}"
+        return problems
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
         """Return what the job needs and the task app lacks, one sentence each. Raises TaskAppError."""

@@ -147,7 +147,7 @@ def unused_keys(job: JobDocument, plan: JobPlan) -> list[str]:
 
     A section of which no key is used is named as a whole. plan: the job's.
     """
-    config, _ = job.read
+    config, _ = job.typed_config
     offline, ppo = config.algorithm.type == "offline", "ppo" in (config.algorithm.method, config.algorithm.variety)
     unused = UNUSED.union(
         () if "lora" in (config.model.trainer_mode, config.policy.trainer_mode) else LORA_SECTIONS,

@@ -111,7 +111,7 @@ def training_settings(job: JobDocument) -> TrainingSettings:
 
 def read_training(job: JobDocument) -> tuple[TrainingSettings | None, dict[Place, str]]:
     """Return the settings, and all problems by their places, the plan's among them; no settings when there are problems."""
-    config, _ = job.read
+    config, _ = job.typed_config
     plan, problems = read_plan(job)
     policy_config = {} if plan is None else plan.policy_config
     review = Review(dict(problems))
@@ -324,14 +324,14 @@ def _model(review: Review, job: JobDocument) -> str:
 
 def _stall_seconds(review: Review, config: RlDocument) -> float:
     """Return the deadline of the whole job: longer than that of a rollout, which would otherwise end it."""
-    rollout_seconds, given = config.rollout.timeout_seconds or ROLLOUT_SECONDS, config.training.stall_seconds
-    if given is None:
+    rollout_seconds, seconds = config.rollout.timeout_seconds or ROLLOUT_SECONDS, config.training.stall_seconds
+    if seconds is None:
         return max(STALL_SECONDS, rollout_seconds * STALL_SECONDS / ROLLOUT_SECONDS)
-    if given <= rollout_seconds:
+    if seconds <= rollout_seconds:
         expected = f"more than [rollout] timeout_seconds, {rollout_seconds:g}"
         action = "One rollout that hangs would end the job before it is given up."
-        review.mismatch(("training", "stall_seconds"), given, expected, action)
-    return given
+        review.mismatch(("training", "stall_seconds"), seconds, expected, action)
+    return seconds
 
 
 def _ahead(config: RlDocument) -> int:
