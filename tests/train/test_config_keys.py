@@ -184,73 +184,45 @@ def unused(document: Mapping[str, Any]) -> list[str]:
     return unused_keys(job, made[0])
 
 
-def test_a_section_of_which_nothing_is_used_is_named_once() -> None:
-    document = {
-        **BASE,
-        "compute": {"gpu_type": "H100", "gpu_count": 8, "topology": {"gpus_for_vllm": 2}},
-        "vllm": {"tensor_parallel_size": 2, "max_model_len": 100},
-        "training": {"log_interval": 1, "num_epochs": 1, "warmup": 3, "weight_sync": {"mode": "direct"}},
-        "mystery": {"a": 1},
-        "loose": 1,
-        "tags": {"anything": 1},
-        "runner": {},
-    }
-    assert unused(document) == [
-        "[compute]",
-        "[vllm]",
-        "[training] log_interval",
-        "[training] warmup",
-        "[training.weight_sync]",
-        "[mystery]",
-        "[loose]",
-    ]
+LORA = {"model": {"base": "tiny", "trainer_mode": "lora"}, "lora": {"r": 4}}
+PPO = {"training": {"num_epochs": 1, "ppo": {"passes": 2}}}
+VLLM = {"vllm": {"tensor_parallel_size": 2, "trust_remote_code": True}}
+REPLICAS = {"replicas": 2, "backend": "ray"}
+PLAYED = {
+    "data": {"rollouts": "stored.jsonl", "seeds": [1]},
+    "evaluation": {"seeds": [0]},
+    "rollout": {"record_tokens": True, "max_turns": 2},
+}
+GROUPS = {"training": {"batch_size": 2, "group_size": 4}}
 
 
-def test_an_adapters_section_is_unused_in_full_training() -> None:
-    assert unused({**BASE, "lora": {"r": 4}}) == ["[lora]"]
-    assert unused({"model": {"base": "tiny", "trainer_mode": "lora"}, "lora": {"r": 4}}) == []
-
-
-def test_a_section_of_ppo_is_unused_with_other_varieties() -> None:
-    assert unused({**BASE, "training": {"num_epochs": 1, "ppo": {"passes": 2}}}) == ["[training.ppo]"]
-    assert unused({**BASE, "algorithm": {"method": "ppo"}, "training": {"ppo": {"passes": 2}}}) == []
-
-
-def test_the_section_of_vllm_is_unused_with_the_trainers_own_sampler() -> None:
-    section = {"tensor_parallel_size": 2, "trust_remote_code": True}
-    assert unused({**BASE, "vllm": section}) == ["[vllm]"]
-    assert unused({**BASE, "vllm": section, "sampler": {"engine": "vllm"}}) == ["[vllm] trust_remote_code"]
-
-
-def test_keys_of_services_are_unused_with_the_trainers_own_sampler() -> None:
-    sampler = {"replicas": 2, "backend": "ray"}
-    assert unused({**BASE, "sampler": {**sampler, "engine": "transformers"}}) == [
-        "[sampler] replicas",
-        "[sampler] backend",
-    ]
-    assert unused({**BASE, "sampler": {**sampler, "engine": "services"}}) == []
-
-
-def test_keys_that_only_one_type_uses_are_unused_with_the_other() -> None:
-    data = {"rollouts": "stored.jsonl", "seeds": [1]}
-    document = {**BASE, "data": data, "evaluation": {"seeds": [0]}, "rollout": {"record_tokens": True, "max_turns": 2}}
-    assert unused(document) == ["[data] rollouts"]
-    offline = {**document, "algorithm": {"type": "offline"}}
-    assert unused(offline) == ["[data] seeds", "[rollout] record_tokens"]
-
-
-def test_of_keys_of_one_meaning_those_that_do_not_count_are_named() -> None:
-    turns: Document = {**BASE}
-    for number, (section, name) in enumerate(TURNS, start=3):
-        turns[section] = {name: number}
-    assert unused(turns) == [
-        "[training] max_turns ([rollout] max_turns counts)",
-        "[env] max_steps_per_episode ([rollout] max_turns counts)",
-    ]
-    groups = {**BASE, "rollout": {"episodes_per_batch": 9}, "training": {"batch_size": 2, "group_size": 4}}
-    assert unused(groups) == ["[rollout] episodes_per_batch (an update has 2 groups of 4)"]
-    groups["rollout"] = {"episodes_per_batch": 8}
-    assert unused(groups) == []
+@pytest.mark.parametrize(
+    ("document", "keys"),
+    [
+        ({"compute": {"gpu_type": "H100", "topology": {"gpus_for_vllm": 2}}, "mystery": {"a": 1}, "loose": 1}, ["[compute]", "[mystery]", "[loose]"]),
+        ({"training": {"log_interval": 1, "num_epochs": 1, "warmup": 3}}, ["[training] log_interval", "[training] warmup"]),
+        ({"training": {"num_epochs": 1, "weight_sync": {"mode": "direct"}}}, ["[training.weight_sync]"]),
+        ({"tags": {"anything": 1}, "runner": {}}, []),
+        ({"lora": {"r": 4}}, ["[lora]"]),
+        (LORA, []),
+        (PPO, ["[training.ppo]"]),
+        ({**PPO, "algorithm": {"method": "ppo"}}, []),
+        (VLLM, ["[vllm]"]),
+        ({**VLLM, "sampler": {"engine": "vllm"}}, ["[vllm] trust_remote_code"]),
+        ({"sampler": {**REPLICAS, "engine": "transformers"}}, ["[sampler] replicas", "[sampler] backend"]),
+        ({"sampler": {**REPLICAS, "engine": "services"}}, []),
+        (PLAYED, ["[data] rollouts"]),
+        ({**PLAYED, "algorithm": {"type": "offline"}}, ["[data] seeds", "[rollout] record_tokens"]),
+        (
+            {section: {name: number} for number, (section, name) in enumerate(TURNS, start=3)},
+            ["[training] max_turns ([rollout] max_turns counts)", "[env] max_steps_per_episode ([rollout] max_turns counts)"],
+        ),
+        ({**GROUPS, "rollout": {"episodes_per_batch": 9}}, ["[rollout] episodes_per_batch (an update has 2 groups of 4)"]),
+        ({**GROUPS, "rollout": {"episodes_per_batch": 8}}, []),
+    ],
+)  # fmt: skip
+def test_the_keys_that_change_nothing_are_named_a_whole_section_once(document: Document, keys: list[str]) -> None:
+    assert unused({**BASE, **document}) == keys
 
 
 def test_what_the_client_adds_is_not_named() -> None:
