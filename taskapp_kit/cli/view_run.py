@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING
 from taskapp_kit.cli.local_app import open_app
 from taskapp_kit.cli.terminal import clean, console
 from taskapp_kit.config import load
-from taskapp_kit.contract.protocols import (
-    Annotation,
-    RolloutQuery,
-    RolloutRow,
-    RowOrder,
-    StoredRollout,
-)
-from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.net.response import EncodedResponse
-from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.source import RolloutSource
 from taskapp_kit.serve.keys import Keys
 from taskapp_kit.serve.uvicorn_server import run
@@ -36,40 +27,10 @@ LABEL = "local"
 REPORT = "report.html"
 
 
-class FileSource(UiSource):
-    """The rollouts of an evaluation's directory or of a store."""
-
-    def __init__(self, source: RolloutSource, scales: Sequence[Scale]) -> None:
-        self._source = source
-        super().__init__(place=source.place, scales=scales, annotates=source.annotates)
-        self.interval = source.config.get("options", {}).get("interval", self.interval)
-
-    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
-        """See UiSource."""
-        return [row async for row in self._source.rows(wanted, order, limit=wanted.limit)]
-
-    async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """See UiSource."""
-        try:
-            return await self._source.load(rollout_id)
-        except ConfigError:
-            return None
-
-    async def blob(self, sha256: str) -> bytes | None:
-        """See UiSource."""
-        return await self._source.blob(sha256)
-
-    async def annotate(self, annotations: Sequence[Annotation], caller: Caller) -> None:
-        """See UiSource."""
-        await self._source.annotate(annotations)
-
-    async def annotations(self, caller: Caller, rollout_id: str | None = None) -> list[Annotation]:
-        """See UiSource."""
-        return await self._source.annotations(rollout_id)
-
-    async def close(self) -> None:
-        """Close the source."""
-        await self._source.close()
+def ui_source(source: RolloutSource, scales: Sequence[Scale] = ()) -> UiSource:
+    """What the pages of an evaluation's directory or of a store show."""
+    interval = source.config.get("options", {}).get("interval", "bootstrap")
+    return UiSource(source.place, source, scales, annotates=source.annotates, interval=interval)
 
 
 def view(reference: str, app: str | None, port: int) -> None:
@@ -78,7 +39,7 @@ def view(reference: str, app: str | None, port: int) -> None:
     scales = [] if app is None else scales_of(open_app(app, settings).freeze())
     source = open_source(reference)
     directory = Path(reference)
-    shown = FileSource(source, scales)
+    shown = ui_source(source, scales)
     if directory.is_dir():
         report = directory / REPORT
         shown.report = report if report.is_file() else None
@@ -94,13 +55,13 @@ def view(reference: str, app: str | None, port: int) -> None:
         out.print(viewer.login_link(url), soft_wrap=True)
         out.print("\nThe link logs a browser in, once. Ctrl-C stops it.", style="dim")
 
-    run(UiMount(viewer, _Elsewhere(shown)), host=HOST, port=port, log_level="warning", announce=announce)
+    run(UiMount(viewer, _Elsewhere(source)), host=HOST, port=port, log_level="warning", announce=announce)
 
 
 class _Elsewhere:
     """Everything but `/ui`: the way there, and the end of the server."""
 
-    def __init__(self, source: FileSource) -> None:
+    def __init__(self, source: RolloutSource) -> None:
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

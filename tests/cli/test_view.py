@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from taskapp_kit.cli.view import command
-from taskapp_kit.cli.view_run import FileSource
+from taskapp_kit.cli.view_run import ui_source
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.errors import StoreError
 from taskapp_kit.evaluate.source import open_source
@@ -120,6 +120,6 @@ def test_costs_and_intervals_are_the_same_in_the_terminal_and_in_every_page(
 
 async def _page_of(place: Path) -> dict[str, Any]:
     """The figures of the only run of a directory or store, as the viewer's page has them."""
-    source = FileSource(open_source(str(place)), ())
+    source = ui_source(open_source(str(place)))
     rows = await source.rows(RolloutQuery(limit=NEWEST), "newest", Caller())
     return run_figures(rows, source.interval)

@@ -104,7 +104,8 @@ async def store_annotation(request: PageRequest) -> EncodedResponse:
             scale = scales.get(criterion) if scales else Scale(criterion, "")
             score = _score(scale, criterion, text)
             made.append(Annotation(rollout_id, criterion, request.caller.key_label or "", score, note, time.time()))
-    await request.source.annotate(made, request.caller)
+    if (rollouts := request.source.rollouts(request.caller)) is not None:
+        await rollouts.annotate(made)
     filters = {**request.filters(), "order": request.order()}
     return redirect(request.link("annotate", **filters, id=request.form.get("next") or rollout_id))
 

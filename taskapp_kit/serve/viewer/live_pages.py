@@ -28,9 +28,6 @@ async def live_rollout(request: PageRequest) -> Page | EncodedResponse:
         if await request.source.load(rollout_id, request.caller) is None:
             raise not_found("rollout")
         return redirect(request.link(f"rollouts/{rollout_id}"))
-    if not stored.events:
-        data = {"rollout_id": rollout_id, "status": "running", "turns": []}
-        return Page("live_waiting.html", "Live rollout", data, {"refresh": 1}, "live")
     details = await read_details(stored)
     view = {"details": details, "picture": pictures_at(request), "strip": rewards_of(details), "refresh": 1}
     return Page(

@@ -127,7 +127,8 @@ def pictures_at(request: PageRequest) -> Callable[[str | None], str | None]:
 
 async def blob(request: PageRequest) -> EncodedResponse:
     """A picture. It never changes under its hash."""
-    data = await request.source.blob(request.path["sha256"])
+    rollouts = request.source.rollouts(request.caller)
+    data = None if rollouts is None else await rollouts.blob(request.path["sha256"])
     if data is None:
         raise not_found("picture")
     return EncodedResponse(200, data, BLOB_HEADERS)

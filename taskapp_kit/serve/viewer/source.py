@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.contract.content import images
-from taskapp_kit.contract.events import SCHEMA_VERSION, Observed, Stepped, encode
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.events import Started, encode
 from taskapp_kit.contract.protocols import (
-    AnnotatableStore,
     Annotation,
     RolloutQuery,
     RolloutRow,
     RowOrder,
     StoredRollout,
 )
+from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.statistics import IntervalMethod
 from taskapp_kit.declare.specs import AppSpec
-from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.rollout.in_flight import ANYONE, Caller, InFlightRollout
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.rollout.sessions import EnvironmentSessions
-from taskapp_kit.version import __version__
+from taskapp_kit.rollout.source import RolloutSource
+from taskapp_kit.rollout.stored_record import stored_rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +109,14 @@ ClientLines = Callable[[str, Sequence[str]], Sequence[ProtocolClients]]
 class UiSource:
     """What pages may show. A source that cannot do something leaves the method as it is here.
 
-    place: its name, for people. scales: what a person may score. annotates, plays: whether it stores people's scores, and
-    plays rollouts. replay_arguments: of `taskapp replay`, before the id. report: of an evaluation's directory. runs_jobs: it
-    is a backend, which has jobs and no rollouts of its own. spec, sessions: of a running app, whose environments a person can
-    play. interval: the method of intervals of mean rewards.
+    place: its name, for people. stored: the rollouts, where every caller may see all. scales: what a person may score.
+    annotates, plays: whether it stores people's scores, and plays rollouts. replay_arguments: of `taskapp replay`, before
+    the id. report: of an evaluation's directory. runs_jobs: it is a backend, which has jobs and no rollouts of its own.
+    spec, sessions: of a running app, whose environments a person can play. interval: the method of intervals of mean rewards.
     """
 
     place: str = ""
+    stored: RolloutSource | None = None
     scales: Sequence[Scale] = ()
     annotates: bool = False
     plays: bool = False
@@ -125,24 +127,27 @@ class UiSource:
     sessions: EnvironmentSessions | None = None
     interval: IntervalMethod = "bootstrap"
 
+    def rollouts(self, caller: Caller) -> RolloutSource | None:
+        """The stored rollouts that the caller may see."""
+        return self.stored
+
     async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
         """The first `wanted.limit` rollouts that match and that the caller may see. Raises StoreError, Unavailable."""
-        return []
+        rollouts = self.rollouts(caller)
+        return [] if rollouts is None else [row async for row in rollouts.rows(wanted, order, limit=wanted.limit)]
 
     async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
         """A whole rollout; None when there is none that the caller may see. Raises StoreError."""
-        return None
-
-    async def blob(self, sha256: str) -> bytes | None:
-        """PNG bytes by their hash; None when there are none."""
-        return None
-
-    async def annotate(self, annotations: Sequence[Annotation], caller: Caller) -> None:
-        """Store a person's scores of a rollout that the caller may see."""
+        rollouts = self.rollouts(caller)
+        try:
+            return None if rollouts is None else await rollouts.load(rollout_id)
+        except ConfigError:
+            return None
 
     async def annotations(self, caller: Caller, rollout_id: str | None = None) -> list[Annotation]:
         """People's scores of one rollout, or of all that the caller may see."""
-        return []
+        rollouts = self.rollouts(caller)
+        return [] if rollouts is None else await rollouts.annotations(rollout_id)
 
     def live(self, caller: Caller) -> list[LiveRow]:
         """The rollouts that are being played now and that the caller may see, oldest first."""
@@ -177,37 +182,20 @@ class ServiceSource(UiSource):
     """The rollouts of a running service. client_lines: of the protocols that its server speaks."""
 
     def __init__(self, service: Service, client_lines: ClientLines = lambda url, environments: ()) -> None:
-        super().__init__(place=service.spec.name, scales=scales_of(service.spec), plays=True)
+        super().__init__(
+            place=service.spec.name,
+            scales=scales_of(service.spec),
+            annotates=service.stored.of(ANYONE).annotates,
+            plays=True,
+            spec=service.spec,
+            sessions=service.sessions,
+        )
         self._service = service
         self._client_lines = client_lines
-        self.spec, self.sessions = service.spec, service.sessions
-        store = service.store
-        self._annotated = store if store is not None and isinstance(store, AnnotatableStore) else None
-        self.annotates = self._annotated is not None
 
-    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
+    def rollouts(self, caller: Caller) -> RolloutSource:
         """See UiSource."""
-        return await self._service.stored.rows(wanted, order, caller)
-
-    async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """See UiSource."""
-        return await self._service.stored.load(rollout_id, caller)
-
-    async def blob(self, sha256: str) -> bytes | None:
-        """See UiSource."""
-        return await self._service.stored.blob(sha256)
-
-    async def annotate(self, annotations: Sequence[Annotation], caller: Caller) -> None:
-        """See UiSource."""
-        if self._annotated is not None:
-            await self._annotated.annotate(annotations)
-
-    async def annotations(self, caller: Caller, rollout_id: str | None = None) -> list[Annotation]:
-        """See UiSource."""
-        if self._annotated is None or (caller.key_label is None and not caller.admin):
-            return []
-        label = None if caller.admin else caller.key_label
-        return await self._annotated.annotations(rollout_id=rollout_id, app=self._service.spec.name, key_label=label)
+        return self._service.stored.of(caller)
 
     def live(self, caller: Caller) -> list[LiveRow]:
         """See UiSource."""
@@ -229,53 +217,36 @@ class ServiceSource(UiSource):
         rollout, end, failure = session.rollout, session.end, session.failure
         if rollout is None:
             return None
+        if end is not None:
+            return await asyncio.to_thread(self._record, rollout, end)
         stored = await asyncio.to_thread(self._as_stored, rollout)
-        if failure is not None:
-            return replace(
-                stored, status="failed", stop_reason="failed",
-                failure={name: getattr(failure, name) for name in ("boundary", "code", "message", "hint", "error_id")},
-            )  # fmt: skip
-        if end is None:
+        if failure is None:
             return stored
-        return replace(
-            stored, status=end.status, stop_reason=end.stop_reason, reward=end.reward, total_reward=end.total_reward,
-            scorecard={**end.scorecard.to_json(), "metrics": end.all_metrics}, timing=end.timing, digest=end.digest,
-            outcome_score=end.scorecard.outcome_score, events_score=end.scorecard.events_score,
-        )  # fmt: skip
+        members = ("boundary", "code", "message", "hint", "error_id")
+        told: dict[str, Json] = {name: getattr(failure, name) for name in members}
+        return replace(stored, status="failed", stop_reason="failed", failure=told)
 
-    def _as_stored(self, one: InFlightRollout) -> StoredRollout:
-        plan, events, pictures = one.plan, one.events(), dict[str, bytes]()
-        steps = [event for event in events if isinstance(event, Stepped)]
-        for event in events:
-            if isinstance(event, Observed | Stepped):
-                shown = event.observation if isinstance(event, Observed) else event.step.observation
-                pictures.update({picture.hash: picture.png for picture in images(shown)})
-        if pictures:
-            self._service.stored.show_images(pictures)
-        return StoredRollout(
-            rollout_id=one.rollout_id,
-            run_id=plan.request.run_id,
-            group_id=plan.request.group_id,
-            created_at=one.created_at,
-            app=self._service.spec.name,
-            app_version=self._service.spec.version,
-            environment=plan.environment.name,
-            environment_version=plan.environment.version,
-            split=plan.split,
-            seed=plan.seed,
-            config=plan.config,
-            policy={"name": plan.policy},
-            mode=plan.request.mode,
+    def _as_stored(self, rollout: InFlightRollout) -> StoredRollout:
+        plan, events = rollout.plan, rollout.events()
+        if not events:
+            environment = plan.environment
+            events = [Started(environment.name, environment.version, plan.split, plan.seed, plan.config, plan.policy)]
+        so_far = Rollout.of_events(
+            plan.request,
+            plan.policy,
+            events,
             status="running",
-            stop_reason="",
-            length=len(steps),
-            total_reward=math.fsum(event.step.reward or 0.0 for event in steps),
-            events=encode(events),
-            spec_hash=self._service.spec.hash,
-            kit_version=__version__,
-            schema_version=SCHEMA_VERSION,
-            seconds=max(0.0, self._service.clock.now() - one.created_at),
+            rollout_id=rollout.rollout_id,
+            created_at=rollout.created_at,
+            timing={"total": max(0.0, self._service.clock.now() - rollout.created_at)},
         )
+        return replace(self._record(rollout, so_far), scorecard=None, timing={})
+
+    def _record(self, rollout: InFlightRollout, result: Rollout) -> StoredRollout:
+        if images := result.shown_pictures():
+            self._service.stored.show_images(images)
+        events = encode(result.events)
+        return stored_rollout(self._service.spec, rollout.plan, result, events, key_label=rollout.caller.key_label)
 
 
 def _live_row(one: InFlightRollout) -> LiveRow:
