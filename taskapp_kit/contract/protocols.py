@@ -239,35 +239,11 @@ LISTED = (
 """The members of a row, beside its id, that every list has."""
 
 
-@runtime_checkable
-class QueryableStore(Protocol):
-    """A store that can list its rollouts. Optional for a plugin's store: without it, lists are refused."""
-
-    async def query(self, wanted: RolloutQuery) -> list[RolloutRow]:
-        """Returns the matching rollouts, newest first, among equal times by rollout_id descending. Raises StoreError.
-
-        Of a row at least `rollout_id` and the members in `LISTED` are set.
-        """
-        ...
-
-
 RowOrder = Literal["newest", "worst", "best", "cost", "tokens", "seconds", "length"]
 """The order of a list: `newest` first; `worst` and `best` by reward; the others by that member, the largest first.
 
 In every order but `newest`, rows without a value are left out, and equal ones are in the order of their seeds.
 """
-
-
-@runtime_checkable
-class ListingStore(Protocol):
-    """A store that lists its rollouts in any order and with their scores. Optional for a plugin's store."""
-
-    async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[RolloutRow]:
-        """Returns the first `wanted.limit` of the matching rollouts. Raises StoreError.
-
-        `wanted.policy` matches the name of the policy or of the model; `wanted.before` applies to `newest` only.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,27 +281,6 @@ class ScorerVersion:
     created_at: float
 
 
-@runtime_checkable
-class ScoreStore(Protocol):
-    """A store that also has the scores of other versions of the scorer. Optional for a plugin's store."""
-
-    async def save_scores(self, scores: Sequence[StoredScores]) -> None:
-        """Stores them. A failure is replaced by later scores, scores never are. Raises StoreRefusal, StoreError."""
-        ...
-
-    async def scores(self, scorer: str) -> dict[str, StoredScores]:
-        """Returns the scores of a version by rollout id, `private` left empty. Raises StoreError."""
-        ...
-
-    async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
-        """Returns the scores of one rollout; None when there are none. Raises StoreError."""
-        ...
-
-    async def scorers(self) -> list[ScorerVersion]:
-        """Returns the versions that have scores, the newest first. Raises StoreError."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Annotation:
     """A person's score of a rollout.
@@ -340,34 +295,6 @@ class Annotation:
     score: float
     note: str = ""
     created_at: float = 0.0
-
-
-@runtime_checkable
-class AnnotatableStore(Protocol):
-    """A store that also has people's scores of its rollouts. Optional for a plugin's store."""
-
-    async def annotate(self, annotations: Sequence[Annotation]) -> None:
-        """Stores them, in place of those of the same rollout, criterion and annotator. Raises StoreError."""
-        ...
-
-    async def annotations(
-        self, *, rollout_id: str | None = None, app: str | None = None, key_label: str | None = None
-    ) -> list[Annotation]:
-        """Returns the annotations of the rollouts that match every member that is not None, oldest first. Raises StoreError."""
-        ...
-
-
-@runtime_checkable
-class PrunableStore(Protocol):
-    """A store that can remove old rollouts. Optional for a plugin's store."""
-
-    async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
-        """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
-
-        Those with an idempotency record stay, and every picture that a remaining rollout shows. Returns the number removed.
-        Raises StoreError.
-        """
-        ...
 
 
 class Store(Protocol):
@@ -395,6 +322,62 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finishes pending writes, then closes the file or the connection."""
+        ...
+
+
+@runtime_checkable
+class QueryableStore(Store, Protocol):
+    """A store that also lists rollouts, has later scores and people's scores of them, and removes old ones.
+
+    Optional for a plugin's store: without it, what needs these methods is refused.
+    """
+
+    async def query(self, wanted: RolloutQuery) -> list[RolloutRow]:
+        """Returns the matching rollouts, newest first, among equal times by rollout_id descending. Raises StoreError.
+
+        Of a row at least `rollout_id` and the members in `LISTED` are set.
+        """
+        ...
+
+    async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[RolloutRow]:
+        """Returns the first `wanted.limit` of the matching rollouts. Raises StoreError.
+
+        `wanted.policy` matches the name of the policy or of the model; `wanted.before` applies to `newest` only.
+        """
+        ...
+
+    async def save_scores(self, scores: Sequence[StoredScores]) -> None:
+        """Stores them. A failure is replaced by later scores, scores never are. Raises StoreRefusal, StoreError."""
+        ...
+
+    async def scores(self, scorer: str) -> dict[str, StoredScores]:
+        """Returns the scores of a version by rollout id, `private` left empty. Raises StoreError."""
+        ...
+
+    async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
+        """Returns the scores of one rollout; None when there are none. Raises StoreError."""
+        ...
+
+    async def scorers(self) -> list[ScorerVersion]:
+        """Returns the versions that have scores, the newest first. Raises StoreError."""
+        ...
+
+    async def annotate(self, annotations: Sequence[Annotation]) -> None:
+        """Stores them, in place of those of the same rollout, criterion and annotator. Raises StoreError."""
+        ...
+
+    async def annotations(
+        self, *, rollout_id: str | None = None, app: str | None = None, key_label: str | None = None
+    ) -> list[Annotation]:
+        """Returns the annotations of the rollouts that match every member that is not None, oldest first. Raises StoreError."""
+        ...
+
+    async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
+        """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
+
+        Those with an idempotency record stay, and every picture that a remaining rollout shows. Returns the number removed.
+        Raises StoreError.
+        """
         ...
 
 

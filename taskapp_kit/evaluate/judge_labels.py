@@ -13,7 +13,7 @@ import orjson
 
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.chat import role_variable
-from taskapp_kit.contract.protocols import AnnotatableStore, Store, SystemClock
+from taskapp_kit.contract.protocols import QueryableStore, Store, SystemClock
 from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
@@ -69,7 +69,7 @@ async def annotated_labels(app: TaskApp, store: Store) -> bytes:
 
     Raises Unavailable, StoreError, ConfigError when there are none.
     """
-    if not isinstance(store, AnnotatableStore):
+    if not isinstance(store, QueryableStore):
         raise Unavailable("This store has no annotations.", hint="Use a store of taskapp-kit.")
     judges = {judge.name for judge in app.freeze().judges if not judge.group}
     found = [item for item in await store.annotations(app=app.name) if item.criterion in judges]

@@ -6,7 +6,14 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, RowOrder, ScoreStore, StoredRollout, StoredScores
+from taskapp_kit.contract.protocols import (
+    QueryableStore,
+    RolloutQuery,
+    RolloutRow,
+    RowOrder,
+    StoredRollout,
+    StoredScores,
+)
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.source import fits, ordered
 from taskapp_kit.rollout.source import RolloutSource, no_such_rollout
@@ -58,7 +65,7 @@ def _text(failure: Mapping[str, Json], name: str) -> str | None:
 class ScoredSource(RolloutSource):
     """A source whose rollouts have other scores; those that the version did not score are left out."""
 
-    def __init__(self, source: RolloutSource, store: ScoreStore, scores: dict[str, StoredScores]) -> None:
+    def __init__(self, source: RolloutSource, store: QueryableStore, scores: dict[str, StoredScores]) -> None:
         self._source, self._store, self._scores = source, store, scores
         self.place, self.config = source.place, source.config
 
@@ -111,7 +118,7 @@ class ScoredSource(RolloutSource):
         """See RolloutSource."""
         return await self._source.blob(sha256)
 
-    def score_store(self) -> ScoreStore:
+    def score_store(self) -> QueryableStore:
         """See RolloutSource."""
         return self._store
 

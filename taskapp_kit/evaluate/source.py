@@ -17,14 +17,11 @@ from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.contract.declared_types import check_types
 from taskapp_kit.contract.protocols import (
     LISTED,
-    AnnotatableStore,
     Annotation,
-    ListingStore,
     QueryableStore,
     RolloutQuery,
     RolloutRow,
     RowOrder,
-    ScoreStore,
     Store,
     StoredRollout,
 )
@@ -67,32 +64,21 @@ class StoreSource(RolloutSource):
         wanted = replace(query or RolloutQuery(), before=None, limit=MOST if limit is None else max(1, limit))
         if limit == 0:
             return
-        if order is None or order == "newest":
-            found = self._newest(wanted)
-        elif isinstance(self._store, ListingStore):
-            found = _each(await self._store.listed(wanted, order))
-        else:
-            found = _sorted(self._newest(replace(wanted, limit=MOST)), order, limit)
-        async for row in found:
-            yield row
-
-    async def _newest(self, wanted: RolloutQuery) -> AsyncIterator[RolloutRow]:
+        if not isinstance(self._store, QueryableStore):
+            raise Unavailable("This store cannot list rollouts.", hint="Name the rollout by its id.")
+        if order is not None and order != "newest":
+            for row in await self._store.listed(wanted, order):
+                yield row
+            return
         left = wanted.limit
         while left > 0:
-            page = await self._page(replace(wanted, limit=min(left, PAGE)))
+            page = await self._store.listed(replace(wanted, limit=min(left, PAGE)))
             for row in page:
                 yield row
             if len(page) < PAGE:
                 return
             left -= len(page)
             wanted = replace(wanted, before=(page[-1].created_at or 0.0, page[-1].rollout_id))
-
-    async def _page(self, wanted: RolloutQuery) -> list[RolloutRow]:
-        if isinstance(self._store, ListingStore):
-            return await self._store.listed(wanted)
-        if isinstance(self._store, QueryableStore):
-            return await self._store.query(wanted)
-        raise Unavailable("This store cannot list rollouts.", hint="Name the rollout by its id.")
 
     async def load(self, rollout_id: str) -> StoredRollout:
         """See RolloutSource."""
@@ -108,11 +94,11 @@ class StoreSource(RolloutSource):
     @property
     def annotates(self) -> bool:
         """See RolloutSource."""
-        return isinstance(self._store, AnnotatableStore)
+        return isinstance(self._store, QueryableStore)
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
         """See RolloutSource."""
-        if isinstance(self._store, AnnotatableStore):
+        if isinstance(self._store, QueryableStore):
             await self._store.annotate(annotations)
         else:
             await super().annotate(annotations)
@@ -120,11 +106,11 @@ class StoreSource(RolloutSource):
     async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
         """See RolloutSource."""
         annotated = self._store
-        return await annotated.annotations(rollout_id=rollout_id) if isinstance(annotated, AnnotatableStore) else []
+        return await annotated.annotations(rollout_id=rollout_id) if isinstance(annotated, QueryableStore) else []
 
-    def score_store(self) -> ScoreStore:
+    def score_store(self) -> QueryableStore:
         """See RolloutSource."""
-        return self._store if isinstance(self._store, ScoreStore) else super().score_store()
+        return self._store if isinstance(self._store, QueryableStore) else super().score_store()
 
     async def close(self) -> None:
         """See RolloutSource."""
@@ -216,7 +202,7 @@ class DirectorySource(RolloutSource):
         store = self._opened()
         return [] if store is None else await store.annotations(rollout_id)
 
-    def score_store(self) -> ScoreStore:
+    def score_store(self) -> QueryableStore:
         """See RolloutSource."""
         store = self._opened()
         return super().score_store() if store is None else store.score_store()
@@ -354,11 +340,6 @@ def _rank(rated: tuple[float, Any, RolloutRow]) -> tuple[float, Any]:
 async def _sorted(rows: AsyncIterator[RolloutRow], order: RowOrder, limit: int | None) -> AsyncIterator[RolloutRow]:
     found = [row async for row in rows]
     for row in ordered(iter(found), order, limit):
-        yield row
-
-
-async def _each(rows: list[RolloutRow]) -> AsyncIterator[RolloutRow]:
-    for row in rows:
         yield row
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from taskapp_kit.contract.protocols import Clock, PrunableStore
+from taskapp_kit.contract.protocols import Clock, QueryableStore
 from taskapp_kit.errors import StoreError, Unavailable
 from taskapp_kit.rollout.service import Service
 
@@ -21,7 +21,7 @@ def retention_of(service: Service, keep: str | None) -> Retention | None:
     """The retention of the service's store; None without `keep`. Raises Unavailable for a store that cannot prune."""
     if keep is None or service.store is None:
         return None
-    if not isinstance(service.store, PrunableStore):
+    if not isinstance(service.store, QueryableStore):
         raise Unavailable(
             "TASKAPP_STORE_KEEP is set, and this store cannot remove rollouts (it has no `prune`).",
             hint="Unset it, or use a store of taskapp-kit.",
@@ -32,7 +32,7 @@ def retention_of(service: Service, keep: str | None) -> Retention | None:
 class Retention:
     """Removes this app's older rollouts. keep: `30d` retains those of the last 30 days, `N` the newest N."""
 
-    def __init__(self, store: PrunableStore, app: str, keep: str, clock: Clock) -> None:
+    def __init__(self, store: QueryableStore, app: str, keep: str, clock: Clock) -> None:
         self._store = store
         self._app = app
         self._days = float(keep[:-1]) if keep.endswith("d") else None

@@ -11,14 +11,11 @@ from typing import Any, Protocol
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import fold, from_json
 from taskapp_kit.contract.protocols import (
-    AnnotatableStore,
     Annotation,
-    ListingStore,
     QueryableStore,
     RolloutQuery,
     RolloutRow,
     RowOrder,
-    ScoreStore,
     Store,
     StoredRollout,
 )
@@ -78,7 +75,7 @@ class RolloutSource(ABC):
         """People's scores of one rollout, or of all. Raises StoreError."""
         return []
 
-    def score_store(self) -> ScoreStore:
+    def score_store(self) -> QueryableStore:
         """Where later scores of these rollouts are stored. Raises Unavailable: there is no such place."""
         raise Unavailable(
             f"{self.place} has no store of whole rollouts here, and so no later scores.",
@@ -124,7 +121,7 @@ class RolloutReader:
 
     async def rows(self, query: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
         """As `query`, in any order and with scores. Raises Unavailable, StoreError."""
-        if self.store is None or not isinstance(self.store, ListingStore):
+        if self.store is None or not isinstance(self.store, QueryableStore):
             raise Unavailable("Rollouts are shown from a store that can list them, and this server has none.",
                               hint="Serve with --store PATH.")  # fmt: skip
         visible = self._visible(query, caller)
@@ -159,7 +156,7 @@ class _CallersRollouts(RolloutSource):
         self._stored = stored
         self._caller = caller
         store = stored.store
-        self._annotated = store if store is not None and isinstance(store, AnnotatableStore) else None
+        self._annotated = store if store is not None and isinstance(store, QueryableStore) else None
 
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None

@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, RowOrder
 from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.seeds import Seeds
-from taskapp_kit.evaluate.source import StoreSource, open_source
+from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.rollout.details import details_of
 from taskapp_kit.rollout.source import RolloutSource
 from taskapp_kit.store import open_store
@@ -107,20 +106,6 @@ def test_a_store_lists_all_of_them_newest_first(directory: Path) -> None:
     assert {row.sample for row in found} == {0, 1}
     assert next(row for row in found if row.seed == 3).message
     assert rows(str(directory / "rollouts.db"), limit=0) == []
-
-
-def test_a_store_that_only_answers_queries_is_sorted_here(directory: Path) -> None:
-    class Plain:
-        """A plugin's store, which has only what a store must have, and lists."""
-
-        def __init__(self) -> None:
-            self.store: Any = open_store(str(directory / "rollouts.db"))
-            self.query, self.load, self.blob, self.close = (
-                self.store.query, self.store.load, self.store.blob, self.store.close,
-            )  # fmt: skip
-
-    worst = rows(StoreSource(Plain(), "plain"), None, "worst", 2)  # type: ignore[arg-type]
-    assert seeds(worst) == [0, 0] and worst[0].criteria == {}
 
 
 def test_lines_of_earlier_releases(directory: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from stored_samples import rollout
 
-from taskapp_kit.contract.protocols import AnnotatableStore, Annotation
+from taskapp_kit.contract.protocols import Annotation, QueryableStore
 from taskapp_kit.store import open_store
 
 pytestmark = pytest.mark.process
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 def test_annotations_are_replaced_filtered_and_pruned_with_their_rollout(address: str) -> None:
     async def use() -> None:
         store = open_store(address)
-        assert isinstance(store, AnnotatableStore)
+        assert isinstance(store, QueryableStore)
         try:
             for name, label in (("one", "alice"), ("two", "bob")):
                 stored = rollout(name)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from stored_samples import rollout
 
-from taskapp_kit.contract.protocols import ScoreStore, StoredScores
+from taskapp_kit.contract.protocols import QueryableStore, StoredScores
 from taskapp_kit.errors import StoreRefusal
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import SqlStore
@@ -31,7 +31,7 @@ FAILED = replace(
 def with_store(address: str, use: Callable[[SqlStore], Awaitable[None]]) -> None:
     async def run() -> None:
         store = open_store(address)
-        assert isinstance(store, SqlStore) and isinstance(store, ScoreStore)
+        assert isinstance(store, SqlStore) and isinstance(store, QueryableStore)
         try:
             await store.save(rollout("r1"))
             await use(store)
