@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import zlib
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from taskapp_kit.contract.protocols import Clock, IdempotencyRecord, StoredResult
@@ -18,7 +20,6 @@ from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.store.batch_thread import BatchThread, Job, each_alone
 from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
 from taskapp_kit.store.idempotency import CLAIM_TRIES, RECORD_SECONDS, LeasedIdempotencyStore
-from taskapp_kit.store.process_identity import certainly_dead, this_process
 from taskapp_kit.store.rows import packed
 
 T = TypeVar("T")
@@ -278,3 +279,42 @@ def result_of(row: IdempotencyRow) -> StoredResult:
             f"the result of rollout {row.rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",
             hint="The store is damaged; restore it from a copy.",
         ) from fault
+
+
+# -- processes: another one on the same host can be certain that an owner is dead; this needs Linux's /proc. Elsewhere, and
+# across hosts and containers, the lease alone decides.
+
+
+def this_process() -> str | None:
+    """`host/boot/pid namespace/pid/start time`, the last in clock ticks since boot; None without /proc."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = Path("/proc/self/ns/pid").readlink()
+        _, started, _ = _stat(os.getpid())
+        return f"{os.uname().nodename}/{boot}/{namespace}/{os.getpid()}/{started}"
+    except (OSError, AttributeError, ValueError, IndexError):
+        return None
+
+
+def certainly_dead(process: str | None, observer: str | None) -> bool:
+    """Whether `process` has ended, as far as `observer` (`this_process()` here) can know; False when in doubt."""
+    if process is None or observer is None or process == observer:
+        return False
+    try:
+        place, pid, started = process.rsplit("/", 2)
+        if place != observer.rsplit("/", 2)[0]:
+            return False  # another host, boot or container: its numbers mean nothing here
+        os.kill(int(pid), 0)  # sends nothing; asks the kernel, for /proc may hide the processes of other users
+        state, now_started, threads = _stat(int(pid))
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, IndexError, OverflowError):
+        return False
+    return now_started != started or (state in "ZX" and threads <= 1)
+
+
+def _stat(pid: int) -> tuple[str, str, int]:
+    """State letter, start time, number of threads: fields 3, 22 and 20 of proc(5)'s stat."""
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    fields = text[text.rindex(")") + 2 :].split()  # the name in parentheses may itself hold spaces and parentheses
+    return fields[0], fields[19], int(fields[17])

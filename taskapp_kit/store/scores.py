@@ -1,18 +1,18 @@
-"""The table `rollout_scores`: scores of stored rollouts by other versions of their scorer."""
+"""Later scores of stored rollouts: by other versions of their scorer (`rollout_scores`), and by people (`annotations`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 import orjson
 from sqlalchemy import Connection, delete, except_, func, insert, select
 
-from taskapp_kit.contract.protocols import ScorerVersion, StoredScores
+from taskapp_kit.contract.protocols import Annotation, ScorerVersion, StoredScores
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.exact_json import Inexact, exact_float, exact_json, exact_text
-from taskapp_kit.store.schema import ROLLOUTS, SCORES
+from taskapp_kit.store.schema import ANNOTATIONS, ROLLOUTS, SCORES
 
 _NAMES = tuple(item.name for item in fields(StoredScores))
 _TEXTS = ("rollout_id", "scorer", "status", "app_version", "spec_hash", "kit_version")
@@ -90,3 +90,31 @@ def _scores(row: dict[str, Any]) -> StoredScores:
             f"the scores of rollout {row['rollout_id']!r} are in the store but cannot be read: {type(fault).__name__}.",
             hint="The store is damaged; restore it from a copy.",
         ) from fault
+
+
+def write_annotations(connection: Connection, annotations: Sequence[Annotation]) -> int:
+    """Stores them, in place of those of the same rollout, criterion and annotator."""
+    key = (ANNOTATIONS.c.rollout_id, ANNOTATIONS.c.criterion, ANNOTATIONS.c.annotator)
+    for item in annotations:
+        row = asdict(item)
+        connection.execute(delete(ANNOTATIONS).where(*(column == row[column.name] for column in key)))
+        connection.execute(insert(ANNOTATIONS).values(**row))
+    return len(annotations)
+
+
+def read_annotations(connection: Connection, wanted: Mapping[str, str | None]) -> list[Annotation]:
+    """Those of stored rollouts that match `rollout_id`, `app` and `key_label` where they are not None, oldest first."""
+    statement = select(*(ANNOTATIONS.c[item.name] for item in fields(Annotation))).join(
+        ROLLOUTS, ROLLOUTS.c.rollout_id == ANNOTATIONS.c.rollout_id
+    )
+    for name, value in wanted.items():
+        if value is not None:
+            statement = statement.where(ROLLOUTS.c[name] == value)
+    ordered = statement.order_by(ANNOTATIONS.c.created_at, ANNOTATIONS.c.rollout_id, ANNOTATIONS.c.criterion)
+    return [Annotation(*row) for row in connection.execute(ordered)]
+
+
+def prune_annotations(connection: Connection) -> int:
+    """Removes the annotations of rollouts that are gone."""
+    gone = except_(select(ANNOTATIONS.c.rollout_id), select(ROLLOUTS.c.rollout_id))
+    return connection.execute(delete(ANNOTATIONS).where(ANNOTATIONS.c.rollout_id.in_(gone))).rowcount

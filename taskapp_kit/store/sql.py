@@ -44,14 +44,23 @@ from taskapp_kit.contract.protocols import (
     StoredScores,
 )
 from taskapp_kit.errors import StoreError, StoreRefusal
-from taskapp_kit.store.annotations import prune_annotations, read_annotations, write_annotations
 from taskapp_kit.store.batch_thread import BatchThread
 from taskapp_kit.store.database import Driver, SqlDatabase
 from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
 from taskapp_kit.store.rows import SOURCE_COLUMNS, Row, differing, from_row, source_row, to_row
 from taskapp_kit.store.schema import BLOBS, IDEMPOTENCY_KEYS, ROLLOUTS
-from taskapp_kit.store.scores import prune_scores, read_one, read_scorers, read_scores, scores_values, write_scores
+from taskapp_kit.store.scores import (
+    prune_annotations,
+    prune_scores,
+    read_annotations,
+    read_one,
+    read_scorers,
+    read_scores,
+    scores_values,
+    write_annotations,
+    write_scores,
+)
 from taskapp_kit.store.usage import StoreUsage, usage_of
 
 T = TypeVar("T")

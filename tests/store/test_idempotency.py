@@ -28,8 +28,9 @@ from taskapp_kit.store.idempotency_sql import (
     PURGED_AT_ONCE,
     RENEW_SECONDS,
     SqlIdempotencyStore,
+    certainly_dead,
+    this_process,
 )
-from taskapp_kit.store.process_identity import certainly_dead, this_process
 from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.idempotency_contract import HandClock
@@ -255,7 +256,7 @@ def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared_addre
 
 @LINUX
 def test_only_a_process_that_surely_ended_is_called_dead() -> None:
-    script = "import sys; from taskapp_kit.store.process_identity import this_process; print(this_process(), flush=True); input()\n"
+    script = "import sys; from taskapp_kit.store.idempotency_sql import this_process; print(this_process(), flush=True); input()\n"
     process = child(script)
     assert process.stdout is not None
     name, own = process.stdout.readline().strip(), this_process()

@@ -228,3 +228,29 @@ async def _card(request: PageRequest, row: RolloutRow) -> dict[str, Any]:
 
 def _calls(turn: Any) -> str:
     return "\n".join(f"{call.tool}({json.dumps(call.args, ensure_ascii=False)})" for call in turn.calls)
+
+
+MOST_LIVE = 500
+"""Rollouts in the list."""
+
+
+async def live(request: PageRequest) -> Page:
+    """The rollouts that are being played, oldest first."""
+    found = request.source.live(request.caller)
+    data = {"rollouts": [asdict(row) for row in found[:MOST_LIVE]], "running": len(found)}
+    return Page("live.html", "Live", data, {"refresh": 2}, "live")
+
+
+async def live_rollout(request: PageRequest) -> Page | EncodedResponse:
+    """A rollout so far. Its page asks for itself again every second, and becomes the rollout's own page at the end."""
+    rollout_id = request.path["rollout_id"]
+    stored = await request.source.live_rollout(rollout_id, request.caller)
+    if stored is None:
+        if await request.source.load(rollout_id, request.caller) is None:
+            raise not_found("rollout")
+        return redirect(request.link(f"rollouts/{rollout_id}"))
+    details = await read_details(stored)
+    view = {"details": details, "picture": pictures_at(request), "strip": rewards_of(details), "refresh": 1}
+    return Page(
+        "live_rollout.html", f"Live: {details.environment} seed {details.seed}", details.to_json(), view, "live"
+    )
