@@ -47,21 +47,21 @@ class _Driver(Protocol):
 class BlockingSession:
     """A session of an app in this process, or of one at a URL, with a thread of its own.
 
-    key_variable: the process variable with the key of an app at a URL. door: as it is stored with the episodes. described: the
-    taskset, as `/task_info` has it. Raises DiscoveryError, DeclarationError, RequestError, Unavailable, ConfigError,
+    key_variable: the process variable with the key of an app at a URL. protocol: as it is stored with the episodes. described:
+    the taskset, as `/task_info` has it. Raises DiscoveryError, DeclarationError, RequestError, Unavailable, ConfigError,
     TaskAppError.
     """
 
-    def __init__(self, app: TaskApp | str | Path, environment: str | None, key_variable: str, door: str) -> None:
+    def __init__(self, app: TaskApp | str | Path, environment: str | None, key_variable: str, protocol: str) -> None:
         self._process = os.getpid()
-        self._loop = DaemonLoop(f"taskapp-{door}")
+        self._loop = DaemonLoop(f"taskapp-{protocol}")
         try:
             if isinstance(app, str) and app.startswith(("http://", "https://")):
                 opened = _Remote.opened(app, environment, process_variable(key_variable))
                 self._driver: _Driver = self._loop.run(opened)
             else:
                 found = app if isinstance(app, TaskApp) else find_app(str(app))
-                self._driver = self._loop.run(_Local.opened(found, environment, door))
+                self._driver = self._loop.run(_Local.opened(found, environment, protocol))
         except BaseException:
             self._loop.stop()
             raise
@@ -104,12 +104,12 @@ class _Local:
         self.described = description.taskset(session.environment)
 
     @classmethod
-    async def opened(cls, app: TaskApp, environment: str | None, door: str) -> _Local:
+    async def opened(cls, app: TaskApp, environment: str | None, protocol: str) -> _Local:
         """Open a session. Raises RequestError, Unavailable, DeclarationError."""
         # room for its session, and what sessions leave to rollouts
         service = Service.of(app, load(), max_concurrent=2, threads=1, session_idle_seconds=math.inf)
         try:
-            return cls(service, await service.sessions.open(environment, door=door))
+            return cls(service, await service.sessions.open(environment, protocol=protocol))
         except BaseException:
             await service.close()
             raise

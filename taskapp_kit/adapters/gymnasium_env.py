@@ -154,7 +154,7 @@ TEXT_LENGTH = 65_536
 DRAWS_LIMIT = 1000
 """How many rows are drawn until one has the `difficulty` and `tags` of the config."""
 KEY_VARIABLE = "ENVIRONMENT_API_KEY"
-DOOR = "gymnasium"
+PROTOCOL = "gymnasium"
 """As it is stored with the episodes."""
 
 Played = tuple[str, float, bool, bool, dict[str, Any]]
@@ -227,7 +227,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         self._options: dict[str, Any] = {"split": split, "config": dict(config or {})}
         self._reward = None if reward is None else dict(reward)
         self._truncates = on_failure == "truncate"
-        self._game = BlockingSession(app, environment, key_variable, DOOR)
+        self._game = BlockingSession(app, environment, key_variable, PROTOCOL)
         self._finalizer = weakref.finalize(self, self._game.close)  # scripts seldom close their environments
         described = self._game.described
         rubric = described["rubric"]["outcome"] or {"criteria": []}

@@ -25,7 +25,7 @@ from taskapp_kit.errors import BadArgument, ConfigError, RolloutFailed, SessionE
 log = logging.getLogger("taskapp_kit.trl")
 
 KEY_VARIABLE = "ENVIRONMENT_API_KEY"
-DOOR = "trl"
+PROTOCOL = "trl"
 OVER = "The episode is over."
 FAILED = "The environment is not available."
 """All that the model reads of a failure; the log has the reason."""
@@ -48,7 +48,7 @@ def environment_factory(
     Raises DiscoveryError, DeclarationError, RequestError, Unavailable, TaskAppError, and ConfigError for an action that
     has the name of one of TRL's own methods.
     """
-    first = BlockingSession(app, environment, key_variable, DOOR)
+    first = BlockingSession(app, environment, key_variable, PROTOCOL)
     described: Any = first.described
     tools: Sequence[Mapping[str, Any]] = described["action_space"]["tools"]
     for tool in tools:
@@ -64,7 +64,7 @@ def environment_factory(
     unused = [first]
 
     def make() -> TrlEnvironment:
-        session = unused.pop() if unused else BlockingSession(app, environment, key_variable, DOOR)
+        session = unused.pop() if unused else BlockingSession(app, environment, key_variable, PROTOCOL)
         return made(session)
 
     return make

@@ -274,7 +274,7 @@ class EnvironmentSession:
     Calls are one at a time. A caller that is cancelled or goes away does not end its call: repeated with the same
     `request_id`, the call returns the same answer, once it is there. `request_id` counts for the latest call only.
 
-    door: the name of the protocol that opened the session, as it is stored. policy: the stored name of who decides.
+    protocol: the name of the protocol that opened the session, as it is stored. policy: the stored name of who decides.
     run_id: as stored with its rollouts. exclusive: only that protocol drives it.
     used_at: when the session was last used, on the service's monotonic clock.
     """
@@ -286,7 +286,7 @@ class EnvironmentSession:
         environment: EnvironmentSpec,
         caller: Caller,
         *,
-        door: str,
+        protocol: str,
         policy: str,
         run_id: str,
         exclusive: bool = False,
@@ -299,7 +299,7 @@ class EnvironmentSession:
         self.session_id = session_id
         self.environment = environment
         self.caller = caller
-        self.door = door
+        self.protocol = protocol
         self.policy = policy
         self.run_id = run_id
         self.exclusive = exclusive
@@ -649,7 +649,7 @@ class EnvironmentSession:
                     "env": {"env_name": self.environment.name, "seed": seed, "config": given},
                     "policy": {
                         "policy_name": self.policy,
-                        "config": {"session_id": self.session_id, "door": self.door},
+                        "config": {"session_id": self.session_id, "protocol": self.protocol},
                     },
                     "ops": [],
                     "mode": "rl",

@@ -1,4 +1,4 @@
-"""The sessions of a service: opens, finds, expires and closes them. Independent of HTTP; every protocol's door uses it."""
+"""The sessions of a service: opens, finds, expires and closes them. Independent of HTTP; every protocol uses it."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ class EnvironmentSessions:
         environment: str | None = None,
         *,
         caller: Caller = ANYONE,
-        door: str = "python",
+        protocol: str = "python",
         run_id: str | None = None,
         policy: str = SESSION,
         exclusive: bool = False,
     ) -> EnvironmentSession:
         """Open a session of an environment (default: the app's first) and return it; its first `reset` begins an episode.
 
-        It has a place until it is closed. door: the protocol that opens it, stored with its rollouts. run_id: stored with
+        It has a place until it is closed. protocol: the one that opens it, stored with its rollouts. run_id: stored with
         them, too; default: the session's id. policy: the stored name of who decides, one of `CALLERS`. exclusive: no other
         protocol drives it, so that a policy can neither reset its episode nor read rewards.
 
@@ -111,7 +111,7 @@ class EnvironmentSessions:
             self._app,
             spec,
             caller,
-            door=door,
+            protocol=protocol,
             policy=policy,
             run_id=run_id or session_id,
             exclusive=exclusive,
@@ -128,18 +128,18 @@ class EnvironmentSessions:
         return session
 
     def find(
-        self, session_id: str, caller: Caller = ANYONE, *, drives: bool = True, door: str | None = None
+        self, session_id: str, caller: Caller = ANYONE, *, drives: bool = True, protocol: str | None = None
     ) -> EnvironmentSession:
         """Return an open session, which counts as used now. Raises SessionError when this caller has none of that id.
 
-        Only the key (label) that opened a session drives it, and an exclusive one only by its own protocol (door); an admin
+        Only the key (label) that opened a session drives it, and an exclusive one only by its own protocol; an admin
         may see and close any (drives False).
         """
         session = self._sessions.get(session_id)
         if session is None:
             raise no_such_session(session_id)
         own = caller.key_label == session.caller.key_label
-        if (drives and (not own or (session.exclusive and door != session.door))) or not (own or caller.admin):
+        if (drives and (not own or (session.exclusive and protocol != session.protocol))) or not (own or caller.admin):
             raise no_such_session(session_id)
         if own:
             session.touch()

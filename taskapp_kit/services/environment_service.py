@@ -38,8 +38,8 @@ log = logging.getLogger("taskapp_kit.services")
 
 Played = TypeVar("Played")
 
-DOOR = "service"
-"""The door of these sessions, as `docs/sessions.md` calls it."""
+PROTOCOL = "service"
+"""The protocol of these sessions, as `docs/sessions.md` calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class EnvironmentActor(Actor, stateful=True):
         """Return the session; the first call opens it."""
         if self._session is None:
             service = await asyncio.to_thread(service_here, self._app)
-            self._session = await on_services_loop(service.sessions.open(self._environment, door=DOOR))
+            self._session = await on_services_loop(service.sessions.open(self._environment, protocol=PROTOCOL))
         return self._session
 
     async def _played(self, work: Coroutine[Any, Any, Played]) -> Played:

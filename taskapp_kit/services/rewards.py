@@ -33,7 +33,7 @@ from taskapp_kit.rollout.service import Service
 from taskapp_kit.services.actor import Actor
 from taskapp_kit.services.class_reference import ClassReference
 from taskapp_kit.services.endpoints import endpoint
-from taskapp_kit.services.environment_service import DOOR, app_arguments, raise_with_boundary, service_here
+from taskapp_kit.services.environment_service import PROTOCOL, app_arguments, raise_with_boundary, service_here
 from taskapp_kit.services.loop import on_services_loop
 
 ANY_NUMBER = (-math.inf, math.inf)
@@ -184,7 +184,7 @@ class AppReward(RewardActor):
             raise_with_boundary(error)
 
     async def _played(self, service: Service, row: Mapping[str, Json], response: str) -> float | None:
-        session = await service.sessions.open(self._environment, door=DOOR)
+        session = await service.sessions.open(self._environment, protocol=PROTOCOL)
         try:
             await session.reset(row["seed"], split=row.get("split"), config=row.get("config"))
             step = await session.step(written=response)

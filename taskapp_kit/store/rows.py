@@ -163,6 +163,8 @@ def from_row(values: Sequence[Any], *, with_events: bool = True) -> StoredRollou
         for name in _OBJECTS + _OPTIONAL_OBJECTS:
             text = row[name]
             row[name] = {} if text == "{}" else None if text is None else orjson.loads(text)
+        if "door" in row["policy"]:  # in rows of sessions from before the member was renamed
+            row["policy"]["protocol"] = row["policy"].pop("door")
         row["events"] = unpacked(row["events_encoding"], row["events"]) if with_events else []
         members = {name: row[name] for name in _FIELDS}
         check_types(StoredRollout, members)

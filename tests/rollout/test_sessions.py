@@ -263,7 +263,7 @@ async def test_finish_truncates_and_scores(tmp_path: Path) -> None:
     assert stored is not None and stored.policy == {
         "name": "session",
         "session_id": session.session_id,
-        "door": "python",
+        "protocol": "python",
     }
     assert (stored.status, stored.stop_reason, stored.run_id) == ("truncated", "finished", session.session_id)
     await service.close()

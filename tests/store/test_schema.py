@@ -64,7 +64,7 @@ def test_an_older_store_is_brought_up_to_date(rollouts: Path, tmp_path: Path) ->
         shown = await store.load("pictured")
         assert shown == replace(pictured("pictured", 1, 2), blobs={})
         session = await store.load("session")
-        assert session is not None and session.policy["door"] == "openenv"
+        assert session is not None and session.policy["protocol"] == "openenv"
         assert {name: item.reward for name, item in (await store.scores("v2")).items()} == {"plain": 0.5}
         assert [item.score for item in await store.annotations()] == [0.5]
         records = store.coordinator(Then())

@@ -148,7 +148,7 @@ class HttpModelClient:
     # addresses and keys
 
     def _check_key(self, key: str, place: str) -> None:
-        if self.keys.opens_the_door(key):
+        if self.keys.is_own_key(key):
             why = "opens this server's own door"
         elif not (key.isascii() and key.isprintable()):
             why = "holds letters that no key has"
@@ -168,7 +168,7 @@ class HttpModelClient:
         if why is not None:
             raise _failed("address_refused", f"The model at {called.place} is at {why}, which this server does not call.",
                           self.rules.hint(called.host, why))  # fmt: skip
-        if self.keys.address_opens_the_door(url):
+        if self.keys.address_has_own_key(url):
             raise _failed("key_refused", "The model's address holds a key to this server's own door; it was not called.",
                           "Take it out of the address.")  # fmt: skip
         resolved = ResolvedEndpoint(called, self.keys.own_key(called), f"{called.scheme}://{called.place}")

@@ -105,7 +105,7 @@ class Credentials:
         found = self._for.get((called.scheme, called.host, called.port))
         return found if found is not None else self._for.get((called.scheme, called.host, None))
 
-    def opens_the_door(self, text: str) -> bool:
+    def is_own_key(self, text: str) -> bool:
         """Whether the text is one of this server's API keys, or contains one that the settings name."""
         given = _BEARER.sub("", text.strip())
         encoded = given.encode("utf-8", "replace")
@@ -116,10 +116,10 @@ class Credentials:
             found |= self._is_server_key(given)
         return found
 
-    def address_opens_the_door(self, url: str) -> bool:
+    def address_has_own_key(self, url: str) -> bool:
         """Whether an address, or a value in its query, is or contains one of this server's API keys."""
         values = [value for _, value in parse_qsl(url.partition("?")[2])]
-        return any(map(self.opens_the_door, (url, unquote(url), *values)))
+        return any(map(self.is_own_key, (url, unquote(url), *values)))
 
     def check_config(self, config: Mapping[str, Any], *, loc: Place = API_KEY[:-1]) -> None:
         """Raises RequestError naming the member of `policy.config` that contains one of this server's API keys."""
@@ -130,7 +130,7 @@ class Credentials:
                 pending += [(inner, (*place, str(name)[:80])) for name, inner in value.items()]
             elif isinstance(value, list):
                 pending += [(inner, (*place, index)) for index, inner in enumerate(value)]
-            elif isinstance(value, str) and self.address_opens_the_door(value):
+            elif isinstance(value, str) and self.address_has_own_key(value):
                 field = ".".join(str(part) for part in place if part != "body")
                 message = f"{field} contains an API key of this server, which is sent to no model."
                 raise RequestError(

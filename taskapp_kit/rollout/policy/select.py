@@ -42,7 +42,7 @@ STORED_CONFIG = (
     "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
     "max_completion_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop",
     "images", "history", "tool_choice", "parallel_tool_calls", "reasoning_effort", "logit_bias", "keep_reasoning",
-    "return_token_ids", "session_id", "door",
+    "return_token_ids", "session_id", "protocol",
 )  # fmt: skip
 """The stored members of `policy.config`. The model's address is stored, too, without userinfo and query (except `cid`)."""
 KNOWN_CONFIG = frozenset((*STORED_CONFIG, "inference_url", "api_key", "extra_body", "trace_correlation_id", "trace"))

@@ -34,7 +34,7 @@ from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 
-DOOR = "sessions"
+PROTOCOL = "sessions"
 """As stored with the rollouts of sessions that these routes open."""
 MAX_ACTIONS = 1000
 """Actions of one step; `max_actions_per_step` is how many of them are run."""
@@ -189,7 +189,7 @@ async def open_session(context: RouteContext, request: Request) -> EncodedRespon
     """
     wanted = await _read(context, request, OpenSession)
     session = await context.service.sessions.open(
-        wanted.env_name, caller=caller_of(request.scope), door=DOOR, run_id=wanted.run_id
+        wanted.env_name, caller=caller_of(request.scope), protocol=PROTOCOL, run_id=wanted.run_id
     )
     return json_answer(state_of(context, session))
 

@@ -45,7 +45,7 @@ def sittings(sessions: EnvironmentSessions, caller: Caller) -> list[EnvironmentS
     return [
         session
         for session in sessions.listed(caller)
-        if session.door == VIEWER and session.caller.key_label == caller.key_label
+        if session.protocol == VIEWER and session.caller.key_label == caller.key_label
     ]
 
 
@@ -68,7 +68,7 @@ async def begin(
 
     Only an episode that failed leaves a session, whose page says so.
     """
-    session = await sessions.open(environment, caller=caller, door=VIEWER, run_id=RUN + sitting, policy=PERSON)
+    session = await sessions.open(environment, caller=caller, protocol=VIEWER, run_id=RUN + sitting, policy=PERSON)
     try:
         await session.reset(seed, split=split, config=config)
     except RolloutFailed:

@@ -369,7 +369,7 @@ def test_a_door_key_known_by_its_digest_only() -> None:
         assert failed.failure.code == "key_refused" and model.requests == []
 
 
-def test_a_server_key_that_opens_the_door_stays() -> None:
+def test_a_key_of_this_server_stays() -> None:
     with MockModel(["x"], watch=(DOOR,)) as model:
         settings = Settings(
             environment_api_key=DOOR, variables={"MY_KEY": DOOR}, inference_keys_for=(f"127.0.0.1:{model.port}=MY_KEY",)

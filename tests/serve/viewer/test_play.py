@@ -136,7 +136,7 @@ def test_an_episode_is_played_to_its_end_and_is_an_ordinary_rollout(arcade: Door
               "policy": {"config": {"policy": "right"}}},
     ).json()  # fmt: skip
     assert found["status"] == "terminated" and found["reward"] == stored(arcade, same["rollout_id"])["reward"]
-    assert found["policy"] == "person" and found["policy_config"]["door"] == "viewer"
+    assert found["policy"] == "person" and found["policy_config"]["protocol"] == "viewer"
     assert found["run_id"] == f"play-{game.address.rpartition('/')[2]}"
     rows = arcade.client.get("/ui/rollouts.json?policy=person&environment=walk").json()["rollouts"]
     assert found["rollout_id"] in [row["rollout_id"] for row in rows]

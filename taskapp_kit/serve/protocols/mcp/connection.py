@@ -17,7 +17,7 @@ from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, Sessio
 from taskapp_kit.rollout.sessions import EnvironmentSessions
 from taskapp_kit.serve.protocols.call_queue import CallQueue
 
-DOOR = "mcp"
+PROTOCOL = "mcp"
 """As stored with the rollouts of sessions that MCP opened."""
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ class McpConnection:
 
     async def _begin(self, choice: EpisodeChoice) -> SessionStart:
         if self._session is None:
-            self._session = await self._sessions.open(self.environment.name, caller=self._caller, door=DOOR)
+            self._session = await self._sessions.open(self.environment.name, caller=self._caller, protocol=PROTOCOL)
         start = await self._session.reset(choice.seed, split=choice.split, config=choice.config)
         self._start, self._observation = start, start.observation
         if start.end is not None:

@@ -28,7 +28,7 @@ from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.rollout.session import EnvironmentSession, no_such_session
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.protocols.mcp.connection import DOOR, EpisodeChoice, McpConnection
+from taskapp_kit.serve.protocols.mcp.connection import PROTOCOL, EpisodeChoice, McpConnection
 from taskapp_kit.serve.protocols.mcp.server import mcp_server
 from taskapp_kit.serve.protocols.mcp_path import MCP_PATHS, McpPathRoute
 from taskapp_kit.serve.route import RouteContext
@@ -104,8 +104,8 @@ class McpEndpoint:
 
     def _found(self, request: Request, session_id: str) -> _HttpSession:
         """Return the caller's session, which counts as used. Raises SessionError."""
-        self._context.service.sessions.find(session_id, caller_of(request.scope), door=DOOR)
-        if session_id not in self._open:  # a session of another door
+        self._context.service.sessions.find(session_id, caller_of(request.scope), protocol=PROTOCOL)
+        if session_id not in self._open:  # a session of another protocol
             raise no_such_session(session_id)
         return self._open[session_id]
 
@@ -137,7 +137,7 @@ class McpEndpoint:
                 hint="Leave `role` out to connect as a policy, or use the operator's key.",
             )
         environment = request.path_params.get("environment")
-        opened = await service.sessions.open(environment, caller=caller, door=DOOR, exclusive=not control)
+        opened = await service.sessions.open(environment, caller=caller, protocol=PROTOCOL, exclusive=not control)
         connection = McpConnection(service.sessions, opened.environment, choice, control=control, session=opened)
         session = _HttpSession(connection, opened, service.sessions.idle_seconds)
         self._open[opened.session_id] = session

@@ -22,7 +22,7 @@ from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, describe
 
 log = logging.getLogger("taskapp_kit.service")
 
-DOOR = "nemo"
+PROTOCOL = "nemo"
 RESERVED = ("seed_session", "verify", "reverify_mode")
 """Routes of a resources server, which no action can be."""
 OVER = "The episode is over. Answer with a short message, without a tool call."
@@ -56,7 +56,7 @@ class NemoEpisodes:
         Raises RequestError, Saturated, Unavailable.
         """
         wanted = _episode_of(environment, row)
-        session = await self._sessions.open(environment.name, caller=caller, door=DOOR)
+        session = await self._sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
         try:
             await begin_with(session, wanted)
         except RolloutFailed as failed:

@@ -16,7 +16,7 @@ from taskapp_kit.errors import RequestError, RolloutFailed, SessionError
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.protocols.nemo.episodes import DOOR, ON_FAILURE, NemoEpisodes, masked
+from taskapp_kit.serve.protocols.nemo.episodes import ON_FAILURE, PROTOCOL, NemoEpisodes, masked
 from taskapp_kit.serve.protocols.nemo.models import NemoBody, NemoRow, NemoSeeded, NemoVerified
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.serve.routing import direct_routes
@@ -91,19 +91,19 @@ def nemo_routes(context: RouteContext) -> Sequence[BaseRoute]:
     of_session = (*PARAMETERS, SESSION)
     specs = [
         RouteSpec(
-            f"/{DOOR}/{{environment}}/seed_session", "POST", nemo_seed_session, "NeMo Gym: begin an episode",
+            f"/{PROTOCOL}/{{environment}}/seed_session", "POST", nemo_seed_session, "NeMo Gym: begin an episode",
             request_model=NemoRow, response_model=NemoSeeded, failures=(*READING, 429, 500), parameters=PARAMETERS, headers=SENT,
         ),
         RouteSpec(
-            f"/{DOOR}/{{environment}}/verify", "POST", nemo_verify, "NeMo Gym: end the episode and score it",
+            f"/{PROTOCOL}/{{environment}}/verify", "POST", nemo_verify, "NeMo Gym: end the episode and score it",
             request_model=NemoBody, response_model=NemoVerified, failures=PLAYING, parameters=of_session, headers=SENT,
         ),
         RouteSpec(
-            f"/{DOOR}/{{environment}}/reverify_mode", "GET", nemo_reverify_mode, "NeMo Gym: whether it can be scored again",
+            f"/{PROTOCOL}/{{environment}}/reverify_mode", "GET", nemo_reverify_mode, "NeMo Gym: whether it can be scored again",
             response_model=Literal["unsupported"], failures=(404,), parameters=PARAMETERS,
         ),
         RouteSpec(
-            f"/{DOOR}/{{environment}}/{{tool}}", "POST", nemo_tool, "NeMo Gym: do one action",
+            f"/{PROTOCOL}/{{environment}}/{{tool}}", "POST", nemo_tool, "NeMo Gym: do one action",
             request_model=NemoBody, media_type="text/plain", failures=PLAYING, parameters=(*of_session, TOOL), headers=SENT,
         ),
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from taskapp_kit.serve.protocols.split_tasks import TaskIndex, task_at
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode, parsed
 
-DOOR = "openenv"
+PROTOCOL = "openenv"
 RESERVED = ("reward", "done", METADATA)
 """Members that OpenEnv's observations have beside those of the environment."""
 RESET_FIELDS = ("seed", "split", "config", "reward", "request_id", "timeout_s")
@@ -48,7 +48,7 @@ class OpenEnvDoor:
 
     async def open(self, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
         """Open a session."""
-        return await self.sessions.open(environment.name, caller=caller, door=DOOR)
+        return await self.sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
 
     def find(self, session_id: str, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
         """Return a session of this caller, opened here or by `/sessions`. Raises SessionError, RequestError."""

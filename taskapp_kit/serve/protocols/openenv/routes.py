@@ -19,7 +19,7 @@ from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.protocols.mcp_path import MCP_PATHS, McpPathRoute
-from taskapp_kit.serve.protocols.openenv.door import DOOR, NO_STATE, OpenEnvDoor, schemas
+from taskapp_kit.serve.protocols.openenv.door import NO_STATE, PROTOCOL, OpenEnvDoor, schemas
 from taskapp_kit.serve.protocols.openenv.json_rpc import PARSE_ERROR, rpc_answer, rpc_failure
 from taskapp_kit.serve.protocols.openenv.models import (
     OpenEnvAnswer,
@@ -169,7 +169,7 @@ def openenv_routes(context: RouteContext) -> Sequence[BaseRoute]:
             raise RequestRefused(
                 "not_found",
                 f"The base URL is that of environment {environment.name!r}, which has no other.",
-                hint=f"/{DOOR} is the base URL of all environments.",
+                hint=f"/{PROTOCOL} is the base URL of all environments.",
             )
         return environment
 
@@ -235,14 +235,16 @@ def openenv_routes(context: RouteContext) -> Sequence[BaseRoute]:
         ),
     )  # fmt: skip
     routes: list[BaseRoute] = []
-    for prefix, parameters in ((f"/{DOOR}", ()), (f"/{DOOR}/{{environment}}", PARAMETERS)):
+    for prefix, parameters in ((f"/{PROTOCOL}", ()), (f"/{PROTOCOL}/{{environment}}", PARAMETERS)):
         named = "{name}" if parameters else "{environment}"
         paths = [(f"{prefix}/{spec.path}", spec) for spec in verbs]
         paths += [(f"{prefix}/{named}/{spec.path}", spec) for spec in of_splits]
         specs = [replace(spec, path=path, parameters=(*PARAMETERS, *spec.parameters)) for path, spec in paths]
         for route in direct_routes(specs, context):
             # the others are the same
-            route.include_in_schema = route.path.startswith(f"/{DOOR}/{{environment}}/") and "{name}" not in route.path
+            route.include_in_schema = (
+                route.path.startswith(f"/{PROTOCOL}/{{environment}}/") and "{name}" not in route.path
+            )
             routes.append(route)
     dialect = RouteSpec("/mcp", "POST", openenv_mcp, "OpenEnv: call tools by JSON-RPC")
     for path in MCP_PATHS:

@@ -25,7 +25,7 @@ from taskapp_kit.net.auth import POLICY_VIOLATION
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.protocols.mcp_path import MCP_PATHS
-from taskapp_kit.serve.protocols.openenv.door import DOOR, OpenEnvDoor
+from taskapp_kit.serve.protocols.openenv.door import PROTOCOL, OpenEnvDoor
 from taskapp_kit.serve.protocols.openenv.failures import (
     UNKNOWN_TYPE,
     capacity_data,
@@ -59,7 +59,7 @@ def socket_routes(door: OpenEnvDoor) -> list[WebSocketRoute]:
 
         await _serve(door, websocket, answer, lambda error, _: rpc_failure(PARSE_ERROR, str(error)))
 
-    prefixes = (f"/{DOOR}", f"/{DOOR}/{{environment}}")
+    prefixes = (f"/{PROTOCOL}", f"/{PROTOCOL}/{{environment}}")
     found = [
         WebSocketRoute(f"{prefix}/{name}", answering)
         for prefix in prefixes
@@ -186,7 +186,7 @@ def _frame(kind: str, data: dict[str, Json], request_id: str | None) -> dict[str
 
 
 def _where(name: str) -> str:
-    return f"/{DOOR}/{{environment}}/{name}"
+    return f"/{PROTOCOL}/{{environment}}/{name}"
 
 
 async def _send(websocket: WebSocket, answer: dict[str, Json]) -> None:

@@ -28,7 +28,7 @@ from taskapp_kit.serve.protocols.split_tasks import check_split, task_at
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.sessions import described_episode, parsed
 
-DOOR = "ors"
+PROTOCOL = "ors"
 SETUP_SECONDS = 25.0
 """How long a request waits for the episode to begin; past it the answer is a 503 that the clients repeat."""
 RETRY_SECONDS = 2
@@ -209,7 +209,7 @@ class OrsDoor:
             raise RequestRefused("session_exists", "There is a session of this X-Session-ID already.")
         self._opening.add(key)
         try:
-            session = await self.sessions.open(environment.name, caller=caller, door=DOOR)
+            session = await self.sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
         finally:
             self._opening.discard(key)
 

@@ -20,8 +20,8 @@ from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.protocols.ors.blocks import prompt_blocks, role_messages
 from taskapp_kit.serve.protocols.ors.door import (
-    DOOR,
     MAX_SESSION_ID,
+    PROTOCOL,
     CreateSession,
     OrsCall,
     OrsDoor,
@@ -138,7 +138,7 @@ def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
         try:
             await door.create(environment, sid, caller_of(request.scope), wanted)
         except Saturated as full:
-            answer = error_answer(full, where=f"/{DOOR}/create")
+            answer = error_answer(full, where=f"/{PROTOCOL}/create")
             if answer.status == 503:  # the clients repeat it until there is a place
                 answer.headers = [*answer.headers[:-1], *starting(full.retry_after_seconds)]
             return answer
@@ -217,7 +217,7 @@ def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
         ),
     )  # fmt: skip
     routes: list[BaseRoute] = []
-    for prefix in (f"/{DOOR}", f"/{DOOR}/{{environment}}", "", "/{environment}"):
+    for prefix in (f"/{PROTOCOL}", f"/{PROTOCOL}/{{environment}}", "", "/{environment}"):
         bare = "{" not in prefix
         specs = [
             replace(
@@ -230,7 +230,7 @@ def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
         ]
         for route in direct_routes(specs, context):
             # the others are the same
-            route.include_in_schema = prefix == f"/{DOOR}/{{environment}}" and not route.path.endswith(SECOND_NAMES)
+            route.include_in_schema = prefix == f"/{PROTOCOL}/{{environment}}" and not route.path.endswith(SECOND_NAMES)
             if prefix == "/{environment}":
                 routes.append(_OfEnvironment(route, door))
             else:

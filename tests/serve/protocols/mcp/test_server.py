@@ -239,7 +239,7 @@ async def test_a_client_that_leaves_has_finished(tmp_path: Path) -> None:
         assert (end.status, end.stop_reason, end.reward) == ("truncated", "finished", 0.25)
         row = await service.stored.load(end.rollout_id, Caller(admin=True))
         assert row is not None
-        assert (row.policy["name"], row.policy["door"]) == ("session", "mcp")
+        assert (row.policy["name"], row.policy["protocol"]) == ("session", "mcp")
         with pytest.raises(mcp.MCPError, match="no session"):
             await client.call_tool("go", {"by": 1})
     await service.close()
