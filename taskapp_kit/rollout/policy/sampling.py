@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.json_schema import FORMATS, Schema, read_schema
@@ -200,8 +201,9 @@ class FreeSampler(UniformSampler):
         shortest, longest = min(int(keywords.get("minLength", 0)), MAX_TEXT), int(keywords.get("maxLength", MAX_TEXT))
         fixed = FORMATS.get(str(keywords.get("format"))) or MORE_FORMATS.get(str(keywords.get("format")))
         if "pattern" in keywords:
-            matching = (text for text in PATTERN_TEXTS if shortest <= len(text) <= longest)
-            fixed = next((text for text in matching if re.search(str(keywords["pattern"]), text)), fixed)
+            texts = [text for text in PATTERN_TEXTS if shortest <= len(text) <= longest]
+            with suppress(re.error):  # an expression of another language than Python's
+                fixed = next((text for text in texts if re.search(str(keywords["pattern"]), text)), fixed)
 
         def text(rng: random.Random) -> str:
             drawn = fixed or rng.choice(WORDS)
