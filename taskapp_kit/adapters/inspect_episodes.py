@@ -35,6 +35,7 @@ from taskapp_kit.adapters.schema_tools import resolved
 from taskapp_kit.adapters.verifiers_app import sentence
 from taskapp_kit.contract.chat import CONTEXT_OVERFLOW, ChatReply, ModelFailed
 from taskapp_kit.contract.content import Json, text_of
+from taskapp_kit.contract.dialect_body import chat_call
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.errors import RolloutFailed
@@ -299,12 +300,8 @@ def reply_of(output: ModelOutput) -> ChatReply | ModelFailed:
         message["reasoning_content"] = "\n".join(thoughts)
     if output.message.tool_calls:
         message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                # where the arguments were no JSON Inspect has only its own sentence about them, which is none either
-                "function": {"name": call.function, "arguments": call.parse_error or json.dumps(call.arguments)},
-            }
+            # where the arguments were no JSON Inspect has only its own sentence about them, which is none either
+            chat_call(call.id, call.function, call.parse_error or json.dumps(call.arguments))
             for call in output.message.tool_calls
         ]
     usage: dict[str, float] = {}

@@ -21,6 +21,7 @@ from tinker_cookbook.rl.types import ActionExtra, Env, EnvGroupBuilder, RLDatase
 from taskapp_kit.adapters.callers_model import CallerService, SteppedRollout
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.dialect_body import chat_call
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.episode_selection import find_environment, find_instance
 from taskapp_kit.errors import BadArgument, UndefinedReward
@@ -104,11 +105,7 @@ class TinkerEpisode(Env):
         if calls := message.get("tool_calls"):
             turn = len(self._said)
             reply["tool_calls"] = [
-                {
-                    "id": call.id or f"call_{turn}_{number}",
-                    "type": "function",
-                    "function": {"name": call.function.name, "arguments": call.function.arguments},
-                }
+                chat_call(call.id or f"call_{turn}_{number}", call.function.name, call.function.arguments)
                 for number, call in enumerate(calls)
             ]
         return reply

@@ -23,6 +23,7 @@ from verifiers.utils.message_utils import normalize_messages
 from taskapp_kit.adapters.callers_model import SteppedRollout, truncating
 from taskapp_kit.adapters.verifiers_app import TaskOfApp, VerifiersApp, episode_of, scores_of, sentence
 from taskapp_kit.contract.chat import ChatReply
+from taskapp_kit.contract.dialect_body import chat_call
 from taskapp_kit.errors import RolloutFailed, TaskappError
 
 STEPPED, SCORES = "taskapp_rollout", "taskapp_scores"
@@ -184,10 +185,7 @@ def _reply(state: State) -> ChatReply:
     """The model's last answer as a chat-completions endpoint sends it."""
     step = state["trajectory"][-1]
     message = step["completion"][-1]
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in message.tool_calls or ()
-    ]
+    calls = [chat_call(call.id, call.name, call.arguments) for call in message.tool_calls or ()]
     content = message.content
     if isinstance(content, list):
         content = [part if isinstance(part, dict) else part.model_dump(exclude_none=True) for part in content]

@@ -21,6 +21,7 @@ from taskapp_kit.backend.auth import ORG
 from taskapp_kit.backend.schema import JobRow
 from taskapp_kit.backend.store import JobStore
 from taskapp_kit.client.config.consistency import models_named
+from taskapp_kit.contract.chat_stream import model_list
 from taskapp_kit.contract.dialect_body import wrong
 from taskapp_kit.contract.dialects import DIALECTS
 from taskapp_kit.errors import JobConfigError
@@ -120,19 +121,9 @@ class InferenceRoutes:
         found = await asyncio.to_thread(models.available)
         owners = {job: await self._owner(job) for job in {model.job for model in found}}
         return json_answer(
-            {
-                "object": "list",
-                "data": [
-                    {
-                        "id": model.name,
-                        "object": "model",
-                        "created": int(model.created),
-                        "owned_by": model.job or "base",
-                    }
-                    for model in found
-                    if owners[model.job] in (None, org)
-                ],
-            }
+            model_list(
+                (model.name, model.created, model.job or "base") for model in found if owners[model.job] in (None, org)
+            )
         )
 
     async def complete(self, path: str, request: Request) -> EncodedResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -38,6 +38,12 @@ def token_usage(prompt_tokens: int, completion_tokens: int) -> Members:
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
+
+
+def model_list(models: Iterable[tuple[str, float, str]]) -> Members:
+    """Return the answer of `GET models`. models: name, time (seconds since 1970) and owner of each."""
+    cards = [{"id": name, "object": "model", "created": int(at), "owned_by": owner} for name, at, owner in models]
+    return {"object": "list", "data": cards}
 
 
 def answer_events(answer: Mapping[str, Any], dialect: Dialect | None, *, usage_event: bool) -> list[StreamEvent]:

@@ -13,6 +13,7 @@ import orjson
 
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.dialect_body import chat_call
 from taskapp_kit.contract.events import Answered, Observed, Stepped, from_json
 from taskapp_kit.contract.protocols import StoredRollout, Tool, View
 from taskapp_kit.contract.trajectory import Decision, PlayedStep
@@ -74,11 +75,7 @@ def _message(decision: Decision, declared: Mapping[str, Tool], numbers: count[in
     message: Message = {"role": "assistant", "content": decision.output}
     if decision.tool_calls:
         message["tool_calls"] = [
-            {
-                "id": f"call_{next(numbers)}",
-                "type": "function",
-                "function": {"name": call.tool, "arguments": orjson.dumps(call.args or {}).decode()},
-            }
+            chat_call(f"call_{next(numbers)}", call.tool, orjson.dumps(call.args or {}).decode())
             for call in decision.tool_calls
         ]
     return message

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from taskapp_kit.contract.chat_stream import completion, token_usage
+from taskapp_kit.contract.chat_stream import completion, model_list, token_usage
 from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.error_response import REFUSAL_STATUS
@@ -67,10 +67,8 @@ class Responder:
                 self.records.recorded.append(record)
         try:
             return self._route(arrived, record)
-        except Refused as refused:
-            return self._refused(refused, record)
-        except Exception as error:  # whatever an author's script raises
-            return self._script_failed(error, record)
+        except Exception as error:
+            return self._failed(error, record)
 
     def _route(self, arrived: ReceivedRequest, record: Recorded) -> WritePlan | Awaitable[WritePlan]:
         foreign = SITES.refusal({"headers": arrived.headers})
@@ -97,9 +95,8 @@ class Responder:
                 return self._object({"status": "ok"}, record)
             if path.endswith("/models"):
                 self._authorize(record)
-                return self._object(
-                    {"object": "list", "data": [_card(name) for name in self.models or ("mock",)]}, record
-                )
+                names = self.models or ("mock",)
+                return self._object(model_list((name, 0, "taskapp-kit") for name in names), record)
         raise Refused(f"Unknown request URL: {arrived.method} {path}.", status=404, code="unknown_url")
 
     def _authorize(self, record: Recorded) -> None:
@@ -155,12 +152,14 @@ class Responder:
         try:
             said = [reply_of(await reply if inspect.isawaitable(reply) else reply) for reply in replies]
             return self._finish(request, record, prompt, said, kind)
-        except Refused as refused:
-            return self._refused(refused, record)
-        except Exception as error:  # whatever an author's script raises
-            return self._script_failed(error, record)
+        except Exception as error:
+            return self._failed(error, record)
 
-    def _script_failed(self, error: Exception, record: Recorded) -> WritePlan:
+    def _failed(self, error: Exception, record: Recorded) -> WritePlan:
+        """The answer to a request that is refused, or whose script raised whatever an author's script may raise."""
+        if isinstance(error, Refused):
+            self.records.refused += 1
+            return self._refusal(error, record)
         self.records.script_errors += 1
         logger.error("The mock model's script raised %s.", type(error).__name__, exc_info=error)
         message = f"The mock model's script raised {type(error).__name__}: {error}"
@@ -251,10 +250,6 @@ class Responder:
         record.status = 200
         return delivery.json_object(value, delay, bare=record.method == "HEAD")
 
-    def _refused(self, refused: Refused, record: Recorded) -> WritePlan:
-        self.records.refused += 1
-        return self._refusal(refused, record)
-
     def _refusal(self, refused: Refused, record: Recorded, delay: float = 0.0) -> WritePlan:
         record.status = refused.status
         return delivery.refusal(refused, delay, self.faults.retry_after_seconds, bare=record.method == "HEAD")
@@ -310,10 +305,6 @@ def _too_long(limit: int, length: int) -> Refused:
         "messages",
         code="context_length_exceeded",
     )
-
-
-def _card(name: str) -> dict[str, Json]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "taskapp-kit"}
 
 
 def latency_of(given: float | tuple[float, float]) -> float | tuple[float, float]:

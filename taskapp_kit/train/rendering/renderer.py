@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from taskapp_kit.contract.dialect_body import chat_call
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, normal_messages, reasoning_of
 
@@ -161,11 +162,7 @@ class Renderer(ABC):
             message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = [
-                {
-                    "id": f"{call_prefix}_{number}",
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments_json()},
-                }
+                chat_call(f"{call_prefix}_{number}", call.name, call.arguments_json())
                 for number, call in enumerate(calls)
             ]
         return message

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from taskapp_kit.contract.chat_request import read_request
+from taskapp_kit.contract.chat_stream import model_list
 from taskapp_kit.contract.dialect_body import wrong
 from taskapp_kit.contract.inference_url import SERVED_HERE
 from taskapp_kit.errors import Saturated
@@ -44,7 +45,6 @@ MAX_TEMPERATURE = 2.0
 LEAST_TEMPERATURE = 0.01
 """A lower one counts as 0: logits that are divided by it would not be finite."""
 DEFAULT_TEMPERATURE = 1.0
-MODEL_ENTRY = {"object": "model", "created": 0, "owned_by": "taskapp-kit"}
 DEFAULT_MAX_TOKENS = 1024
 """Of an answer whose request names no limit, where the context has room for them."""
 
@@ -143,7 +143,7 @@ class ModelServer:
         if scope["method"] != expected:
             return ERRORS.method_not_allowed([expected])
         if route is None:
-            return json_answer({"object": "list", "data": [{"id": self._name, **MODEL_ENTRY}]})
+            return json_answer(model_list([(self._name, 0, "taskapp-kit")]))
         body = await read_json(scope, receive, MAX_BODY_BYTES, max_values=MAX_BODY_VALUES)
         call, options = read_call(route, body), read_sampling(body)
         if body.get("model") not in (None, self._name):

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.dialect_body import chat_tool
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.rollout.policy.example_arguments import example_call, example_text
@@ -43,14 +44,7 @@ def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, 
 def tool_schemas(tools: Sequence[Tool]) -> list[dict[str, Json]]:
     """The actions as `tools` of a request, except one that takes plain text."""
     return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": {"type": "object", "properties": {}, **_plain(tool.parameters)},
-            },
-        }
+        chat_tool(tool.name, {"type": "object", "properties": {}, **_plain(tool.parameters)}, tool.description)
         for tool in tools
         if not tool.text
     ]
