@@ -109,13 +109,13 @@ class ProgramBridge:
         content = await read_body(scope, receive, MAX_BODY_BYTES, BODY_SECONDS)
         digest = hashlib.sha256(path.encode() + content).digest()
         body = await parse_json(content)
-        found = self._undelivered.get(digest)
-        if found is None:
-            found = await self._ending(self._step(body) if route == "step" else self._completion(route, body))
-            self._undelivered[digest] = found
+        answer = self._undelivered.get(digest)
+        if answer is None:
+            answer = await self._ending(self._step(body) if route == "step" else self._completion(route, body))
+            self._undelivered[digest] = answer
             if len(self._undelivered) > MAX_UNDELIVERED:
                 del self._undelivered[next(iter(self._undelivered))]
-        return digest, _written(route, found, body)
+        return digest, _written(route, answer, body)
 
     async def _ending(self, work: Coroutine[Any, Any, Body]) -> Body:
         """The answer. What the model's call raises ends the rollout; what is wrong with the request does not."""
@@ -157,12 +157,12 @@ class ProgramBridge:
         return {"observation": step.observation, "reward": step.reward, "refused": step.refused}
 
 
-def _written(route: str, found: Body, body: Body) -> EncodedResponse:
+def _written(route: str, whole: Body, body: Body) -> EncodedResponse:
     """What the model answered, in the API of the request."""
     if route == "step":
-        return json_answer(found)
+        return json_answer(whole)
     dialect = DIALECTS.get(route)
-    answer = found if dialect is None else dialect.answer(found, body)
+    answer = whole if dialect is None else dialect.answer(whole, body)
     if not body.get("stream"):
         return json_answer(answer)
     usage_event = dialect is None and read_request(CompletionRequest, body).usage_event

@@ -103,8 +103,8 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
 
     root: the document in which references name their targets.
     """
-    found: dict[str, Any] = _resolved(schema, root, ())
-    return found if isinstance(found, dict) else {}
+    shown: dict[str, Any] = _resolved(schema, root, ())
+    return shown if isinstance(shown, dict) else {}
 
 
 def _resolved(schema: Any, root: Mapping[str, Any], within: tuple[str, ...], names: bool = False) -> Any:

@@ -69,15 +69,15 @@ def _arguments(tool: Tool, rest: str) -> dict[str, Any]:
         words = shlex.split(rest)
     except ValueError:
         raise NotUnderstood("A quotation mark is not closed.") from None
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or name not in fields:
-            name, value = next((free for free in fields if free not in found), ""), word
+            name, value = next((free for free in fields if free not in arguments), ""), word
         if not name:
             raise NotUnderstood(f"{tool.name} takes {len(fields)} arguments: {', '.join(fields)}.")
-        found[name] = typed_value(value, fields[name])
-    return found
+        arguments[name] = typed_value(value, fields[name])
+    return arguments
 
 
 def _object(text: str) -> dict[str, Any]:

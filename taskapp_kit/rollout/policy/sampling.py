@@ -80,9 +80,9 @@ class UniformSampler:
             case "array":
                 return self._list(schema, name, depth)
             case "object":
-                return self.object(schema, name, depth)
+                return self.of_object(schema, name, depth)
             case _:
-                return self.text(schema, name)
+                return self.of_text(schema, name)
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for a part of the schema."""
@@ -94,7 +94,7 @@ class UniformSampler:
         """Return the branches that may be drawn."""
         return schema.branches
 
-    def range(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
+    def bounds(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
         """Return both ends of a range of numbers."""
         if low is None or high is None or (kind == "integer" and high - low >= SPAN_LIMIT):
             raise Unbounded(f"{name} ({kind}) has no minimum and maximum")
@@ -110,11 +110,11 @@ class UniformSampler:
             raise Unbounded(f"{name} (list) has no maximum length")
         return int(schema.keywords.get("minItems", 0)), int(schema.keywords["maxItems"])
 
-    def text(self, schema: Schema, name: str) -> Draw:
+    def of_text(self, schema: Schema, name: str) -> Draw:
         """Return the function for a text, or for any JSON."""
         raise Unbounded(f"{name} ({schema.kind or 'any JSON'}) has no bounds to draw from")
 
-    def object(self, schema: Schema, name: str, depth: int) -> Draw:
+    def of_object(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for an object."""
         members, required = schema.members, schema.required
         fields: dict[str, Draw] = {}
@@ -144,7 +144,7 @@ class UniformSampler:
             most = None if most is None else int(most // step)
             below = None if below is None else int(-(-below // step)) - 1
         lows, highs = ([end for end in ends if end is not None] for ends in ((least, above), (most, below)))
-        low, high = self.range(max(lows, default=None), min(highs, default=None), kind, name)
+        low, high = self.bounds(max(lows, default=None), min(highs, default=None), kind, name)
         if step:
             return lambda rng: rng.randint(int(low), int(high)) * step
         return lambda rng: value if (value := rng.uniform(low, high)) not in (above, below) else (low + high) / 2
@@ -182,7 +182,7 @@ class FreeSampler(UniformSampler):
         branches = sorted(schema.branches, key=_depth_ahead)
         return branches if depth < DEEP else branches[:1]
 
-    def range(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
+    def bounds(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
         """Return both ends of a range of numbers; where there is no value between them, the lower one twice."""
         if low is None:
             low = 0 if high is None else high - OPEN_RANGE
@@ -195,7 +195,7 @@ class FreeSampler(UniformSampler):
         most = least if first or depth >= DEEP else least + 3
         return least, max(least, min(most, int(schema.keywords.get("maxItems", most))))
 
-    def text(self, schema: Schema, name: str) -> Draw:
+    def of_text(self, schema: Schema, name: str) -> Draw:
         """Return the function for a text, or for any JSON."""
         keywords = schema.keywords
         shortest, longest = min(int(keywords.get("minLength", 0)), MAX_TEXT), int(keywords.get("maxLength", MAX_TEXT))
@@ -213,7 +213,7 @@ class FreeSampler(UniformSampler):
 
         return text
 
-    def object(self, schema: Schema, name: str, depth: int) -> Draw:
+    def of_object(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for an object: the required members, and others at random."""
         keywords, members, required = schema.keywords, schema.members, schema.required
         others = schema.part(keywords.get("additionalProperties"))
@@ -224,7 +224,7 @@ class FreeSampler(UniformSampler):
         def object_of(rng: random.Random) -> Json:
             chosen = [key for key in optional if depth < DEEP and rng.random() < 0.5]
             keys = [*required, *chosen[: max(0, most - len(required))]]
-            spare = [key for key in (*optional, *more) if key not in keys]
+            spare = [key for key in dict.fromkeys((*optional, *more)) if key not in keys]
             keys += spare[: max(0, least - len(keys))]
             return {key: self.part(members.get(key, others), key, depth)(rng) for key in keys}
 

@@ -129,29 +129,31 @@ def read_fields(schema: Mapping[str, Any], form: Mapping[str, str]) -> dict[str,
             raise BadFields({"f0": "is not a JSON object"})
         return read
     members = read_schema(schema).members
-    found: dict[str, Json] = {}
+    arguments: dict[str, Json] = {}
     problems: dict[str, str] = {}
     for control in fields_of(schema):
         part = _without_null(members[control.name])[0]
         text = form.get(control.control, "").replace("\r\n", "\n")
         if control.kind == "text" and (text or control.required):
-            found[control.name] = text
+            arguments[control.name] = text
         elif not text.strip():
             if control.required:
                 problems[control.control] = "needs a value"
         elif control.kind == "json":
             try:
-                found[control.name] = json.loads(text)
+                arguments[control.name] = json.loads(text)
             except ValueError as error:
                 problems[control.control] = f"is not JSON: {error}"
         elif control.kind == "words":
-            found[control.name] = typed_argument(text.strip(), part)
+            arguments[control.name] = typed_argument(text.strip(), part)
         else:
             sent = [json.loads(option) for option, _ in control.options]  # as JSON, of which a string is one, too
-            found[control.name] = typed_value(text.strip(), replace(part, keywords={"enum": sent}) if sent else part)
+            arguments[control.name] = typed_value(
+                text.strip(), replace(part, keywords={"enum": sent}) if sent else part
+            )
     if problems:
         raise BadFields(problems)
-    return found
+    return arguments
 
 
 # -- internals -------------------------------------------------------------------------------------------------------
@@ -198,8 +200,8 @@ def _keys(action: ActionSpec, args: Json) -> tuple[str, ...]:
 def _direction(label: str, taken: set[str]) -> str | None:
     """The arrow of a button whose words have one direction."""
     words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", label).lower()))
-    found = [key for key, names in DIRECTIONS if words.intersection(names)]
-    return found[0] if len(found) == 1 and found[0] not in taken else None
+    arrows = [key for key, names in DIRECTIONS if words.intersection(names)]
+    return arrows[0] if len(arrows) == 1 and arrows[0] not in taken else None
 
 
 def _field(control: str, name: str, schema: Schema, default: Any, required: bool) -> Field:

@@ -46,8 +46,8 @@ class ChatRequest:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The conversation."""
-        found: list[dict[str, Any]] = self.body["messages"]
-        return found
+        messages: list[dict[str, Any]] = self.body["messages"]
+        return messages
 
     @property
     def turn(self) -> int:

@@ -118,14 +118,14 @@ def _entries(body: Mapping[str, Any], written: WrittenChoice, start: int, end: i
         end = min(end, len(written.ids) - 1)
     named = bool(body.get("return_tokens_as_token_ids"))
     top = body.get("top_logprobs") or 0
-    found: list[Json] = []
+    entries: list[Json] = []
     for token, logprob in zip(written.ids[start:end], written.logprobs[start:end], strict=True):
         entry: dict[str, Any] = _entry(token, logprob, named=named)
         entry["top_logprobs"] = [
             _entry((token + rank) % tokenizer.VOCABULARY, round(logprob - rank, 6), named=named) for rank in range(top)
         ]
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def _entry(token: int, logprob: float, *, named: bool) -> dict[str, Json]:
@@ -159,30 +159,30 @@ def events(
 def fragments(request: ChatRequest, written: WrittenChoice, index: int) -> list[Fragment]:
     """The deltas of one choice, the role first; their ids, one after the other, are those of the whole answer."""
     reply = written.reply
-    found: list[Fragment] = [({"role": "assistant", "content": None if reply.calls else ""}, [])]
+    deltas: list[Fragment] = [({"role": "assistant", "content": None if reply.calls else ""}, [])]
     if reply.reasoning:
-        found += _texts("reasoning_content", reply.reasoning)
-        found[1][1].insert(0, tokenizer.THINK)
-        found[-1][1].append(tokenizer.THINK_END)
+        deltas += _texts("reasoning_content", reply.reasoning)
+        deltas[1][1].insert(0, tokenizer.THINK)
+        deltas[-1][1].append(tokenizer.THINK_END)
     if reply.content:
-        found += _texts("content", reply.content)
+        deltas += _texts("content", reply.content)
     if reply.refusal:
-        found += _texts("refusal", reply.refusal, spoken=not reply.content)
+        deltas += _texts("refusal", reply.refusal, spoken=not reply.content)
     for place, (call_id, call) in enumerate(zip(call_ids(request, written, index), reply.calls, strict=True)):
         head = {"index": place, **chat_call(call_id, call.name, "")}
-        found.append(({"tool_calls": [head]}, [tokenizer.CALL, *call.name.encode(), 10]))
-        found += [
+        deltas.append(({"tool_calls": [head]}, [tokenizer.CALL, *call.name.encode(), 10]))
+        deltas += [
             ({"tool_calls": [{"index": place, "function": delta}]}, ids)
             for delta, ids in _texts("arguments", call.arguments)
         ]
-        found[-1][1].append(tokenizer.CALL_END)
+        deltas[-1][1].append(tokenizer.CALL_END)
     if reply.finish != "length":
-        found.append(({}, [tokenizer.END]))
+        deltas.append(({}, [tokenizer.END]))
     else:
-        if found[-1][1] and found[-1][1][-1] == tokenizer.CALL_END:
-            found[-1][1].pop()
-        found.append(({}, []))
-    return found
+        if deltas[-1][1] and deltas[-1][1][-1] == tokenizer.CALL_END:
+            deltas[-1][1].pop()
+        deltas.append(({}, []))
+    return deltas
 
 
 def _texts(name: str, words: str, *, spoken: bool = True) -> list[Fragment]:
