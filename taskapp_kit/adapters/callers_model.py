@@ -1,6 +1,6 @@
 """Rollouts whose policy's model is a function of the caller: other libraries sample, and our episode goes on.
 
-The function is `InFlightRollout.answers`, through which sessions are driven, too. The episode, its worker processes, limits,
+The function is `answers` of `Service.run`, through which sessions are driven, too. The episode, its worker processes, limits,
 judges and scores are those of `POST /rollout`; only the policy's model calls reach the function.
 """
 

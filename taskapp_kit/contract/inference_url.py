@@ -22,7 +22,11 @@ CORRELATION_MEMBERS = ("trace_correlation_id", "trace")
 CORRELATION_NAMES = ("cid", "trace_correlation_id", "trace")
 
 
-def given_url(config: Mapping[str, Any], top_level: str | None) -> tuple[str, tuple[str, ...]] | None:
+GivenUrl = tuple[str, tuple[str, ...]]
+"""A model's address as a caller gave it, and its location in the request."""
+
+
+def given_url(config: Mapping[str, Any], top_level: str | None) -> GivenUrl | None:
     """Returns the address that the caller gave and its location: `policy.config.inference_url`, else the top level's.
 
     Raises RequestError if it is not a string, whichever policy acts.
@@ -44,9 +48,12 @@ def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | Non
     In place of a gateway's capability is the correlation id of `policy.config`, where there is one.
     """
     given = given_url(config, top_level)
-    if given is None:
-        return None
-    return _without_capability(_without_keys(without_userinfo(given[0])), correlation_id(config, None, None))
+    return None if given is None else shown_url(given[0], config)
+
+
+def shown_url(url: str, config: Mapping[str, Any]) -> str:
+    """The address as `inference_url` returns it."""
+    return _without_capability(_without_keys(without_userinfo(url)), correlation_id(config, None, None))
 
 
 def without_userinfo(url: str) -> str:

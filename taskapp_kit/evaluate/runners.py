@@ -221,7 +221,7 @@ class LocalRunner:
             admitted = await self._service.admit(request)
             rollout_id = admitted.rollout_id
             self._ended[rollout_id] = None
-            prompt = admitted.endpoint is not None  # a model's turn takes long, another policy's may be too short
+            prompt = admitted.plan.endpoint is not None  # a model's turn takes long, another policy's may be too short
             rollout = await self._service.run(admitted, listener=progress.count_event, prompt=prompt)
             result = rollout.row()
         except RolloutFailed as failed:

@@ -22,13 +22,13 @@ from taskapp_kit.errors import Failure
 from taskapp_kit.logs import rollout as logged_with_id
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.failures import cancelled, no_thread, overdue, thread_blocked
-from taskapp_kit.rollout.in_flight import Asked, InFlightRollout, Listener
+from taskapp_kit.rollout.in_flight import Answers, Asked, InFlightRollout, Listener
 from taskapp_kit.rollout.models.access import Ask, ModelAccess, ThreadPort
 from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up, play
 from taskapp_kit.rollout.response import with_timing
 from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.rollout.workers.remote import RolloutLost, WorkerPool, WorkerReport
-from taskapp_kit.rollout.workers.shared_threads import SharedThreads
+from taskapp_kit.rollout.workers.shared_threads import SharedThread, SharedThreads
 from taskapp_kit.rollout.workers.threads import Job, NoFreeThread, PinnedThreads, ThreadBlocked, ThreadHung
 
 log = logging.getLogger("taskapp_kit.service")
@@ -63,17 +63,23 @@ class Executor:
         self._clock = clock
         self._pinned_threads = pinned_threads
         self._model_threads = model_threads
-        self._shared_threads = SharedThreads(model_threads)
+        self.shared_threads = SharedThreads(model_threads)
         self._models = models
         self._worker_pool = worker_pool
         self._stores = stores
         self._versions = versions
         self._cancelled = cancelled
-        self._handoffs = HandoffLimit(OWN_HANDOFFS)
+        self._own_handoffs = HandoffLimit(OWN_HANDOFFS)
         self._shared_handoffs = HandoffLimit(SHARED_HANDOFFS)
 
     async def play(
-        self, rollout: InFlightRollout, listener: Listener | None, *, prompt: bool, written: bool
+        self,
+        rollout: InFlightRollout,
+        listener: Listener | None,
+        *,
+        answers: Answers | None,
+        prompt: bool,
+        written: bool,
     ) -> Rollout:
         """Run it to its end, its failure or its deadline; see `Service.rollout`.
 
@@ -81,19 +87,22 @@ class Executor:
         """
         pool = self._worker_pool
         if pool is not None and not rollout.own and pool.plays(rollout.plan.environment):
-            return await self._in_a_worker(pool, rollout, listener, prompt=prompt, written=written)
-        ask = self._ask(rollout)
+            return await self._in_a_worker(pool, rollout, listener, answers, prompt=prompt, written=written)
+        ask = self._ask(rollout, answers)
         report = _ThreadReport(listener, ThreadPort(ask))
-        rollout.events = partial(list, report.events)
-        asks = rollout.endpoint is not None or rollout.answers is not None
+        rollout.recorded = report.events
+        asks = rollout.plan.endpoint is not None or answers is not None
         if not asks or isinstance(rollout.plan.actor, LocalPolicy):
             threads = self._model_threads if asks else self._pinned_threads
             return await self._in_a_thread(rollout, report, threads)
-        return await self._with_a_model(rollout, report, ask)
+        player = RolloutPlayer(
+            self._spec, rollout.plan, self._clock, report.control, report.events, report.listener, models=report.port
+        )
+        return await EpisodeDriver(self, rollout, report, player).run(ask)
 
-    def _ask(self, rollout: InFlightRollout) -> Ask:
+    def _ask(self, rollout: InFlightRollout, answers: Answers | None) -> Ask:
         """Return how the rollout asks its models; a function may stand in the place of the policy's."""
-        models, answers = self._models.of_rollout(rollout.endpoint, rollout.seconds), rollout.answers
+        models = self._models.of_rollout(rollout.plan.endpoint, rollout.seconds)
         if answers is None:
             return models
 
@@ -102,6 +111,10 @@ class Executor:
 
         return ask
 
+    def handoffs(self, thread: SharedThread) -> HandoffLimit:
+        """The limit on handoffs to threads like this one."""
+        return self._shared_handoffs if thread.is_shared else self._own_handoffs
+
     async def _in_a_thread(self, rollout: InFlightRollout, report: _ThreadReport, threads: PinnedThreads) -> Rollout:
         def job() -> Rollout:
             with logged_with_id(rollout.rollout_id):
@@ -109,139 +122,68 @@ class Executor:
                     self._spec, rollout.plan, self._clock, report.control, report.events, report.listener,
                     models=report.port,
                 )  # fmt: skip
-                return self._complete(rollout, played)
+                return self.complete(rollout, played)
 
         try:
             return await threads.run(job, seconds=rollout.seconds, stop=report.stop)
         except ThreadHung as hung:
-            failure = (
-                no_thread(rollout.seconds)
-                if isinstance(hung, NoFreeThread)
-                else overdue(rollout.seconds, played=report.control.closed.is_set())
-            )
-            return self._give_up(rollout, report.until_now(), failure, report.send_rest)
+            failure = no_thread(rollout.seconds) if isinstance(hung, NoFreeThread) else report.overdue(rollout.seconds)
+            return self.give_up(rollout, report.until_now(), failure, report.send_rest)
         except asyncio.CancelledError:
-            await self._cancel(rollout, report.until_now(), report.send_rest)
+            await self.cancel(rollout, report.until_now(), report.send_rest)
             raise
-
-    async def _with_a_model(self, rollout: InFlightRollout, report: _ThreadReport, ask: Ask) -> Rollout:
-        """Run the environment in its thread, which others may share, and await the model here between its handoffs.
-
-        Scoring has a thread of its own until it is measured to be quick, too: it may wait for judges or processes, and the
-        environment is closed by then.
-        """
-        player = RolloutPlayer(
-            self._spec, rollout.plan, self._clock, report.control, report.events, report.listener, models=report.port
-        )
-        turns = player.turns(rollout.plan.remote_actor())
-        until = time.monotonic() + rollout.seconds
-        environment = rollout.plan.environment.name
-        scoring = f"{environment} scoring"
-
-        def logged(job: Callable[[], T]) -> T:
-            with logged_with_id(rollout.rollout_id):
-                return job()
-
-        begun: list[Job] = []
-
-        def quick(reply: ChatReply, asked: Asked) -> bool:
-            def ended(job: Job) -> None:
-                body: dict[str, Json] | None = None
-                if not job.future.cancelled():
-                    body = None if job.future.exception() else job.future.result()
-                    if body is None:
-                        begun.append(job)
-                asked(body)
-
-            return thread.soon(partial(logged, partial(turns.go_on, reply)), ended)
-
-        async def in_thread(job: Callable[[], T], work: str = environment) -> T:
-            if begun:  # this turn, by `quick`
-                left = until - time.monotonic()
-                result: T = await thread.outcome(begun.pop(), seconds=left, stop=report.stop)
-                return result
-            async with (self._shared_handoffs if thread.is_shared else self._handoffs).slot():
-                left = until - time.monotonic()
-                return await thread.call(partial(logged, job), seconds=left, stop=report.stop, work=work)
-
-        try:
-            thread = await self._shared_threads.open(environment, seconds=rollout.seconds)
-        except NoFreeThread:
-            return self._give_up(rollout, [], no_thread(rollout.seconds), report.send_rest)
-        except asyncio.CancelledError:
-            await self._cancel(rollout, [], report.send_rest)
-            raise
-        try:
-            rollout.quick = quick
-            await turns.run(ask, in_thread)
-            rollout.quick = None
-            if thread.is_shared and not self._shared_threads.is_quick(scoring):
-                thread.close()
-                thread = await self._shared_threads.open(scoring, seconds=max(0.0, until - time.monotonic()))
-            return await in_thread(lambda: self._complete(rollout, player.finish()), scoring)
-        except ThreadHung as hung:
-            events = report.until_now()  # before the thread notices the stop and adds its own end
-            report.stop("timeout")
-            thread.post(partial(logged, turns.close))
-            failure = (
-                thread_blocked()
-                if isinstance(hung, ThreadBlocked)
-                else overdue(rollout.seconds, played=report.control.closed.is_set())
-            )
-            return self._give_up(rollout, events, failure, report.send_rest)
-        except asyncio.CancelledError:
-            events = report.until_now()
-            report.stop("cancelled")
-            thread.post(partial(logged, turns.close))
-            await self._cancel(rollout, events, report.send_rest)
-            raise
-        finally:
-            rollout.quick = None
-            thread.close()
 
     async def _in_a_worker(
-        self, pool: WorkerPool, rollout: InFlightRollout, listener: Listener | None, *, prompt: bool, written: bool
+        self,
+        pool: WorkerPool,
+        rollout: InFlightRollout,
+        listener: Listener | None,
+        answers: Answers | None,
+        *,
+        prompt: bool,
+        written: bool,
     ) -> Rollout:
         report = WorkerReport(listener)
-        rollout.events = report.events
+        rollout.recorded = report
         try:
             result = await pool.play(
                 rollout,
                 report,
-                ask=self._ask(rollout),
+                ask=self._ask(rollout, answers),
                 versions=self._versions,
                 written=written,
                 live=prompt and listener is not None,
             )
         except RolloutLost as lost:
-            return self._give_up(rollout, report.events(), lost.failure, report.rest)
+            return self.give_up(rollout, report.events(), lost.failure, report.rest)
         except asyncio.CancelledError:
-            await self._cancel(rollout, report.events(), report.rest)
+            await self.cancel(rollout, report.events(), report.rest)
             raise
-        self._complete(rollout, result, report.encoded())
+        self.complete(rollout, result, report.encoded())
         if result.body is not None:
             result.body = with_timing(result.body, result.timing)
         return result
 
-    def _give_up(
+    def give_up(
         self,
         rollout: InFlightRollout,
         events: list[Event],
         failure: Failure,
         send_rest: Callable[[Sequence[Event]], None],
     ) -> Rollout:
+        """Complete a rollout that did not come back: the events until now, and its failure."""
         result = given_up(rollout.plan, events, failure)
         send_rest(events)
-        return self._complete(rollout, result)
+        return self.complete(rollout, result)
 
-    async def _cancel(
+    async def cancel(
         self, rollout: InFlightRollout, events: list[Event], send_rest: Callable[[Sequence[Event]], None]
     ) -> None:
         """Report a rollout whose task was cancelled, as far as it was played."""
-        result = self._give_up(rollout, events, rollout.stopped or cancelled(), send_rest)
+        result = self.give_up(rollout, events, rollout.stopped or cancelled(), send_rest)
         await self._cancelled(rollout, result)
 
-    def _complete(self, rollout: InFlightRollout, result: Rollout, encoded: EncodedEvents | None = None) -> Rollout:
+    def complete(self, rollout: InFlightRollout, result: Rollout, encoded: EncodedEvents | None = None) -> Rollout:
         """Add the timing, the images and the row. encoded: the events, where a worker encoded them.
 
         The total includes the waiting time; time that no part of the rollout took is the framework's.
@@ -256,6 +198,101 @@ class Executor:
             events = encode(result.events) if encoded is None else encoded
             result.stored = stored_rollout(self._spec, rollout.plan, result, events, key_label=rollout.caller.key_label)
         return result
+
+
+class EpisodeDriver:
+    """Runs one rollout whose model is awaited here: its environment runs in a thread, which others may share, in between.
+
+    Scoring has a thread of its own until it is measured to be quick, too: it may wait for judges or processes, and the
+    environment is closed by then.
+    """
+
+    def __init__(
+        self, executor: Executor, rollout: InFlightRollout, report: _ThreadReport, player: RolloutPlayer
+    ) -> None:
+        self._executor = executor
+        self._rollout = rollout
+        self._report = report
+        self._player = player
+        self._turns = player.turns(rollout.plan.remote_actor())
+        self._until = time.monotonic() + rollout.seconds
+        self._begun: Job | None = None  # this turn, by `quick`
+        self._thread: SharedThread
+
+    async def run(self, ask: Ask) -> Rollout:
+        """Play, score and complete it. ask: calls its models."""
+        executor, rollout, report = self._executor, self._rollout, self._report
+        environment = rollout.plan.environment.name
+        scoring = f"{environment} scoring"
+        threads = executor.shared_threads
+        try:
+            self._thread = await threads.open(environment, seconds=rollout.seconds)
+        except NoFreeThread:
+            return executor.give_up(rollout, [], no_thread(rollout.seconds), report.send_rest)
+        except asyncio.CancelledError:
+            await executor.cancel(rollout, [], report.send_rest)
+            raise
+        try:
+            rollout.driver = self
+            await self._turns.run(ask, self._in_thread)
+            rollout.driver = None
+            if self._thread.is_shared and not threads.is_quick(scoring):
+                self._thread.close()
+                self._thread = await threads.open(scoring, seconds=max(0.0, self._seconds_left()))
+            return await self._in_thread(self._finished, scoring)
+        except ThreadHung as hung:
+            events = self._stopped("timeout")
+            failure = thread_blocked() if isinstance(hung, ThreadBlocked) else report.overdue(rollout.seconds)
+            return executor.give_up(rollout, events, failure, report.send_rest)
+        except asyncio.CancelledError:
+            await executor.cancel(rollout, self._stopped("cancelled"), report.send_rest)
+            raise
+        finally:
+            rollout.driver = None
+            self._thread.close()
+
+    def quick(self, reply: ChatReply, asked: Asked) -> bool:
+        """See `QuickDriver`."""
+
+        def ended(job: Job) -> None:
+            body: dict[str, Json] | None = None
+            if not job.future.cancelled():
+                body = None if job.future.exception() else job.future.result()
+                if body is None:
+                    self._begun = job
+            asked(body)
+
+        return self._thread.soon(partial(self._logged, partial(self._turns.go_on, reply)), ended)
+
+    async def _in_thread(self, job: Callable[[], T], work: str | None = None) -> T:
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            result: T = await self._thread.outcome(begun, seconds=self._seconds_left(), stop=self._report.stop)
+            return result
+        async with self._executor.handoffs(self._thread).slot():
+            return await self._thread.call(
+                partial(self._logged, job),
+                seconds=self._seconds_left(),
+                stop=self._report.stop,
+                work=work or self._rollout.plan.environment.name,
+            )
+
+    def _logged(self, job: Callable[[], T]) -> T:
+        with logged_with_id(self._rollout.rollout_id):
+            return job()
+
+    def _finished(self) -> Rollout:
+        return self._executor.complete(self._rollout, self._player.finish())
+
+    def _stopped(self, reason: Literal["timeout", "cancelled"]) -> list[Event]:
+        """Stop the episode; return its events until now, before the thread notices the stop and adds its own end."""
+        events = self._report.until_now()
+        self._report.stop(reason)
+        self._thread.post(partial(self._logged, self._turns.close))
+        return events
+
+    def _seconds_left(self) -> float:
+        return self._until - time.monotonic()
 
 
 OWN_HANDOFFS = 4
@@ -294,13 +331,21 @@ class HandoffLimit:
             release()
 
 
+class EventList(list[Event]):
+    """The events of a rollout, which its thread appends to."""
+
+    def events(self) -> list[Event]:
+        """Return those until now."""
+        return list(self)
+
+
 class _ThreadReport:
     """The events of a rollout in a thread, read from the event loop, which may have to end it without that thread."""
 
     def __init__(self, listener: Listener | None, port: ThreadPort) -> None:
         self.control = Control()
         self.port = port
-        self.events: list[Event] = []
+        self.events = EventList()
         self.listener = None if listener is None else ListenerGate(listener)
         self._known: list[Event] | None = None
 
@@ -310,6 +355,10 @@ class _ThreadReport:
             self.until_now()
         self.port.stop(reason)
         self.control.end(reason)
+
+    def overdue(self, seconds: float) -> Failure:
+        """Return the failure of a rollout whose thread has not come back in this time."""
+        return overdue(seconds, played=self.control.closed.is_set())
 
     def until_now(self) -> list[Event]:
         """Return the events up to the first call of this; the thread may continue."""

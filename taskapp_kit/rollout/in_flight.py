@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
+from taskapp_kit.contract.chat import ChatReply, ModelFailed
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.events import Event
 from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.errors import Failure
 from taskapp_kit.rollout.episode.plan import EpisodePlan
 
@@ -43,21 +43,35 @@ Answers = Callable[[dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
 """Receives what a policy asks and returns the reply. On the event loop."""
 Asked = Callable[["dict[str, Json] | None"], None]
 """Called with what the policy asks next; None when it asks nothing more, or the turn failed."""
-QuickTurn = Callable[[ChatReply, Asked], bool]
-"""Goes on with a reply, without the rollout's task, and returns True; False: this one cannot. After None was asked, and after
-False, `Answers` has to return the same reply, so that the task goes on."""
+
+
+class QuickDriver(Protocol):
+    """Drives an episode in which short turns need not wait for the event loop."""
+
+    def quick(self, reply: ChatReply, asked: Asked) -> bool:
+        """Goes on with a reply, without the rollout's task, and returns True; False: this one cannot.
+
+        After None was asked, and after False, `Answers` has to return the same reply, so that the task goes on.
+        """
+        ...
+
+
+class EventRecord(Protocol):
+    """The events of a rollout, which are added to while it is played."""
+
+    def events(self) -> list[Event]:
+        """Returns those until now."""
+        ...
 
 
 @dataclass(slots=True)
 class InFlightRollout:
     """One rollout, from its admission to its end.
 
-    recording: the answers that a replay repeats. endpoint: of the policy's model, None without one. answers: returns the
-    reply to a request of the policy, in its model's place; None when a model is called, or none is needed. quick: set where
-    short turns need not wait for the event loop, while `answers` may be asked. own: a policy in this process replaces the
-    named one. created_at: unix seconds. began: on the service's monotonic clock. seconds: its deadline, counted from
-    `began`. settling: it was played, and its result is being stored. stopped: why the server ended it, if it did. events:
-    returns those so far.
+    own: a policy in this process replaces the named one. created_at: unix seconds. began: on the service's monotonic clock.
+    seconds: its deadline, counted from `began`. driver: set while the policy may be asked and short turns need not wait for
+    the event loop. settling: it was played, and its result is being stored. stopped: why the server ended it, if it did.
+    recorded: its events; None before it runs.
     """
 
     rollout_id: str
@@ -66,15 +80,16 @@ class InFlightRollout:
     created_at: float
     began: float
     seconds: float
-    recording: Recording | None = None
-    endpoint: Endpoint | None = None
-    answers: Answers | None = None
-    quick: QuickTurn | None = None
     own: bool = False
     task: asyncio.Task[object] | None = None
+    driver: QuickDriver | None = None
+    recorded: EventRecord | None = None
     settling: bool = False
-    events: Callable[[], list[Event]] = list
     stopped: Failure | None = None
+
+    def events(self) -> list[Event]:
+        """The events until now."""
+        return [] if self.recorded is None else self.recorded.events()
 
 
 RolloutObserver = Callable[[InFlightRollout, Rollout], None]

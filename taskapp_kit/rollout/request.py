@@ -7,15 +7,16 @@ import re
 from pathlib import Path
 
 from taskapp_kit.config import CALLS_PER_ANSWER
-from taskapp_kit.contract.chat import RemotePolicy
+from taskapp_kit.contract.chat import AsksModels, RemotePolicy
 from taskapp_kit.contract.inference_url import (
     CORRELATION_MEMBERS,
     INFERENCE_URL,
+    GivenUrl,
     correlation_id,
     given_url,
-    inference_url,
+    shown_url,
 )
-from taskapp_kit.contract.protocols import LocalPolicy, View
+from taskapp_kit.contract.protocols import LocalPolicy, StoredRollout, View
 from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.contract.trajectory import Decision, Recording
 from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS, RolloutRequest
@@ -23,13 +24,17 @@ from taskapp_kit.declare.episode_selection import Instance, find_environment, fi
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.rollout.episode.plan import EpisodePlan, read_ops
+from taskapp_kit.rollout.models.access import ModelAccess
 from taskapp_kit.rollout.policy.author_loop import AuthorLoop
 from taskapp_kit.rollout.policy.caller import CallerPolicy
 from taskapp_kit.rollout.policy.chat.conversation import Conversation
 from taskapp_kit.rollout.policy.options import read_options
+from taskapp_kit.rollout.policy.replay import as_stored, recording_of
 from taskapp_kit.rollout.policy.select import MODEL, SESSION, chosen_name, make_policy, unknown_config
 from taskapp_kit.rollout.score.judges import skipped_warning
 from taskapp_kit.rollout.score.step_rewards import StepRewards
+
+REPLAYED = ("body", "policy", "config", "rollout_id")
 
 
 class NoPolicy:
@@ -43,18 +48,26 @@ class NoPolicy:
 
 
 class RequestPlanner:
-    """Plans requests for one app. folder: that of the author's file.
+    """Plans requests for one app, or rejects them. folder: that of the author's file.
 
-    max_calls: how many calls of one answer are executed. skip_judges: no judge is called; a warning reports it.
+    max_calls: how many calls of one answer are executed. skip_judges: no judge is called; a warning reports it. models:
+    check the address of the policy's model; without them no plan has an endpoint.
     """
 
     def __init__(
-        self, spec: AppSpec, folder: Path, *, max_calls: int = CALLS_PER_ANSWER, skip_judges: bool = False
+        self,
+        spec: AppSpec,
+        folder: Path,
+        *,
+        max_calls: int = CALLS_PER_ANSWER,
+        skip_judges: bool = False,
+        models: ModelAccess | None = None,
     ) -> None:
         self.spec = spec
         self.folder = folder
         self.max_calls = max_calls
         self.skip_judges = skip_judges
+        self._models = models
         self._draw = random.SystemRandom()
 
     def plan(
@@ -62,16 +75,22 @@ class RequestPlanner:
         request: RolloutRequest,
         *,
         own: LocalPolicy | None = None,
+        stored: StoredRollout | None = None,
         recording: Recording | None = None,
         session: bool = False,
+        answered: bool = False,
     ) -> EpisodePlan:
-        """Return the plan of a request. own: a policy that replaces the requested one. recording: for `replay`.
+        """Return the plan of a request. own: a policy that replaces the requested one.
 
-        session: a session's caller decides, whichever policy is named.
+        stored: what a `replay` repeats; its recording alone where the request has the stored episode already. session: a
+        session's caller decides, whichever policy is named. answered: no model of the policy is called.
 
         Raises RequestError naming the field, Unavailable for something that this server lacks.
         """
-        url, trace = _addressing(request)
+        if stored is not None:
+            request, recording = as_stored(request, stored, self.spec), recording_of(stored)
+        address = _address(request)
+        url, trace = _addressing(request, address)
         spec = find_environment(self.spec, request.env.env_name)
         read = read_config(spec, request.env.config)
         spec = spec.configured(read.arguments)
@@ -94,7 +113,15 @@ class RequestPlanner:
             rewards = StepRewards(self.spec, spec, blend, instance.task, read.arguments or read.given)
             policy = CallerPolicy(self.spec, spec, rewards, request.policy.policy_name or SESSION)
         else:
-            policy = own or (self._policy(request, spec, instance, recording) if decided else NoPolicy())
+            policy = own or (self._policy(request, address, spec, instance, recording) if decided else NoPolicy())
+        endpoint = None
+        if (
+            self._models is not None
+            and not answered
+            and policy.name == MODEL
+            and isinstance(policy, RemotePolicy | AsksModels)
+        ):
+            endpoint = self._models.of_policy(request, address)
         return EpisodePlan(
             request=request,
             actor=policy,
@@ -122,7 +149,25 @@ class RequestPlanner:
             skip_judges=self.skip_judges,
             inference_url=url,
             correlation_id=trace,
+            endpoint=endpoint,
+            recording=recording,
         )
+
+    def replayed(self, request: RolloutRequest) -> str | None:
+        """Return the id of the stored rollout that a request replays; None when its policy is another one.
+
+        Raises RequestError.
+        """
+        config = request.policy.config
+        if "replay" not in (config.get("policy"), request.policy.policy_name):
+            return None
+        if self._policy_name(request, _address(request), find_environment(self.spec, request.env.env_name)) != "replay":
+            return None
+        rollout_id = config.get("rollout_id")
+        if not isinstance(rollout_id, str):
+            message = "policy 'replay' needs policy.config.rollout_id, the id of a stored rollout."
+            raise RequestError(message, fields=(FieldProblem(REPLAYED, message),), code="bad_rollout_id")
+        return rollout_id
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
         """Return the instance of a seed. Raises RequestError."""
@@ -142,19 +187,20 @@ class RequestPlanner:
             return AuthorLoop(self.spec.rollout_function, options, MODEL, shown)
         return Conversation(self.spec, spec, options, name=MODEL, most_calls=self.max_calls)
 
-    def policy_name(self, request: RolloutRequest) -> str:
+    def _policy_name(self, request: RolloutRequest, address: GivenUrl | None, spec: EnvironmentSpec) -> str:
         """Return the name of the requested policy. Raises RequestError."""
-        spec = find_environment(self.spec, request.env.env_name)
-        config = request.policy.config
-        given = given_url(config, request.inference_url)
-        return chosen_name(
-            self.spec, spec.name, config, request.policy.policy_name, None if given is None else given[0]
-        )
+        url = None if address is None else address[0]
+        return chosen_name(self.spec, spec.name, request.policy.config, request.policy.policy_name, url)
 
     def _policy(
-        self, request: RolloutRequest, spec: EnvironmentSpec, instance: Instance, recording: Recording | None
+        self,
+        request: RolloutRequest,
+        address: GivenUrl | None,
+        spec: EnvironmentSpec,
+        instance: Instance,
+        recording: Recording | None,
     ) -> LocalPolicy | RemotePolicy:
-        name = self.policy_name(request)
+        name = self._policy_name(request, address, spec)
         if name == MODEL:
             return self._model_policy(request, spec)
         return make_policy(
@@ -174,19 +220,29 @@ def _lower(declared: int | None, asked: int | None) -> int | None:
     return min(given) if given else None
 
 
-def _addressing(request: RolloutRequest) -> tuple[str | None, str | None]:
+def no_such_recording(rollout_id: str) -> RequestError:
+    """Return the error of a `replay` of a rollout that is not stored, or that the caller may not see."""
+    message = f"there is no stored rollout {rollout_id[:80]!r}."
+    return RequestError(message, fields=(FieldProblem(REPLAYED, message),), code="no_such_rollout")
+
+
+def _address(request: RolloutRequest) -> GivenUrl | None:
+    """Return the model's address and its location. Raises RequestError for an address that is not text."""
+    return given_url(request.policy.config, request.inference_url)
+
+
+def _addressing(request: RolloutRequest, address: GivenUrl | None) -> tuple[str | None, str | None]:
     """Return the model's address, without a key, and the correlation id; both are stored whichever policy acts.
 
-    Raises RequestError for an address that is not text and for a correlation id with control characters.
+    Raises RequestError for a correlation id with control characters.
     """
     config = request.policy.config
-    given = given_url(config, request.inference_url)
-    raw = None if given is None else given[0]
-    url = inference_url(config, request.inference_url)
+    raw = None if address is None else address[0]
+    url = None if raw is None else shown_url(raw, config)
     trace = correlation_id(config, raw, request.trace_correlation_id)
     if trace is None or re.fullmatch(NO_CONTROL_CHARACTERS, trace) is not None:
         return url, trace if url == raw else correlation_id(config, url, request.trace_correlation_id)
-    loc = INFERENCE_URL if given is None else given[1]
+    loc = INFERENCE_URL if address is None else address[1]
     for name in CORRELATION_MEMBERS:
         if config.get(name) == trace:
             loc = ("body", "policy", "config", name)

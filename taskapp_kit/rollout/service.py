@@ -15,26 +15,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from taskapp_kit.config import CALLS_PER_ANSWER, DEADLINE_SECONDS, SESSION_IDLE_SECONDS, Settings
-from taskapp_kit.contract.chat import AsksModels, RemotePolicy
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.protocols import (
     Clock,
     LocalPolicy,
     RolloutRow,
     Store,
+    StoredRollout,
     SystemClock,
     View,
 )
 from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import Exposure, TaskApp
 from taskapp_kit.declare.episode_selection import Instance
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import (
     Failure,
-    FieldProblem,
-    RequestError,
     RolloutFailed,
     StoreError,
     Unavailable,
@@ -48,9 +45,8 @@ from taskapp_kit.rollout.executor import Executor
 from taskapp_kit.rollout.groups import load_group
 from taskapp_kit.rollout.in_flight import ANYONE, Answers, Caller, InFlightRollout, Listener, RolloutObserver
 from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort, model_access
-from taskapp_kit.rollout.policy.replay import as_stored, recording_of
-from taskapp_kit.rollout.policy.select import CALLERS, MODEL, offered
-from taskapp_kit.rollout.request import NoPolicy, RequestPlanner
+from taskapp_kit.rollout.policy.select import CALLERS, offered
+from taskapp_kit.rollout.request import NoPolicy, RequestPlanner, no_such_recording
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.judges import check_judges
 from taskapp_kit.rollout.score.scoring import aggregates
@@ -119,12 +115,16 @@ class Service:
         self.store = store
         self.clock: Clock = clock or SystemClock()
         self.store_state = StoreState(self.clock)
-        self.planner = RequestPlanner(
-            self.spec, app.file.parent, max_calls=settings.max_calls, skip_judges=settings.skip_judges
-        )
         self.pinned_threads = PinnedThreads(settings.threads)
         self.model_threads = PinnedThreads(settings.max_concurrent)
         self.models = models or model_access(Settings(), settings.exposure, self.clock)
+        self.planner = RequestPlanner(
+            self.spec,
+            app.file.parent,
+            max_calls=settings.max_calls,
+            skip_judges=settings.skip_judges,
+            models=self.models,
+        )
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
         workers = settings.workers
         self.worker_pool = WorkerPool(app, self.spec, workers=workers) if workers or isolated else None
@@ -220,8 +220,8 @@ class Service:
         Raises RequestError (invalid request), Unavailable (it needs something that this server lacks), Saturated,
         RolloutFailed (what was played is stored), StoreError (the result could not be stored).
         """
-        rollout = await self.admit(request, caller=caller, policy=policy, answers=answers)
-        return await self.run(rollout, listener=listener, written=written)
+        rollout = await self.admit(request, caller=caller, policy=policy, answered=answers is not None)
+        return await self.run(rollout, listener=listener, written=written, answers=answers)
 
     async def admit(
         self,
@@ -230,44 +230,39 @@ class Service:
         caller: Caller = ANYONE,
         policy: LocalPolicy | None = None,
         rollout_id: str | None = None,
-        answers: Answers | None = None,
+        answered: bool = False,
     ) -> InFlightRollout:
         """Plan a rollout and admit it; `run` releases its capacity, so it has to be called.
 
-        rollout_id: 32 hex digits; generated when absent. answers: replies in the place of the policy's model, or, where
-        the request's policy is `session`, decides; then there is no deadline. Raises RequestError, Unavailable, Saturated.
+        rollout_id: 32 hex digits; generated when absent. answered: `run` gets `answers`, so no model of the policy is
+        called; where the request's policy is `session`, they decide, and there is no deadline. Raises RequestError,
+        Unavailable, Saturated.
         """
         self.store_state.check()
         self.admission.take(caller)
         try:
             began, created_at = self.clock.monotonic(), self.clock.now()
-            recording = None
-            if policy is None and answers is None:
-                request, recording = await self._replayed(request, caller)
+            session = answered and request.policy.policy_name in CALLERS
+            replayed = None if policy is not None or answered else self.planner.replayed(request)
+            stored = None if replayed is None else await self._stored_to_replay(replayed, caller)
             self.admission.check_open()
-            session = answers is not None and request.policy.policy_name in CALLERS
-            plan = self.planner.plan(request, own=policy, recording=recording, session=session)
-            endpoint = None
-            if answers is None and plan.policy == MODEL and isinstance(plan.actor, RemotePolicy | AsksModels):
-                endpoint = self.models.of_policy(request)
+            plan = self.planner.plan(request, own=policy, stored=stored, session=session, answered=answered)
         except BaseException:
             self.admission.give_back(caller)
             raise
+        seconds = EPISODE_SECONDS if session else min(request.safety.max_time_s, self.settings.max_time_seconds)
         return InFlightRollout(
-            rollout_id or uuid.uuid4().hex,
-            plan,
-            caller,
-            created_at,
-            began,
-            seconds=EPISODE_SECONDS if session else min(request.safety.max_time_s, self.settings.max_time_seconds),
-            recording=recording,
-            endpoint=endpoint,
-            answers=answers,
-            own=policy is not None,
+            rollout_id or uuid.uuid4().hex, plan, caller, created_at, began, seconds, own=policy is not None
         )
 
     async def run(
-        self, rollout: InFlightRollout, *, listener: Listener | None = None, prompt: bool = True, written: bool = False
+        self,
+        rollout: InFlightRollout,
+        *,
+        listener: Listener | None = None,
+        prompt: bool = True,
+        written: bool = False,
+        answers: Answers | None = None,
     ) -> Rollout:
         """Run, score and store an admitted rollout; see `rollout`. Cancelling the task cancels it, which is stored.
 
@@ -275,7 +270,7 @@ class Service:
         """
         self.admission.enter(rollout)
         try:
-            result = await self._executor.play(rollout, listener, prompt=prompt, written=written)
+            result = await self._executor.play(rollout, listener, answers=answers, prompt=prompt, written=written)
             rollout.settling = True
             await self._store_result(rollout, result)
             result.stored = None  # a caller that holds the result need not hold its encoded events, too
@@ -290,11 +285,11 @@ class Service:
             return result
         raise RolloutFailed(result.failure, rollout_id=rollout.rollout_id) from result.cause
 
-    async def _admit_session(self, request: RolloutRequest, caller: Caller, answers: Answers) -> InFlightRollout:
-        return await self.admit(request, caller=caller, answers=answers)
+    async def _admit_session(self, request: RolloutRequest, caller: Caller) -> InFlightRollout:
+        return await self.admit(request, caller=caller, answered=True)
 
-    async def _run_session(self, rollout: InFlightRollout, listener: Listener) -> Rollout:
-        return await self.run(rollout, listener=listener, prompt=False)
+    async def _run_session(self, rollout: InFlightRollout, listener: Listener, answers: Answers) -> Rollout:
+        return await self.run(rollout, listener=listener, prompt=False, answers=answers)
 
     def _session_places(self, environment: EnvironmentSpec) -> int:
         """Return how many sessions may be open: the rest of what can run at once is for rollouts."""
@@ -340,30 +335,15 @@ class Service:
         """Refuse new rollouts and wait for running ones; after the grace period they are cancelled, and stored so."""
         await self.admission.drain(grace_seconds)
 
-    async def _replayed(self, request: RolloutRequest, caller: Caller) -> tuple[RolloutRequest, Recording | None]:
-        """Return the request for the stored episode and its recording, for `replay`; else the request and None.
-
-        Raises RequestError, Unavailable.
-        """
-        config = request.policy.config
-        if "replay" not in (config.get("policy"), request.policy.policy_name):
-            return request, None
-        if self.planner.policy_name(request) != "replay":
-            return request, None
-        wanted = config.get("rollout_id")
-        loc = ("body", "policy", "config", "rollout_id")
-        if not isinstance(wanted, str):
-            message = "policy 'replay' needs policy.config.rollout_id, the id of a stored rollout."
-            raise RequestError(message, fields=(FieldProblem(loc, message),), code="bad_rollout_id")
+    async def _stored_to_replay(self, rollout_id: str, caller: Caller) -> StoredRollout:
         if self.store is None:
             raise Unavailable(
                 "policy 'replay' needs a store, and this server has none.", hint="Serve with --store PATH."
             )
-        stored = await self.stored.load(wanted, caller)
+        stored = await self.stored.load(rollout_id, caller)
         if stored is None:
-            message = f"there is no stored rollout {wanted[:80]!r}."
-            raise RequestError(message, fields=(FieldProblem(loc, message),), code="no_such_rollout")
-        return as_stored(request, stored, self.spec), recording_of(stored)
+            raise no_such_recording(rollout_id)
+        return stored
 
     # -- other requests -------------------------------------------------------------------------------------------
 

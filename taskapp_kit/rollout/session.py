@@ -38,9 +38,9 @@ from taskapp_kit.rollout.failures import cancelled
 from taskapp_kit.rollout.in_flight import Answers, Caller, InFlightRollout, Listener
 from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE, actions_message
 
-Admit = Callable[[RolloutRequest, Caller, Answers], Awaitable[InFlightRollout]]
+Admit = Callable[[RolloutRequest, Caller], Awaitable[InFlightRollout]]
 """Admits the rollout of an episode. Raises as `Service.admit`."""
-Run = Callable[[InFlightRollout, Listener], Awaitable[Rollout]]
+Run = Callable[[InFlightRollout, Listener, Answers], Awaitable[Rollout]]
 """Runs an admitted one to its stored end. Raises as `Service.run`."""
 MAX_JOINED = 8
 """Requests that may wait for the answer of one call: a client that repeats it gave up the others."""
@@ -148,7 +148,7 @@ class DrivenEpisode:
         self.rollout = rollout
 
         async def played() -> Rollout:
-            return await run(rollout, self.hear)
+            return await run(rollout, self.hear, self.answers)
 
         self._task = asyncio.create_task(played())
         self._task.add_done_callback(self._ended)
@@ -176,7 +176,7 @@ class DrivenEpisode:
             elif body is None and self._reply is not None and not self._reply.done():
                 self._reply.set_result(reply)
 
-        if self.rollout.quick is None or not self.rollout.quick(reply, asked):
+        if self.rollout.driver is None or not self.rollout.driver.quick(reply, asked):
             self._reply.set_result(reply)
         return pause
 
@@ -206,8 +206,6 @@ class DrivenEpisode:
             return
         self._task = None
         rollout = self.rollout
-        if rollout is not None:
-            rollout.answers = None
         if task.cancelled():
             self._ended_with = RolloutFailed(cancelled(), rollout_id="" if rollout is None else rollout.rollout_id)
         else:
@@ -522,7 +520,7 @@ class EnvironmentSession:
             await self._episode.stored()
         episode = DrivenEpisode()
         try:
-            rollout = await self._admit(request, self.caller, episode.answers)
+            rollout = await self._admit(request, self.caller)
             pause = await episode.begin(rollout, self._run)
             self._episode, self._last = episode, None
             if self.closed:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from taskapp_kit.config import CALLS_PER_ANSWER
-from taskapp_kit.contract.chat import RemotePolicy
+from taskapp_kit.contract.chat import Endpoint, RemotePolicy
 from taskapp_kit.contract.content import Json, NotJson, plain
 from taskapp_kit.contract.protocols import LocalPolicy
 from taskapp_kit.contract.scorecard import Blend
+from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 
@@ -86,7 +87,7 @@ class EpisodePlan:
 
     blend: the request's own reward formula, None for the app's. warnings: what was accepted and ignored. skip_judges: no
     judge is called; their scores are null. inference_url: the model's address, without a key. correlation_id: the caller's
-    id of the trace.
+    id of the trace. endpoint: of the policy's model, None where none is called. recording: what a replay repeats.
     """
 
     request: RolloutRequest
@@ -111,6 +112,8 @@ class EpisodePlan:
     skip_judges: bool = False
     inference_url: str | None = None
     correlation_id: str | None = None
+    endpoint: Endpoint | None = None
+    recording: Recording | None = None
 
     @property
     def policy(self) -> str:

@@ -15,13 +15,14 @@ from typing import Any, Literal
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed, role_variable
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.inference_url import complete_url
+from taskapp_kit.contract.inference_url import GivenUrl, complete_url
 from taskapp_kit.contract.model_use import POLICY
 from taskapp_kit.contract.protocols import Clock
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import Failure, Unavailable
 from taskapp_kit.rollout.models.client import HttpModelClient
+from taskapp_kit.rollout.models.endpoint import endpoint_of
 from taskapp_kit.rollout.models.registry import ModelNames
 
 Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
@@ -56,12 +57,16 @@ class ModelAccess:
         """How often a model's host answered 429 or 503, or not in time, until now."""
         return self._client.throttle.signs
 
-    def of_policy(self, request: RolloutRequest) -> Endpoint:
-        """The policy's model that the request names, checked before anything runs.
+    def of_policy(self, request: RolloutRequest, address: GivenUrl | None) -> Endpoint:
+        """The policy's model that the request names, checked before anything runs. address: see `given_url`.
 
         Raises RequestError when the address may not be called, or the request contains one of this server's own API keys.
         """
-        endpoint = self._client.endpoint(request.policy.config, request.inference_url, cache=request.mode != "rl")
+        config, client = request.policy.config, self._client
+        cache = request.mode != "rl"
+        endpoint = endpoint_of(
+            config, request.inference_url, address, rules=client.rules, keys=client.keys, cache=cache
+        )
         assert endpoint is not None, "the policy is a model only where an address is given"
         return endpoint
 

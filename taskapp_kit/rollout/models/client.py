@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -27,7 +27,6 @@ from taskapp_kit.rollout.models.cache import ResponseCache
 from taskapp_kit.rollout.models.concurrency import ConcurrencyLimiter, HostLimiter
 from taskapp_kit.rollout.models.connections import ModelConnections
 from taskapp_kit.rollout.models.credentials import LEAST_HIDDEN, Credentials
-from taskapp_kit.rollout.models.endpoint import endpoint_of
 from taskapp_kit.rollout.models.registry import ModelNames, Price
 from taskapp_kit.rollout.models.response import read_reply, read_reward_reply
 from taskapp_kit.rollout.models.retry import AttemptFailed, Sleep, persist
@@ -86,10 +85,6 @@ class HttpModelClient:
         self._resolved: dict[str, ResolvedEndpoint] = {}
         self._connections: ModelConnections | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    def endpoint(self, config: Mapping[str, Any], top_level: str | None, *, cache: bool = False) -> Endpoint | None:
-        """The model of a request by this server's rules (see `endpoint_of`). Raises RequestError naming the field."""
-        return endpoint_of(config, top_level, rules=self.rules, keys=self.keys, cache=cache)
 
     async def chat(
         self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float, names_path: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskapp_kit.contract.chat import Endpoint
-from taskapp_kit.contract.inference_url import INFERENCE_URL, complete_url, given_url
+from taskapp_kit.contract.inference_url import INFERENCE_URL, GivenUrl, complete_url
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.addresses import AddressPolicy, Place, check_address
 from taskapp_kit.rollout.models.credentials import Credentials, caller_key
@@ -18,6 +18,7 @@ MAX_MODEL_LETTERS = 512
 def endpoint_of(
     config: Mapping[str, Any],
     top_level: str | None,
+    address: GivenUrl | None,
     *,
     rules: AddressPolicy,
     keys: Credentials,
@@ -25,22 +26,21 @@ def endpoint_of(
 ) -> Endpoint | None:
     """The model of a request; None when it names no address. Raises RequestError naming the field.
 
-    top_level: the request's own `inference_url`, used when `policy.config` has none. cache: replies may come from the
-    response cache.
+    top_level: the request's own `inference_url`. address: as `given_url` returns it, of both. cache: replies may come from
+    the response cache.
     """
-    given = given_url(config, top_level)
-    if given is None or given[1] != INFERENCE_URL:
+    if address is None or address[1] != INFERENCE_URL:
         keys.check_config({"inference_url": top_level}, loc=("body",))
     keys.check_config(config)
-    if given is None:
+    if address is None:
         return None
-    url, loc = given
+    url, loc = address
     model = config.get("model")
     if model is not None and not (isinstance(model, str) and 0 < len(model) <= MAX_MODEL_LETTERS):
         raise _wrong((*CONFIG, "model"), f"is not a model's name; expected 1 to {MAX_MODEL_LETTERS} characters")
-    address = check_address(complete_url(url), rules.exposure, rules, loc=loc)
+    called = check_address(complete_url(url), rules.exposure, rules, loc=loc)
     sample = config.get("sample")
-    return Endpoint(address, model, caller_key(config), cache, sample if type(sample) is int else 0)
+    return Endpoint(called, model, caller_key(config), cache, sample if type(sample) is int else 0)
 
 
 def _wrong(loc: Place, what: str) -> RequestError:

@@ -173,11 +173,11 @@ class WorkerPool:
         """
         began = time.monotonic()
         pool = await self.start()
-        plan, recording, seconds = rollout.plan, rollout.recording, rollout.seconds
+        plan, seconds = rollout.plan, rollout.seconds
         spec = plan.environment
         job: Frame = {
             "request": _settled(plan),
-            "recording": None if recording is None else recording_to_json(recording),
+            "recording": None if plan.recording is None else recording_to_json(plan.recording),
             "rollout_id": rollout.rollout_id,
             "created_at": rollout.created_at,
             "versions": versions,

@@ -8,6 +8,7 @@ import pytest
 
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.chat import Endpoint
+from taskapp_kit.contract.inference_url import given_url
 from taskapp_kit.errors import RequestError
 from taskapp_kit.net.addresses import AddressPolicy
 from taskapp_kit.rollout.models.credentials import Credentials
@@ -19,7 +20,9 @@ URL = "https://h.example/v1/chat/completions"
 
 
 def read(config: dict[str, Any], top_level: str | None = None, **more: Any) -> Endpoint | None:
-    return endpoint_of(config, top_level, **{"rules": AddressPolicy("public"), "keys": KEYS, **more})
+    return endpoint_of(
+        config, top_level, given_url(config, top_level), **{"rules": AddressPolicy("public"), "keys": KEYS, **more}
+    )
 
 
 def test_what_is_read() -> None:
