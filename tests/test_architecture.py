@@ -495,6 +495,29 @@ OF_THE_GUIDE = {"Episode": "train.workflow.episode", "Policy": "train.workflow.p
 """Classes that have a guide's names (docs/workflows.md), which programs written after it import from `train.workflow`."""
 
 
+FACTS = {"rollout_id", "environment", "split", "seed", "status", "stop_reason", "reward", "length"}
+CARRIERS = {
+    "contract.protocols.RolloutRow",
+    "contract.protocols.StoredRollout",
+    "contract.result.Rollout",
+    "contract.trajectory.Trajectory",
+}
+"""The classes that declare six or more of these facts: a new fact about a rollout has to be added to each. At most 4."""
+
+
+def test_few_classes_declare_the_facts_about_a_rollout() -> None:
+    carriers = set()
+    for path in FILES:
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef):
+                fields = {part.target.id for part in node.body
+                          if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)}  # fmt: skip
+                methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+                if len(FACTS & (fields | methods)) >= 6:
+                    carriers.add(f"{module_of(path)}.{node.name}")
+    assert carriers == CARRIERS and len(CARRIERS) <= 4
+
+
 def test_class_names_are_unique() -> None:
     """A class's name says which class it is, without its module."""
     defined: dict[str, list[str]] = {}

@@ -61,9 +61,9 @@ def _course(details: RolloutDetails | None) -> Text:
     left = len(details.turns) - MOST_TURNS
     if left > 0:
         shown.append(f"… {counted(left, 'more turn')}\n", style="dim")
-    if details.failure is not None or details.stop_reason not in ("", "environment"):
-        why = details.stop_reason if details.failure is None else details.failure.code
-        shown.append(clean(f"{details.status}: {why}"), style="dim")
+    if details.failure is not None or details.stored.stop_reason not in ("", "environment"):
+        why = details.stored.stop_reason if details.failure is None else details.failure.code
+        shown.append(clean(f"{details.stored.status}: {why}"), style="dim")
     return shown
 
 

@@ -108,10 +108,10 @@ def rollout_line(details: RolloutDetails, config: Mapping[str, Any]) -> str | No
     reference = config.get("app_reference")
     if not isinstance(reference, str):
         return None
-    line = ["taskapp", "rollout", reference, "--env", details.environment, "--split", details.split]
-    line += ["--seed", str(details.seed)]
-    if details.config:
-        line += ["--config", json.dumps(details.config)]
+    line = ["taskapp", "rollout", reference, "--env", details.stored.environment, "--split", details.stored.split]
+    line += ["--seed", str(details.stored.seed)]
+    if details.stored.config:
+        line += ["--config", json.dumps(details.stored.config)]
     policy = details.policy_config
     for option, value in (
         ("--policy", None if details.policy == MODEL else details.policy),
@@ -228,14 +228,17 @@ def print_rollout(
 
 def _print_head(details: RolloutDetails, private: Mapping[str, Any] | None, out: Console) -> None:
     facts = table("", "")
-    facts.add_row("rollout", clean(details.rollout_id), style="bold")
-    if details.created_at:
-        facts.add_row("played", f"{utc_time(details.created_at):%Y-%m-%d %H:%M:%S} UTC")
-    facts.add_row("app", clean(" ".join(filter(None, (details.app, details.app_version)))) or "-")
+    facts.add_row("rollout", clean(details.stored.rollout_id), style="bold")
+    if details.stored.created_at:
+        facts.add_row("played", f"{utc_time(details.stored.created_at):%Y-%m-%d %H:%M:%S} UTC")
+    facts.add_row("app", clean(" ".join(filter(None, (details.stored.app, details.stored.app_version)))) or "-")
     sample = f", sample {details.sample}" if details.sample else ""
-    facts.add_row("episode", clean(f"{details.environment}, split {details.split}, seed {details.seed}") + sample)
-    if details.config:
-        facts.add_row("config", clean(", ".join(f"{name} {value}" for name, value in details.config.items())))
+    facts.add_row(
+        "episode",
+        clean(f"{details.stored.environment}, split {details.stored.split}, seed {details.stored.seed}") + sample,
+    )
+    if details.stored.config:
+        facts.add_row("config", clean(", ".join(f"{name} {value}" for name, value in details.stored.config.items())))
     facts.add_row("policy", clean(_policy(details)))
     for name, value in (private or {}).items():
         facts.add_row(clean(name), clean(f"{value}   (private)"), style="magenta")
@@ -365,8 +368,12 @@ def _print_end(details: RolloutDetails, out: Console, *, again: str | None, full
         out.print()
     facts = table("", "")
     if details.failure is None:
-        facts.add_row("reward", f"{number(details.reward)}   {clean(details.formula)}".rstrip(), style="bold")
-    parts = {"return": details.total_reward, "outcome": details.outcome_score, "events": details.events_score}
+        facts.add_row("reward", f"{number(details.stored.reward)}   {clean(details.formula)}".rstrip(), style="bold")
+    parts = {
+        "return": details.stored.total_reward,
+        "outcome": details.stored.outcome_score,
+        "events": details.stored.events_score,
+    }
     facts.add_row("parts", ", ".join(f"{name} {number(value)}" for name, value in parts.items() if value is not None))
     facts.add_row("ended", clean(_how_it_ended(details)))
     facts.add_row("metrics", metrics_words(details.metrics, full=full) or "-")
@@ -380,10 +387,10 @@ def _print_end(details: RolloutDetails, out: Console, *, again: str | None, full
             facts.add_row(clean(use["role"]), f"{counted(use['calls'], 'call')}, {', '.join(words)}")
     if details.unpriced:
         facts.add_row("", clean(details.unpriced))
-    timing = ", ".join(f"{name} {seconds:.3f}" for name, seconds in details.timing.items() if name != "total")
-    facts.add_row("seconds", f"{details.seconds:.3f}" + (f" ({clean(timing)})" if timing else ""))
-    if full and details.digest:
-        facts.add_row("digest", details.digest)
+    timing = ", ".join(f"{name} {seconds:.3f}" for name, seconds in details.stored.timing.items() if name != "total")
+    facts.add_row("seconds", f"{details.stored.seconds:.3f}" + (f" ({clean(timing)})" if timing else ""))
+    if full and details.stored.digest:
+        facts.add_row("digest", details.stored.digest)
     out.print(facts)
     if details.failure is not None:
         failure = details.failure
@@ -403,7 +410,7 @@ def _sentence(text: str) -> str:
 
 
 def _how_it_ended(details: RolloutDetails) -> str:
-    how = f"{details.status} ({details.stop_reason}) after {counted(details.length, 'step')}"
+    how = f"{details.stored.status} ({details.stored.stop_reason}) after {counted(details.stored.length, 'step')}"
     if details.waiting_action is not None:
         action = details.waiting_action
         return f"{how}, in the action {one_line(action_words(action.tool, action.args), 200)}"

@@ -116,7 +116,7 @@ def _again(details: RolloutDetails, source: RolloutSource) -> str | None:
     line = rollout_line(details, source.config)
     if line is None or details.policy != MODEL or not isinstance(source, DirectorySource):
         return line
-    return shlex.join(["taskapp", "replay", source.place, details.rollout_id[:ID_WIDTH]])
+    return shlex.join(["taskapp", "replay", source.place, details.stored.rollout_id[:ID_WIDTH]])
 
 
 def _write_page(one: _One, path: Path) -> None:

@@ -94,7 +94,7 @@ class _Log:
 
     async def add(self, stored: StoredRollout) -> None:
         details = details_of(stored)
-        task = _Task(details.app, details.environment, details.policy, details.model)
+        task = _Task(details.stored.app, details.stored.environment, details.policy, details.model)
         if self._task is None:
             self._task = task
             self._start = {"version": LOG_VERSION, "eval": _evaluation(task, details), "plan": _plan(task)}
@@ -104,7 +104,7 @@ class _Log:
                 f"A log of Inspect has one task and one model, and here are {self._task} and {task}.",
                 hint="Choose with --env and --policy.",
             )
-        identity = f"{details.split}-{details.seed}"
+        identity = f"{details.stored.split}-{details.stored.seed}"
         self._epochs[identity] += 1
         pictures = {name: await self._source.blob(name) for name in details.pictures}
         sample = sample_of(stored, details, identity, self._epochs[identity], pictures)
@@ -115,11 +115,11 @@ class _Log:
         self._summaries.write(b"[" if not self._samples else b",")
         self._summaries.write(orjson.dumps(_summary(sample, words(details.initial)), default=as_object))
         self._samples += 1
-        self._completed += details.status != "failed"
-        self._splits.add(details.split)
+        self._completed += details.stored.status != "failed"
+        self._splits.add(details.stored.split)
         self._usage.update((sample["model_usage"] or {}).get(_model(details), {}))
-        self._began = details.created_at if self._began is None else min(self._began, details.created_at)
-        self._ended = max(self._ended, details.created_at + details.seconds)
+        self._began = details.stored.created_at if self._began is None else min(self._began, details.stored.created_at)
+        self._ended = max(self._ended, details.stored.created_at + details.stored.seconds)
         for name, score in sample["scores"].items():
             self._scores.setdefault(name, [0, 0.0])
             self._scores[name][0] += 1
@@ -192,7 +192,7 @@ def sample_of(
     sample: Object = {
         "id": identity,
         "epoch": epoch,
-        "uuid": details.rollout_id,
+        "uuid": details.stored.rollout_id,
         "input": messages[:first_answer],
         "target": "",
         "messages": messages,
@@ -202,10 +202,10 @@ def sample_of(
         "store": {},
         "events": [],
         "model_usage": {model: usage} if usage else {},
-        "started_at": _time(details.created_at),
-        "completed_at": _time(details.created_at + details.seconds),
-        "total_time": details.seconds,
-        "working_time": details.seconds,
+        "started_at": _time(details.stored.created_at),
+        "completed_at": _time(details.stored.created_at + details.stored.seconds),
+        "total_time": details.stored.seconds,
+        "working_time": details.stored.seconds,
         "turn_count": len(details.turns),
     }
     if failure is not None:
@@ -235,18 +235,18 @@ def _summary(sample: Object, shown: str) -> Object:
 
 def _evaluation(task: _Task, details: RolloutDetails) -> Object:
     return {
-        "created": _time(details.created_at),
+        "created": _time(details.stored.created_at),
         "task": task.environment,
         "task_id": f"{task.app}-{task.environment}",
-        "task_version": details.environment_version,
-        "task_args": dict(details.config),
-        "run_id": details.run_id,
-        "eval_id": details.rollout_id,
+        "task_version": details.stored.environment_version,
+        "task_args": dict(details.stored.config),
+        "run_id": details.stored.run_id,
+        "eval_id": details.stored.rollout_id,
         "dataset": {},
         "model": _model(details),
         "config": {},
-        "packages": {"taskapp-kit": details.kit_version},
-        "metadata": {"app": task.app, "app_version": details.app_version, "reward": details.formula},
+        "packages": {"taskapp-kit": details.stored.kit_version},
+        "metadata": {"app": task.app, "app_version": details.stored.app_version, "reward": details.formula},
     }
 
 
@@ -278,8 +278,8 @@ def _usage(details: RolloutDetails) -> Object:
 def _scores(details: RolloutDetails) -> Object:
     """A score for the reward and each criterion that has one: a null is no score, and no 0."""
     scores: Object = {}
-    if details.reward is not None:
-        scores[REWARD] = {"value": details.reward, "explanation": details.formula}
+    if details.stored.reward is not None:
+        scores[REWARD] = {"value": details.stored.reward, "explanation": details.formula}
     for item in details.criteria:
         if item.score is not None:
             name = item.name if item.name != REWARD else f"{REWARD} (criterion)"
@@ -299,13 +299,13 @@ def _metadata(details: RolloutDetails) -> Object:
         for call in details.judge_calls
     ]
     return {
-        "rollout_id": details.rollout_id,
-        "split": details.split,
-        "seed": details.seed,
+        "rollout_id": details.stored.rollout_id,
+        "split": details.stored.split,
+        "seed": details.stored.seed,
         "sample": details.sample,
-        "config": details.config,
-        "status": details.status,
-        "stop_reason": details.stop_reason,
+        "config": details.stored.config,
+        "status": details.stored.status,
+        "stop_reason": details.stored.stop_reason,
         "step_rewards": [step.reward for step in details.steps],
         "metrics": details.metrics,
         **({"judge_calls": judges} if judges else {}),

@@ -37,7 +37,7 @@ async def whole_rollouts(
 async def json_lines(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[dict[str, Any]]:
     """One object for each rollout: its row, and as `rollout` the `RolloutDetails`; None without them."""
     async for row, stored in whole_rollouts(source, scope, report):
-        yield {**_members(row), "rollout": None if stored is None else details_of(stored)}
+        yield {**_members(row), "rollout": None if stored is None else details_of(stored).to_json()}
 
 
 def record_of(row: RolloutRow, stored: StoredRollout | None) -> dict[str, Any]:
@@ -73,15 +73,15 @@ def _from_details(details: RolloutDetails) -> dict[str, Any]:
         "message": None if failure is None else failure.message,
         "metrics": details.metrics,
         "turns": len(details.turns),
-        "outcome_score": details.outcome_score,
-        "events_score": details.events_score,
-        "total_reward": details.total_reward,
-        "app": details.app,
-        "app_version": details.app_version,
-        "environment_version": details.environment_version,
-        "kit_version": details.kit_version,
-        "digest": details.digest,
-        "config": details.config,
+        "outcome_score": details.stored.outcome_score,
+        "events_score": details.stored.events_score,
+        "total_reward": details.stored.total_reward,
+        "app": details.stored.app,
+        "app_version": details.stored.app_version,
+        "environment_version": details.stored.environment_version,
+        "kit_version": details.stored.kit_version,
+        "digest": details.stored.digest,
+        "config": details.stored.config,
         "policy_config": details.policy_config,
         "criteria": {item.name: item.score for item in details.criteria if item.of != "metric"},
         "first_observation": words(details.initial),

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 from taskapp_kit.contract.content import Json, text_of
@@ -164,7 +164,7 @@ class FailureDetails:
 
 @dataclass(frozen=True, slots=True)
 class RolloutDetails:
-    """A stored rollout as it is shown.
+    """A stored rollout as it is shown. stored: itself; its events and private parts are not shown.
 
     policy: the name of the one that acted, `model` for a language model. model: its name at the endpoint.
     policy_config: the stored part of `policy.config`. initial: the first observation. tools: the names of the episode's
@@ -174,32 +174,13 @@ class RolloutDetails:
     names. pictures: the SHA-256 of every picture, in the order of their first appearance.
     """
 
-    rollout_id: str
-    created_at: float
-    run_id: str
-    group_id: str | None
-    app: str
-    app_version: str
-    kit_version: str
-    environment: str
-    environment_version: str
-    split: str
-    seed: int
+    stored: StoredRollout
     sample: int | None
-    config: Mapping[str, Json]
     policy: str
     model: str | None
     policy_config: Mapping[str, Json]
-    mode: str
-    status: str
-    stop_reason: str
     failure: FailureDetails | None
     limit: tuple[str, float] | None
-    length: int
-    total_reward: float
-    reward: float | None
-    outcome_score: float | None
-    events_score: float | None
     formula: str
     criteria: tuple[CriterionScore, ...]
     metrics: Mapping[str, float]
@@ -210,13 +191,9 @@ class RolloutDetails:
     waiting_action: RequestedCall | None
     auxiliary_calls: tuple[AuxiliaryCall, ...]
     judge_calls: tuple[JudgeCallDetails, ...]
-    timing: Mapping[str, float]
-    seconds: float
     tokens: int | None
     cost: float | None
     usage: Mapping[str, float]
-    digest: str | None
-    observation_digest: str | None
     pictures: tuple[str, ...]
 
     @property
@@ -243,7 +220,26 @@ class RolloutDetails:
 
     def to_json(self) -> dict[str, Any]:
         """The details as JSON; a picture is an object with `sha256`, `width` and `height`."""
-        return asdict(self)
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "stored"}
+        plain: dict[str, Any] = {name: _plain(value) for name, value in own.items()}
+        return {name: plain[name] if name in plain else getattr(self.stored, name) for name in _MEMBERS}
+
+
+_MEMBERS = (
+    "rollout_id", "created_at", "run_id", "group_id", "app", "app_version", "kit_version", "environment",
+    "environment_version", "split", "seed", "sample", "config", "policy", "model", "policy_config", "mode", "status",
+    "stop_reason", "failure", "limit", "length", "total_reward", "reward", "outcome_score", "events_score", "formula",
+    "criteria", "metrics", "initial", "tools", "turns", "waiting_turn", "waiting_action", "auxiliary_calls",
+    "judge_calls", "timing", "seconds", "tokens", "cost", "usage", "digest", "observation_digest", "pictures",
+)  # fmt: skip
+"""The members of the details as JSON, in their order."""
+
+
+def _plain(value: Any) -> Any:
+    """The value with dicts in the place of data classes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def details_of(stored: StoredRollout) -> RolloutDetails:
@@ -301,32 +297,13 @@ def _details(stored: StoredRollout) -> RolloutDetails:
     judging = _judge_calls(calls.get("judge_calls", {}))
     costs = [*(turn.cost for turn in turns), *(call.cost for call in auxiliary), *(call.cost for call in judging)]
     return RolloutDetails(
-        rollout_id=stored.rollout_id,
-        created_at=stored.created_at,
-        run_id=stored.run_id,
-        group_id=stored.group_id,
-        app=stored.app,
-        app_version=stored.app_version,
-        kit_version=stored.kit_version,
-        environment=stored.environment,
-        environment_version=stored.environment_version,
-        split=stored.split,
-        seed=stored.seed,
+        stored=stored,
         sample=policy["sample"] if isinstance(policy.get("sample"), int) else None,
-        config=stored.config,
         policy=str(policy.get("name") or policy.get("policy") or episode.policy),
         model=model if isinstance(model, str) else None,
         policy_config={name: value for name, value in policy.items() if name != "name"},
-        mode=stored.mode,
-        status=stored.status,
-        stop_reason=stored.stop_reason,
         failure=_failure(stored, episode.hint),
         limit=episode.limit,
-        length=stored.length,
-        total_reward=stored.total_reward,
-        reward=stored.reward,
-        outcome_score=stored.outcome_score,
-        events_score=stored.events_score,
         formula=str(card.get("formula") or ""),
         criteria=tuple(
             CriterionScore(**{name: value for name, value in item.items() if name in _CRITERION})
@@ -340,13 +317,9 @@ def _details(stored: StoredRollout) -> RolloutDetails:
         waiting_action=episode.waiting_action,
         auxiliary_calls=auxiliary,
         judge_calls=judging,
-        timing=stored.timing,
-        seconds=stored.seconds,
         tokens=stored.tokens if stored.tokens is not None else _tokens(usage),
         cost=known_sum(costs) if auxiliary or judging else stored.cost,
         usage=usage,
-        digest=stored.digest,
-        observation_digest=stored.observation_digest,
         pictures=tuple(_pictures(episode.initial, turns, auxiliary, judging)),
     )
 

@@ -93,7 +93,7 @@ def test_everything_that_was_said_is_there_and_nothing_private(guests: TaskApp) 
         "tool_calls": [{"name": "add", "arguments": {"amount": 2}}],
     }
     shown = details_of(played(guests, [thinking, {"add": {"amount": -1}}, {"add": {"amount": 9}}]))
-    assert (shown.status, shown.policy, shown.model, shown.seed, shown.split) == (
+    assert (shown.stored.status, shown.policy, shown.model, shown.stored.seed, shown.stored.split) == (
         "terminated",
         "model",
         "m",
@@ -108,7 +108,7 @@ def test_everything_that_was_said_is_there_and_nothing_private(guests: TaskApp) 
     assert (step.reward, words(step.observation), dict(step.metrics)) == (0.5, '{"total": 2}', {"adds": 1.0})
     assert second.steps[0].refused is not None and "not below 0" in second.steps[0].refused
     assert [message.role for message in second.read] == ["tool"]
-    assert third.steps[0].terminated and shown.length == 3
+    assert third.steps[0].terminated and shown.stored.length == 3
     assert first.tokens and shown.tokens and shown.usage
     (asked,) = shown.auxiliary_calls
     assert (asked.role, words(asked.reply.blocks)) == ("user", "Hello, [private: answer].")
@@ -125,7 +125,7 @@ def test_everything_that_was_said_is_there_and_nothing_private(guests: TaskApp) 
 @pytest.mark.server
 def test_a_failure_says_what_was_under_way(guests: TaskApp) -> None:
     shown = details_of(played(guests, [{"add": {"amount": 2}}, {"add": {"amount": 13}}]))
-    assert shown.failure is not None and (shown.failure.boundary, shown.reward) == ("environment", None)
+    assert shown.failure is not None and (shown.failure.boundary, shown.stored.reward) == ("environment", None)
     assert shown.waiting_action is not None and shown.waiting_action.args == {"amount": 13}
     assert shown.waiting_turn is None and len(shown.turns) == 2 and not shown.turns[1].steps
     assert "hidden" not in json.dumps(shown.to_json())

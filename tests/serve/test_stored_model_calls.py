@@ -113,7 +113,7 @@ def test_of_a_scored_rollout(serving: Callable[[Any], Door], headers: dict[str, 
     plain["trajectories"][0]["trace"].pop("event_history")
     assert without == plain
     shown = shown_by(door, rollout_id)
-    assert shown.status == "terminated" and shown.reward == 0.5 and shown.turns[0].steps[0].terminated
+    assert shown.stored.status == "terminated" and shown.stored.reward == 0.5 and shown.turns[0].steps[0].terminated
     assert [call.role for call in shown.auxiliary_calls] == ["user"]
     assert [call.judges for call in shown.judge_calls] == [("fine",)]
 

@@ -53,10 +53,14 @@ async def annotate(request: PageRequest) -> Page:
     if stored is None:
         raise not_found("rollout")
     details = await read_details(stored)
-    scales = [scale for scale in request.source.scales if scale.applies_to(details.environment)] or _plain(rows[at])
-    given = {scale.name: item for scale in scales if (item := mine.get((details.rollout_id, scale.name))) is not None}
+    scales = [scale for scale in request.source.scales if scale.applies_to(details.stored.environment)] or _plain(
+        rows[at]
+    )
+    given = {
+        scale.name: item for scale in scales if (item := mine.get((details.stored.rollout_id, scale.name))) is not None
+    }
     data |= {
-        "rollout_id": details.rollout_id,
+        "rollout_id": details.stored.rollout_id,
         "position": at,
         "scales": [asdict(scale) for scale in scales],
         "annotations": [asdict(item) for item in given.values()],

@@ -44,7 +44,7 @@ def standalone_rollout(details: RolloutDetails, blobs: Mapping[str, bytes]) -> s
         return None if data is None else "data:image/png;base64," + base64.b64encode(data).decode()
 
     body = render("rollout_body.html", details=details, picture=picture, strip=rewards_of(details))
-    return standalone(f"{details.environment} seed {details.seed}", body)
+    return standalone(f"{details.stored.environment} seed {details.stored.seed}", body)
 
 
 def standalone(title: str, body: Markup) -> str:

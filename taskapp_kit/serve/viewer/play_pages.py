@@ -232,7 +232,7 @@ async def _page(
         "address": request.link(f"play/{sitting}"),
         "busy": session.busy,
         "over": session.state == "over",
-        "failed": details.status == "failed",
+        "failed": details.stored.status == "failed",
         "seen": seen or details.initial,
         "is_start": not seen,
         "opening": details.initial if seen and details.initial else (),
@@ -251,16 +251,16 @@ async def _page(
         "running": None if None in rewards.values() else sum(value or 0.0 for value in rewards.values()),
         "formula": details.formula,
         "latest": list(reversed(details.turns[-LATEST_TURNS:])),
-        "strip": rewards_of(details, request.link(f"live/{details.rollout_id}")) if steps else None,
-        "whole": request.link(f"{'rollouts' if session.state == 'over' else 'live'}/{details.rollout_id}"),
-        "is_stored": session.state == "over" and await _is_stored(request, details.rollout_id),
+        "strip": rewards_of(details, request.link(f"live/{details.stored.rollout_id}")) if steps else None,
+        "whole": request.link(f"{'rollouts' if session.state == 'over' else 'live'}/{details.stored.rollout_id}"),
+        "is_stored": session.state == "over" and await _is_stored(request, details.stored.rollout_id),
         "picture": pictures_at(request),
         "note": note,
         "idle_minutes": _idle_minutes(request),
     }
     if session.busy:
         view["refresh"] = 1
-    return Page("play.html", f"Play {name}, seed {details.seed}", data, view, "environments")
+    return Page("play.html", f"Play {name}, seed {details.stored.seed}", data, view, "environments")
 
 
 async def _is_stored(request: PageRequest, rollout_id: str) -> bool:
@@ -283,7 +283,7 @@ def _limits_left(session: EnvironmentSession, details: RolloutDetails) -> list[t
     found = []
     for words, used, name in (
         ("turn", session.turn, "max_turns"),
-        ("step", details.length if details.status != "running" else len(details.steps), "max_steps"),
+        ("step", details.stored.length if details.stored.status != "running" else len(details.steps), "max_steps"),
         ("refused in a row", in_a_row, "max_refusals"),
     ):
         most = limits.get(name)
@@ -317,7 +317,7 @@ async def _ended(request: PageRequest) -> Page | EncodedResponse:
     view = {
         "details": details,
         "picture": pictures_at(request),
-        "whole": request.link(f"rollouts/{details.rollout_id}"),
-        "environment_link": request.link("environment", environment=details.environment),
+        "whole": request.link(f"rollouts/{details.stored.rollout_id}"),
+        "environment_link": request.link("environment", environment=details.stored.environment),
     }
-    return Page("play_ended.html", f"Play {details.environment}: ended", data, view, "environments")
+    return Page("play_ended.html", f"Play {details.stored.environment}: ended", data, view, "environments")

@@ -78,15 +78,15 @@ async def rollout(request: PageRequest) -> Page | EncodedResponse:
             raise not_found("rollout")
         return redirect(request.link(f"live/{request.path['rollout_id']}"))
     details = await read_details(stored)
-    annotations = await request.source.annotations(request.caller, details.rollout_id)
+    annotations = await request.source.annotations(request.caller, details.stored.rollout_id)
     data = {**details.to_json(), "annotations": [asdict(item) for item in annotations]}
     raw = json.dumps(data, ensure_ascii=False, indent=2)
     view = {
         "details": details,
         "picture": pictures_at(request),
         "strip": rewards_of(details),
-        "curl": curl_line(request, details.rollout_id) if request.source.plays else None,
-        "replay": replay_line(request, details.rollout_id),
+        "curl": curl_line(request, details.stored.rollout_id) if request.source.plays else None,
+        "replay": replay_line(request, details.stored.rollout_id),
         "annotations": annotations,
         "annotates": request.source.annotates,
         "group": request.link(
@@ -95,7 +95,7 @@ async def rollout(request: PageRequest) -> Page | EncodedResponse:
         "run": request.link("run", run_id=stored.run_id),
         "raw": raw if len(raw) <= MAX_RAW else None,
     }
-    return Page("rollout.html", f"{details.environment} seed {details.seed}", data, view, "rollouts")
+    return Page("rollout.html", f"{details.stored.environment} seed {details.stored.seed}", data, view, "rollouts")
 
 
 def curl_line(request: PageRequest, rollout_id: str) -> str:
@@ -161,7 +161,7 @@ async def compare(request: PageRequest) -> Page:
         "difference": difference,
         "difference_words": None if difference is None else _words(difference),
         "picture": pictures_at(request),
-        "same_seed": len({(one.environment, one.split, one.seed) for one in details}) == 1,
+        "same_seed": len({(one.stored.environment, one.stored.split, one.stored.seed) for one in details}) == 1,
     }
     return Page("compare.html", "Compare two rollouts", data, view, "compare")
 
@@ -251,6 +251,5 @@ async def live_rollout(request: PageRequest) -> Page | EncodedResponse:
         return redirect(request.link(f"rollouts/{rollout_id}"))
     details = await read_details(stored)
     view = {"details": details, "picture": pictures_at(request), "strip": rewards_of(details), "refresh": 1}
-    return Page(
-        "live_rollout.html", f"Live: {details.environment} seed {details.seed}", details.to_json(), view, "live"
-    )
+    title = f"Live: {details.stored.environment} seed {details.stored.seed}"
+    return Page("live_rollout.html", title, details.to_json(), view, "live")

@@ -103,7 +103,7 @@ def test_a_rollout_is_one_file_without_scripts_and_without_anything_from_elsewhe
     assert addresses
     assert all(address.startswith(("data:image/png;base64,", "#")) for address in addresses)
     assert "hello" in found.text
-    assert details.rollout_id in found.text
+    assert details.stored.rollout_id in found.text
     assert found.text.count("Turn ") >= 3
     (policy,) = (attrs["content"] for tag, attrs in found.tags if attrs.get("http-equiv") == "Content-Security-Policy")
     assert "default-src 'none'" in str(policy)
