@@ -13,10 +13,10 @@ from taskapp_kit.declare.private_fields import Private
 from taskapp_kit.errors import (
     DeclarationError,
     InvalidAction,
+    KitError,
     LateRegistration,
     RequestError,
     RolloutFailed,
-    TaskappError,
     Unavailable,
 )
 from taskapp_kit.version import __version__
@@ -26,6 +26,7 @@ __all__ = [
     "DeclarationError",
     "Image",
     "InvalidAction",
+    "KitError",
     "LateRegistration",
     "PlayedStep",
     "Private",
@@ -34,7 +35,6 @@ __all__ = [
     "RolloutSummary",
     "Step",
     "TaskApp",
-    "TaskappError",
     "Text",
     "Trajectory",
     "Unavailable",

@@ -1,6 +1,6 @@
 """Every error that taskapp-kit raises, as a tree.
 
-    TaskappError
+    KitError
     ├── DeclarationError        the author's file is wrong; holds every Problem with file:line
     ├── LateRegistration        a decorator was used after the app was frozen
     ├── DiscoveryError          no app under that name, or the author's file failed while importing
@@ -51,7 +51,7 @@ from typing import Literal
 Boundary = Literal["environment", "policy", "scoring", "timeout", "cancelled"]
 
 
-class TaskappError(Exception):
+class KitError(Exception):
     """Base class of the kit's errors. `hint` is what to do about it, in one sentence; may be empty."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -80,7 +80,7 @@ class Problem:
         return f"{self.place}: {self.found}\n    expected: {self.expected}\n    do: {self.fix}"
 
 
-class DeclarationError(TaskappError):
+class DeclarationError(KitError):
     """The declarations of one app are invalid. `problems` lists every mistake, in order of place."""
 
     def __init__(self, app: str, problems: list[Problem]) -> None:
@@ -91,11 +91,11 @@ class DeclarationError(TaskappError):
         super().__init__(f"task app {app!r} has {count}:\n{lines}")
 
 
-class LateRegistration(TaskappError):
+class LateRegistration(KitError):
     """Something was declared on an app that already serves: only some callers would see it."""
 
 
-class DiscoveryError(TaskappError):
+class DiscoveryError(KitError):
     """An app could not be found or imported."""
 
 
@@ -103,7 +103,7 @@ class FileMissing(DiscoveryError, FileNotFoundError):
     """There is no such file."""
 
 
-class ConfigError(TaskappError):
+class ConfigError(KitError):
     """A setting cannot be used. The message names the setting and where it came from, never a secret's value."""
 
 
@@ -111,7 +111,7 @@ class BadArgument(ConfigError, ValueError):
     """An argument of a Python call cannot be used, alone or beside another."""
 
 
-class Unavailable(TaskappError):
+class Unavailable(KitError):
     """A requested part is not installed or not in this version. The message names what it needs."""
 
 
@@ -124,7 +124,7 @@ class FieldProblem:
     type: str = "value_error"
 
 
-class RequestError(TaskappError):
+class RequestError(KitError):
     """The caller's request is invalid. `fields` names each field that is wrong."""
 
     def __init__(
@@ -135,7 +135,7 @@ class RequestError(TaskappError):
         self.code = code
 
 
-class Saturated(TaskappError):
+class Saturated(KitError):
     """The server has no capacity for the rollout now. `retry_after_seconds` is when to try again.
 
     code: `saturated` (the server's limit is reached), `key_quota_reached` (the key's own limit is), `draining` (the
@@ -148,7 +148,7 @@ class Saturated(TaskappError):
         self.retry_after_seconds = retry_after_seconds
 
 
-class SessionError(TaskappError):
+class SessionError(KitError):
     """A call does not fit its session.
 
     code: `session_not_found` (closed, expired, or another key's), `session_busy` (a call is under way), `no_episode`
@@ -160,11 +160,11 @@ class SessionError(TaskappError):
         self.code = code
 
 
-class IdempotencyKeyReused(TaskappError):
+class IdempotencyKeyReused(KitError):
     """The caller sent an Idempotency-Key again, with another request."""
 
 
-class StoreError(TaskappError):
+class StoreError(KitError):
     """The store could not be opened, written or read. A rollout that was not stored is never reported as stored."""
 
 
@@ -172,7 +172,7 @@ class StoreRefusal(StoreError):
     """The store works but refuses one rollout: it would not read back equal, holds a key, or is too large."""
 
 
-class EvaluationStopped(TaskappError):
+class EvaluationStopped(KitError):
     """An evaluation ended early: rollout after rollout failed because of the same model, judge or criterion."""
 
 
@@ -180,7 +180,7 @@ class EvaluationLimitReached(EvaluationStopped):
     """An evaluation reached a limit on its failures, cost or tokens. The rollouts that were played are stored."""
 
 
-class JobError(TaskappError):
+class JobError(KitError):
     """A job, its backend or its task app could not do what was requested over HTTP.
 
     code: of a reason that programs can tell apart, such as `no_rewards`; "" for others.
@@ -271,7 +271,7 @@ class JobTimeout(JobError, TimeoutError):
     """The job ran longer than the caller was ready to wait; it is still running."""
 
 
-class TrainingError(TaskappError):
+class TrainingError(KitError):
     """The learning engine's sampler or update broke: the model failed, or its weights or gradients are not finite."""
 
 
@@ -279,7 +279,7 @@ class CheckpointError(TrainingError):
     """A checkpoint cannot be saved, read, exported or imported. What was stored before is unchanged."""
 
 
-class ServiceError(TaskappError):
+class ServiceError(KitError):
     """A service could not do a call, or cannot be used so."""
 
 
@@ -308,7 +308,7 @@ class EndpointRaised(ServiceError):
         self.traceback = traceback
 
 
-class SandboxError(TaskappError):
+class SandboxError(KitError):
     """A box could not be made, start a program, or read or write a file. A program's own failure is not this error."""
 
 
@@ -332,7 +332,7 @@ class Failure:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-class RolloutFailed(TaskappError):
+class RolloutFailed(KitError):
     """A rollout broke at exactly one boundary; it has no reward. The cause, when there is one, is `__cause__`."""
 
     def __init__(self, failure: Failure, *, rollout_id: str = "") -> None:

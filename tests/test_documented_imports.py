@@ -20,7 +20,7 @@ DOCUMENTED = {
     "taskapp_kit.contract.wire": "EnvSpec RolloutRequest",
     "taskapp_kit.declare.discovery": "find_app",
     "taskapp_kit.deploy.modal": "Deployment ModalSettings",
-    "taskapp_kit.errors": "BackendError ConfigError JobConfigError SandboxError SandboxTooWeak TaskAppError TaskappError Unavailable",
+    "taskapp_kit.errors": "BackendError ConfigError JobConfigError SandboxError SandboxTooWeak TaskAppError KitError Unavailable",
     "taskapp_kit.logs": "handler",
     "taskapp_kit.sandbox": "RunResult Sandbox SandboxLimits capabilities remote",
     "taskapp_kit.serve": "",

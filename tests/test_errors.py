@@ -13,24 +13,24 @@ from taskapp_kit.errors import (
     Failure,
     FieldProblem,
     InvalidAction,
+    KitError,
     Problem,
     RequestError,
     RolloutFailed,
     Saturated,
-    TaskappError,
 )
 
 
 def test_the_tree_at_the_top_is_the_tree_in_the_code() -> None:
     drawn = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or ""))
     classes = [item for _, item in inspect.getmembers(errors, inspect.isclass) if item.__module__ == errors.__name__]
-    assert {cls.__name__ for cls in classes if issubclass(cls, TaskappError) and cls is not TaskappError} == drawn
+    assert {cls.__name__ for cls in classes if issubclass(cls, KitError) and cls is not KitError} == drawn
 
 
 def test_every_error_has_a_message_and_a_hint() -> None:
-    error = TaskappError("It broke.", hint="Mend it.")
+    error = KitError("It broke.", hint="Mend it.")
     assert (error.message, error.hint, str(error)) == ("It broke.", "Mend it.", "It broke. Mend it.")
-    assert str(TaskappError("It broke.")) == "It broke."
+    assert str(KitError("It broke.")) == "It broke."
 
 
 def test_a_declaration_error_lists_each_problem_with_place_expected_and_fix() -> None:
@@ -64,5 +64,5 @@ def test_a_failed_rollout_has_one_boundary(boundary: errors.Boundary) -> None:
 
 
 def test_an_invalid_action_is_no_failure() -> None:
-    assert not issubclass(InvalidAction, TaskappError)
+    assert not issubclass(InvalidAction, KitError)
     assert str(InvalidAction("not in the word list")) == "not in the word list"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 
 CONFIG = Path(__file__).with_name("config.toml")
 
@@ -51,5 +51,5 @@ def main(run: Callable[[], int | None]) -> None:
     """Runs a script; an error of the kit is printed as one paragraph, with exit status 1."""
     try:
         sys.exit(run() or 0)
-    except TaskappError as error:
+    except KitError as error:
         sys.exit(f"Error: {error}")

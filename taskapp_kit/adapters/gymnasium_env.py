@@ -26,11 +26,11 @@ from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import bundled_apps
 from taskapp_kit.errors import (
     BadArgument,
+    KitError,
     RequestError,
     RolloutFailed,
     SessionError,
     TaskAppError,
-    TaskappError,
     UndefinedReward,
 )
 from taskapp_kit.rollout.policy.sampling import Unbounded, compile_sampler
@@ -370,7 +370,7 @@ def _result(episode: dict[str, Json]) -> dict[str, Json]:
     return {**{name: episode[name] for name in names}, "scores": scores}
 
 
-def _code_of(error: TaskappError) -> str:
+def _code_of(error: KitError) -> str:
     return error.failure.code if isinstance(error, RolloutFailed) else str(getattr(error, "code", ""))
 
 

@@ -41,7 +41,7 @@ from taskapp_kit.contract.trajectory import Step, Trajectory
 from taskapp_kit.contract.words import cut
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.private_fields import Private
-from taskapp_kit.errors import DeclarationError, SandboxError, TaskappError, Unavailable
+from taskapp_kit.errors import DeclarationError, KitError, SandboxError, Unavailable
 from taskapp_kit.sandbox import RunResult, Sandbox, SandboxLimits
 from taskapp_kit.system.foreign_files import read_inside
 
@@ -76,11 +76,11 @@ sys.exit(min(status, 127))
 also reports the signal of its last command as an exit status."""
 
 
-class VerifierFailed(TaskappError):
+class VerifierFailed(KitError):
     """A task's tests gave no reward."""
 
 
-class BuildFailed(TaskappError):
+class BuildFailed(KitError):
     """A step of a task's Dockerfile failed in the box."""
 
 

@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 from taskapp_kit.sandbox.layers import TAKEN
 from taskapp_kit.system.foreign_files import ForeignFileRefused, files_inside, inside, read_inside
 
@@ -60,7 +60,7 @@ INSTALLS = re.compile(
 """Commands that fetch something: a box has no network."""
 
 
-class TaskRefused(TaskappError):
+class TaskRefused(KitError):
     """A task cannot be played here. The message says what in which of its files."""
 
 

@@ -22,7 +22,7 @@ from taskapp_kit.adapters.server_episode import MAX_QUOTED, ServerMessage, quote
 from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.words import cut
-from taskapp_kit.errors import InvalidAction, TaskappError
+from taskapp_kit.errors import InvalidAction, KitError
 from taskapp_kit.net.http import AGENT, NoAnswer, Transport, read_json
 from taskapp_kit.net.retry import Attempts, Backoff
 
@@ -39,7 +39,7 @@ ANSWERS = {"reset": "observation", "step": "observation", "state": "state"}
 CAPACITY, INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
 
 
-class OpenEnvFailed(TaskappError):
+class OpenEnvFailed(KitError):
     """An OpenEnv server did not do what it was asked for. It is a failure of the rollout, never a reward."""
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from taskapp_kit.adapters.server_episode import MAX_QUOTED, ServerMessage, quoted
 from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.contract.content import Json
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, read_json
 from taskapp_kit.net.retry import Attempts, Backoff
 from taskapp_kit.net.sse import FrameTooLarge, SseReader
@@ -32,7 +32,7 @@ BACKOFF = Backoff(first_seconds=0.25)
 NOT_READY = (429, 503)
 
 
-class OrsFailed(TaskappError):
+class OrsFailed(KitError):
     """An ORS server did not do what it was asked for. It is a failure of the rollout, never a reward."""
 
 

@@ -23,7 +23,7 @@ from taskapp_kit.adapters.program_bridge import PLACES, ProgramBridge
 from taskapp_kit.contract.awaiting import finished
 from taskapp_kit.contract.protocols import PolicyStops
 from taskapp_kit.contract.words import cut
-from taskapp_kit.errors import SandboxError, TaskappError
+from taskapp_kit.errors import KitError, SandboxError
 from taskapp_kit.rollout.policy.author_loop import LoopEnvironment, LoopModel
 from taskapp_kit.sandbox import RunResult, Sandbox, SandboxLimits
 
@@ -50,7 +50,7 @@ Inputs = Mapping[str, bytes | str]
 Play = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-class ProgramFailed(TaskappError):
+class ProgramFailed(KitError):
     """The program of a rollout could not be started, or ended with another exit status than 0."""
 
 

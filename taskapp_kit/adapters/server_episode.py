@@ -16,7 +16,7 @@ from taskapp_kit.config import process_variable
 from taskapp_kit.contract.content import Json
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.contract.words import cut
-from taskapp_kit.errors import TaskappError, Unavailable
+from taskapp_kit.errors import KitError, Unavailable
 from taskapp_kit.net.redact import without_whole
 
 MAX_QUOTED = 300
@@ -38,7 +38,7 @@ class ServerEpisode:
 
     adapter: ClassVar[str]
     library: ClassVar[str]
-    failure: ClassVar[type[TaskappError]]
+    failure: ClassVar[type[KitError]]
     step_name: ClassVar[str] = "steps"
     server: str
     rewarded: bool
@@ -85,7 +85,7 @@ class ServerEpisode:
         if self._connection is not None:
             self._connection.close()
 
-    def failed(self, what: str, hint: str = "") -> TaskappError:
+    def failed(self, what: str, hint: str = "") -> KitError:
         """Return the failure. what: follows the server's address."""
         return self.failure(f"The {self.library} server at {self.server} {what}.", hint=hint)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.marks import action
-from taskapp_kit.errors import InvalidAction, TaskappError
+from taskapp_kit.errors import InvalidAction, KitError
 
 MAX_CHARACTERS = 400_000
 """Longest answer in words, reasoning included."""
@@ -17,7 +17,7 @@ SAY = "say"
 PAID_BY_NAME = "give a function a weight, or score with rubrics of yours and from_verifiers(..., rewarded=False)"
 
 
-class VerifiersFailed(TaskappError):
+class VerifiersFailed(KitError):
     """An environment of verifiers asked for something, or did something, that cannot be played here."""
 
 

@@ -24,7 +24,7 @@ from taskapp_kit.adapters.callers_model import SteppedRollout, truncating
 from taskapp_kit.adapters.verifiers_app import TaskOfApp, VerifiersApp, episode_of, scores_of, sentence
 from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.contract.dialect_body import chat_call
-from taskapp_kit.errors import RolloutFailed, TaskappError
+from taskapp_kit.errors import KitError, RolloutFailed
 
 STEPPED, SCORES = "taskapp_rollout", "taskapp_scores"
 """Members of a state: the rollout under way, and (reward, numbers) once it is scored."""
@@ -206,7 +206,7 @@ async def _next(stepped: SteppedRollout, answer: Any) -> dict[str, Any] | None:
         return await stepped.next(answer)
     except RolloutFailed as failed:
         raise _error(failed) from failed
-    except TaskappError as error:
+    except KitError as error:
         raise vf.Error(str(error)) from error
 
 

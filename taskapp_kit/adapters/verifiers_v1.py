@@ -24,7 +24,7 @@ from taskapp_kit.adapters.callers_model import truncating
 from taskapp_kit.adapters.verifiers_app import VerifiersApp, episode_of, scores_of, sentence
 from taskapp_kit.contract.chat import ChatReply, ModelFailed
 from taskapp_kit.contract.content import Json
-from taskapp_kit.errors import RolloutFailed, TaskappError
+from taskapp_kit.errors import KitError, RolloutFailed
 
 SCORES = "taskapp"
 """The member of a trace's `info` with the rollout's id, digest, status, reward and numbers."""
@@ -150,7 +150,7 @@ class TaskAppHarness(vf.Harness[vf.HarnessConfig]):
         except RolloutFailed as failed:
             kind = TaskError if failed.boundary in TASK_BOUNDARIES else HarnessError
             raise kind(sentence(failed)) from failed
-        except TaskappError as error:
+        except KitError as error:
             raise TaskError(str(error)) from error
         trace.info[SCORES] = {
             "rollout_id": rollout.rollout_id,

@@ -24,7 +24,7 @@ from taskapp_kit.backend.sealed_keys import SealedKeys
 from taskapp_kit.backend.store import JobStore
 from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.backend.task_app_opener import TaskAppAccess
-from taskapp_kit.errors import TaskappError, Unavailable
+from taskapp_kit.errors import KitError, Unavailable
 from taskapp_kit.net.auth import ApiKeyMiddleware
 from taskapp_kit.net.error_response import ErrorWriter
 from taskapp_kit.net.sites import SiteRules
@@ -118,7 +118,7 @@ def create_backend(
     async def handle(_: Request, error: Exception) -> Response:
         return ERRORS.response(error)  # type: ignore[return-value]  # an EncodedResponse is an ASGI application
 
-    for kind in (HTTPException, TaskappError):  # any other exception reaches the middleware
+    for kind in (HTTPException, KitError):  # any other exception reaches the middleware
         app.add_exception_handler(kind, handle)
     return app
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from taskapp_kit.errors import ConfigError, StoreError, TaskappError
+from taskapp_kit.errors import ConfigError, KitError, StoreError
 from taskapp_kit.store.sqlite import Database, explain
 from taskapp_kit.system.private_files import lock, open_private
 
@@ -92,7 +92,7 @@ class JobDatabase:
                     return work(connection)
             with database.writing, database.turn, database.writer.begin() as connection:
                 return work(connection)
-        except TaskappError:
+        except KitError:
             raise
         except Exception as fault:
             raise explain(fault, database.place, "write" if writes else "read") from fault

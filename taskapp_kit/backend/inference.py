@@ -76,7 +76,7 @@ class ModelProvider(Protocol):
         ...
 
     async def complete(self, model: AvailableModel, route: str, body: bytes) -> HttpResponse:
-        """Return a model's answer to `route`, one of `MODEL_ROUTES`. Raises TaskappError."""
+        """Return a model's answer to `route`, one of `MODEL_ROUTES`. Raises KitError."""
         ...
 
     async def close(self) -> None:

@@ -24,10 +24,10 @@ from taskapp_kit.errors import (
     IdempotencyKeyReused,
     JobConfigError,
     JobError,
+    KitError,
     Saturated,
     StoreError,
     TaskAppError,
-    TaskappError,
 )
 
 log = logging.getLogger("taskapp_kit.backend")
@@ -270,7 +270,7 @@ class Jobs:
             outcome = await self._play(job_id)
         except StoreError:
             raise
-        except TaskappError as error:
+        except KitError as error:
             await self._fail(job_id, str(error), error.code if isinstance(error, JobError) else "")
         except Exception as fault:
             error_id = "err_" + secrets.token_hex(6)

@@ -17,7 +17,7 @@ from taskapp_kit.cli.policy_options import ChosenPolicies, chosen_model, chosen_
 from taskapp_kit.cli.show_output import print_worst, show_line
 from taskapp_kit.cli.terminal import clean, complain, console, echo, exit_status, print_json, shown_from
 from taskapp_kit.config import Settings, load
-from taskapp_kit.errors import ConfigError, EvaluationStopped, TaskAppError, TaskappError
+from taskapp_kit.errors import ConfigError, EvaluationStopped, KitError, TaskAppError
 from taskapp_kit.evaluate.continued import NAMES_IN_FILE, is_evaluation, policies_again, summarise_again
 from taskapp_kit.evaluate.directory import read_config
 from taskapp_kit.evaluate.own_directories import check_own, is_own, model_addresses
@@ -64,7 +64,7 @@ def run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
         complain(error)
         session.how_to_go_on(retry_failed=True)
         return 1
-    except TaskappError as error:
+    except KitError as error:
         complain(error)
         session.how_to_go_on()
         refused = isinstance(error, TaskAppError) and error.status == 422  # as a wrong request is here

@@ -132,7 +132,7 @@ class Session:
         self.without_app = is_url(asked.app) and asked.local is None
 
     def run(self) -> dict[str, Any]:
-        """The summary, of what was played when a limit ended it early. Raises TaskappError."""
+        """The summary, of what was played when a limit ended it early. Raises KitError."""
         return asyncio.run(self._run())
 
     async def _run(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import click
 
 from taskapp_kit.cli.options import ARGUMENTS
 from taskapp_kit.cli.terminal import clean, complain, exit_status
-from taskapp_kit.errors import TaskappError, closest
+from taskapp_kit.errors import KitError, closest
 from taskapp_kit.version import __version__
 
 DOCTOR = "Find out whether an app is sound, or a running task app at its URL; and with --backend..."
@@ -123,7 +123,7 @@ class Commands(click.Group):
             if sentence == clean(sentence):
                 raise
             raise click.UsageError(clean(sentence), error.ctx) from error
-        except TaskappError as error:
+        except KitError as error:
             name = ctx.invoked_subcommand
             complain(error, self.get_command(ctx, name) if name is not None else None)
             ctx.exit(exit_status(error))

@@ -9,7 +9,7 @@ import click
 
 from taskapp_kit.cli.deploy_options import deploy_options, said_by
 from taskapp_kit.cli.terminal import clean, complain, echo, example
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 
 
 @click.command(epilog=example("taskapp modal-serve adder.py --name adder --store none --env-file .env --create-secret"))
@@ -32,7 +32,7 @@ def command(app: str, modal_environment: str | None, **given: Any) -> None:
         if given["wait"]:
             try:
                 deploy_steps.look_at(plan, url.rstrip("/"), key)
-            except TaskappError as error:  # it can be fixed while it is served
+            except KitError as error:  # it can be fixed while it is served
                 complain(error)
 
     deploy_steps.end_on_signals()

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from taskapp_kit.client import SyncTaskAppClient
-from taskapp_kit.errors import TaskAppError, TaskappError
+from taskapp_kit.errors import KitError, TaskAppError
 
 SIGN_OF_LIFE_SECONDS = 10.0
 KEY_HINT = (
@@ -18,7 +18,7 @@ NO_KEY_CODES = ("unauthorised", "unauthorized")
 Result = TypeVar("Result")
 
 
-class RemoteError(TaskappError):
+class RemoteError(KitError):
     """The server refused or could not be asked. `exit_status` is 2 when the request was wrong, else 1."""
 
     def __init__(self, message: str, *, hint: str = "", exit_status: int = 1) -> None:

@@ -15,7 +15,7 @@ from taskapp_kit.config import Settings, export, from_environment, hand_over, hi
 from taskapp_kit.contract.example_policy import example_policy
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.errors import ConfigError, TaskappError
+from taskapp_kit.errors import ConfigError, KitError
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.policy.select import offered, policies_of
 from taskapp_kit.serve.connection_limits import limits_of
@@ -104,7 +104,7 @@ def reload_factory() -> FastAPI:
     exposure: Any = settings.variable(HANDED_EXPOSURE) or "public"
     try:
         return build(find_app(settings.variable(HANDED_APP) or ""), settings, exposure=exposure)
-    except TaskappError as error:
+    except KitError as error:
         complain(error)
         raise SystemExit(1) from None
 

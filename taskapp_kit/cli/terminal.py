@@ -16,7 +16,7 @@ import orjson
 from taskapp_kit.contract.content import as_object
 from taskapp_kit.contract.words import cut
 from taskapp_kit.declare.source_location import joined
-from taskapp_kit.errors import ConfigError, DiscoveryError, RequestError, TaskAppError, TaskappError
+from taskapp_kit.errors import ConfigError, DiscoveryError, KitError, RequestError, TaskAppError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -147,7 +147,7 @@ def shown_from(place: str) -> Iterator[None]:
 
     try:
         yield
-    except TaskappError:
+    except KitError:
         raise
     except (ArithmeticError, AttributeError, LookupError, NotRenderableError, TypeError, ValueError) as error:
         raise TaskAppError(
@@ -173,7 +173,7 @@ FLAGS = {
 """Fields of a rollout's request, and the flags that commands have for them."""
 
 
-def complain(error: TaskappError, command: click.Command | None = None) -> None:
+def complain(error: KitError, command: click.Command | None = None) -> None:
     """Print the error as one paragraph on stderr. command: its flags replace the names of a request's fields."""
     echo(f"Error: {with_flags(str(error), command)}", err=True)
 
@@ -187,7 +187,7 @@ def with_flags(text: str, command: click.Command | None) -> str:
     return text
 
 
-def exit_status(error: TaskappError) -> int:
+def exit_status(error: KitError) -> int:
     """2 when the command line, a setting or the request is wrong, else 1 (see `main`)."""
     own = getattr(error, "exit_status", None)
     if isinstance(own, int):

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from taskapp_kit.declare.app import TaskApp
-from taskapp_kit.errors import DiscoveryError, TaskappError, closest
+from taskapp_kit.errors import DiscoveryError, KitError, closest
 from taskapp_kit.system.child_python import add_import_folder
 
 DISTRIBUTION = "taskapp-kit"
@@ -209,7 +209,7 @@ def _import_failed(what: str, error: BaseException) -> DiscoveryError:
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else what
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
-    if isinstance(error, TaskappError):  # the kit's own message, reported at the author's line rather than the kit's
+    if isinstance(error, KitError):  # the kit's own message, reported at the author's line rather than the kit's
         kit = str(Path(__file__).resolve().parent.parent)
         own = [frame for frame in frames if not frame.filename.startswith(kit) or "_bundled" in frame.filename]
         if own:

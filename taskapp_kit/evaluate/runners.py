@@ -96,7 +96,7 @@ class Runner(Protocol):
         ...
 
     async def rows(self, environment: str | None, split: str | None, seeds: Sequence[int]) -> list[dict[str, Json]]:
-        """The short public fields of each seed's row (`rows.short_fields`), {} where there is none. Raises TaskappError."""
+        """The short public fields of each seed's row (`rows.short_fields`), {} where there is none. Raises KitError."""
         ...
 
     async def check(self, plan: EvalPlan) -> None:
@@ -104,14 +104,14 @@ class Runner(Protocol):
         ...
 
     async def open(self) -> None:
-        """Prepares to play. Raises TaskappError."""
+        """Prepares to play. Raises KitError."""
         ...
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
         """Plays one rollout; a failed one is a result, too. key: a repeated call with it gets the same episode.
         progress: receives its turns and tokens.
 
-        Raises TaskappError when no rollout can be played: the request is wrong, the server is gone.
+        Raises KitError when no rollout can be played: the request is wrong, the server is gone.
         """
         ...
 

@@ -21,12 +21,12 @@ from taskapp_kit.errors import (
     FieldProblem,
     IdempotencyKeyReused,
     JobConfigError,
+    KitError,
     RequestError,
     RolloutFailed,
     Saturated,
     SessionError,
     StoreError,
-    TaskappError,
     Unavailable,
 )
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
@@ -69,7 +69,7 @@ MAX_NAME = 64
 """Characters of one part of a field's place."""
 
 
-class RequestRefused(TaskappError):
+class RequestRefused(KitError):
     """The server refuses a request. `code` is one of REFUSAL_STATUS; `headers` are sent with the response."""
 
     def __init__(self, code: str, message: str, *, hint: str = "", headers: Headers | None = None) -> None:

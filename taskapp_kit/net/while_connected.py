@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, TypeVar
 
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 from taskapp_kit.net.error_response import ClientGone
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def while_connected(work: Awaitable[T], receive: Receive) -> T:
     timer = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, start)
     try:
         done = await work
-    except (asyncio.CancelledError, TaskappError):
+    except (asyncio.CancelledError, KitError):
         if not gone:
             raise
     else:

@@ -13,7 +13,7 @@ import contextlib
 import queue
 import threading
 
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 from taskapp_kit.sandbox import layers
 from taskapp_kit.sandbox.folder import Folder
 from taskapp_kit.sandbox.limits import SandboxLimits
@@ -65,7 +65,7 @@ class EarlyStart:
     def _drop(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            with contextlib.suppress(TaskappError):  # it could not be confined, and has run nothing
+            with contextlib.suppress(KitError):  # it could not be confined, and has run nothing
                 run.discard()
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class EarlyStart:
         while (ready := self._orders.get()) is not None:
             try:
                 self._start()
-            except (TaskappError, OSError):  # the run itself is started as usual, and says what is wrong
+            except (KitError, OSError):  # the run itself is started as usual, and says what is wrong
                 self._drop()
             finally:
                 ready.set()

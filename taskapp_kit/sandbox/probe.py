@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.config import from_environment
-from taskapp_kit.errors import SandboxError, SandboxTooWeak, TaskappError
+from taskapp_kit.errors import KitError, SandboxError, SandboxTooWeak
 from taskapp_kit.sandbox import layers, processes, remote, uids
 from taskapp_kit.sandbox.folder import Folder
 from taskapp_kit.sandbox.limits import MB, RunResult, SandboxLimits
@@ -143,7 +143,7 @@ def at_level(level: int) -> Capabilities:
         if level not in _known:
             try:
                 _known[level] = _probe(level)
-            except (TaskappError, OSError) as error:
+            except (KitError, OSError) as error:
                 _known[level] = SandboxTooWeak(f"Sandbox level {level} ({layers.NAMES[level]}) does not work: {error}")
         found = _known[level]
     if isinstance(found, SandboxError):
@@ -158,7 +158,7 @@ def _at_remote(machines: remote.Machines) -> Capabilities:
         if found is None or found[0] is not machines:
             try:
                 found = machines, _probe_remote(machines)
-            except TaskappError as error:
+            except KitError as error:
                 raise SandboxTooWeak(f"Sandbox level 4 (remote) does not work: {error}") from error
             _known_remote[id(machines)] = found
     return found[1]

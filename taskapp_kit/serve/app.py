@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import IdempotencyStore
 from taskapp_kit.declare.app import Exposure
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 from taskapp_kit.net.auth import ApiKeyMiddleware
 from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.rollout.describe import Description
@@ -148,7 +148,7 @@ def create(
         observers.metrics.answered(request.method, "(none)", answer.status)
         return answer  # type: ignore[return-value]  # an EncodedResponse is an ASGI application, which is all it needs
 
-    for kind in (HTTPException, RequestValidationError, TaskappError, Exception):
+    for kind in (HTTPException, RequestValidationError, KitError, Exception):
         app.add_exception_handler(kind, handle)
     app.direct = direct_paths(routes, service.spec.environments)
     keys = Keys.of(settings)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taskapp_kit.config import MAX_KEY_BYTES
-from taskapp_kit.errors import ConfigError, TaskappError, closest
+from taskapp_kit.errors import ConfigError, KitError, closest
 from taskapp_kit.system.private_files import locked, make_private_folder, replaced
 
 MAX_QUOTA = 1_000_000
@@ -46,7 +46,7 @@ _ADMIN = "admin"
 _MARK = "\ufeff"  # the byte order mark of an editor
 
 
-class KeyFileError(TaskappError):
+class KeyFileError(KitError):
     """A key file could not be read or changed as requested: the label exists, or does not, or the disk failed."""
 
 

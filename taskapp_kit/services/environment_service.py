@@ -25,7 +25,7 @@ from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app, reference_of
 from taskapp_kit.declare.episode_selection import find_environment
-from taskapp_kit.errors import BadArgument, RolloutFailed, TaskappError
+from taskapp_kit.errors import BadArgument, KitError, RolloutFailed
 from taskapp_kit.rollout.policy.builtin import answer_from
 from taskapp_kit.rollout.response import PictureRoom, wire_observation
 from taskapp_kit.rollout.service import Service
@@ -224,7 +224,7 @@ _making = threading.Lock()
 def service_here(app: str) -> Service:
     """Return this process's service of an app, made at the first call. Not on the loop of services.
 
-    Raises Unavailable, DiscoveryError, DeclarationError, TaskappError.
+    Raises Unavailable, DiscoveryError, DeclarationError, KitError.
     """
     with _making:
         if app not in _services:
@@ -253,7 +253,7 @@ async def _made(app: str) -> Service:
     )
     try:
         await asyncio.to_thread(service.prepare)
-    except TaskappError:
+    except KitError:
         await service.close()
         raise
     return service

@@ -60,14 +60,14 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     chosen = config.getoption("--doctor") or ("quick" if config.getoption("--taskapp") is not None else "off")
     if chosen == "off":
         return
-    from taskapp_kit.errors import TaskappError
+    from taskapp_kit.errors import KitError
     from taskapp_kit.testing.doctor.as_tests import collected
     from taskapp_kit.testing.doctor.options import DoctorOptions
 
     options = DoctorOptions(quick=chosen == "quick", allow=tuple(config.getoption("--doctor-allow")))
     try:
         items.extend(collected(session, _named_app(config), options))
-    except (TaskappError, pytest.fail.Exception) as error:
+    except (KitError, pytest.fail.Exception) as error:
         raise pytest.UsageError(str(error)) from None
 
 

@@ -185,11 +185,11 @@ def test_a_package_of_the_authors_own_is_not_looked_for_on_an_index(folder: Path
     program = (
         "from taskapp_kit.deploy.modal.plan import make_plan\n"
         "from taskapp_kit.deploy.modal.settings import ModalSettings\n"
-        "from taskapp_kit.errors import TaskappError\n"
+        "from taskapp_kit.errors import KitError\n"
         "said = ModalSettings(app_name='mine', store='none')\n"
         "for target in 'my_games/mine.py', 'my_games.mine:app':\n"
         "  try: print(sorted(path for path, _ in make_plan(target, said, beside='.').files()))\n"
-        "  except TaskappError as error: print(str(error).replace('\\n', ' '))\n"
+        "  except KitError as error: print(str(error).replace('\\n', ' '))\n"
     )
     told, taken = run_there(folder, program).splitlines()
     assert "mine.py:1 imports my_games, the author's own package, and would not find it" in told

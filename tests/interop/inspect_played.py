@@ -14,7 +14,7 @@ from inspect_ai.model import get_model
 
 from taskapp_kit.adapters.inspect_episodes import _services
 from taskapp_kit.adapters.inspect_task import inspect_task
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 
 
 def value(score):
@@ -81,7 +81,7 @@ def played(scenario, logs):
 def refused(scenario):
     try:
         inspect_task(scenario["app"], **scenario["refused"])
-    except TaskappError as error:
+    except KitError as error:
         return str(error)
     return None
 

@@ -16,11 +16,11 @@ from taskapp_kit.errors import (
     ConfigError,
     Failure,
     FieldProblem,
+    KitError,
     RequestError,
     RolloutFailed,
     Saturated,
     StoreError,
-    TaskappError,
     Unavailable,
 )
 from taskapp_kit.net.error_response import REFUSAL_STATUS, RequestRefused
@@ -46,7 +46,7 @@ def told(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
         (Saturated("full"), 503, "saturated"),
         (StoreError(SECRET), 500, "store_failed"),
         (ConfigError(SECRET), 500, "internal_error"),
-        (TaskappError(SECRET), 500, "internal_error"),
+        (KitError(SECRET), 500, "internal_error"),
         (ValueError(SECRET), 500, "internal_error"),
         (HTTPException(404), 404, "not_found"),
         (HTTPException(405, headers={"Allow": "POST"}), 405, "method_not_allowed"),

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.declare.app import Exposure, TaskApp
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.errors import BadArgument, DiscoveryError, FileMissing, TaskappError, Unavailable
+from taskapp_kit.errors import BadArgument, DiscoveryError, FileMissing, KitError, Unavailable
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -136,7 +136,7 @@ def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -
 def _made_by(factory: Callable[[], Any], where: str) -> AppSource:
     try:
         made = factory()
-    except TaskappError:
+    except KitError:
         raise
     except (Exception, SystemExit) as error:
         raise DiscoveryError(f"{where}() failed: {type(error).__name__}: {error}.") from error

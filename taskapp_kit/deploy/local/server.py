@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from taskapp_kit.client.probe import ProbeResult
 from taskapp_kit.deploy.health_check import ASK_SECONDS, REFUSED, ask_health, in_words, key_headers
-from taskapp_kit.errors import ConfigError, TaskAppError, TaskappError
+from taskapp_kit.errors import ConfigError, KitError, TaskAppError
 from taskapp_kit.net.retry import Attempts, Backoff
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def start_server(
         server.start(seconds, leave=leave)
     except RuntimeError as error:
         cause = error.__cause__
-        if isinstance(cause, TaskappError):
+        if isinstance(cause, KitError):
             raise cause from None
         if cause is None or isinstance(cause, SystemExit):
             raise TaskAppError(f"Task app {name} did not start. {error}") from None

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from taskapp_kit.config import child_environment
-from taskapp_kit.errors import TaskappError, Unavailable
+from taskapp_kit.errors import KitError, Unavailable
 from taskapp_kit.system.child_python import python_command
 
 SECONDS = 120.0
@@ -25,7 +25,7 @@ CONNECT_SECONDS = 20.0
 """The limit on connecting to Modal; by default its client tries for a minute without a message."""
 
 
-class ModalRefused(TaskappError):
+class ModalRefused(KitError):
     """Modal could not be reached, refused, or lacks something that the deploy needs. One sentence, without a traceback."""
 
 

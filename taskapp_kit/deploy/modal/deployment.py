@@ -31,7 +31,7 @@ from taskapp_kit.deploy.modal.settings import ModalSettings
 from taskapp_kit.deploy.packaging.import_check import ImportCheck
 from taskapp_kit.deploy.packaging.source_files import FileSet, folder_of
 from taskapp_kit.deploy.packaging.wheel import keep
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 from taskapp_kit.version import __version__
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Deployment:
         if self._client.is_local():
             try:
                 self.plan = make_plan(target, said or ModalSettings(), beside=beside, rehearsal=rehearsal)
-            except TaskappError as error:  # the author sees the line and the sentence, not our traceback
+            except KitError as error:  # the author sees the line and the sentence, not our traceback
                 raise error.with_traceback(None) from None
             container_part, self._target = self.plan.for_container(), self.plan.target
         else:

@@ -38,11 +38,11 @@ if modal.is_local():  # Modal puts the working directory first; the kit that was
     sys.path[:] = [place for place in sys.path if place]
 
 from taskapp_kit.deploy.modal import Deployment
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 
 try:
     DEPLOYMENT = Deployment.asked(beside=__file__)
-except TaskappError as error:  # an edit broke the app while it is served, say
+except KitError as error:  # an edit broke the app while it is served, say
     raise SystemExit(f"Error: {error}") from None
 app = DEPLOYMENT.app
 

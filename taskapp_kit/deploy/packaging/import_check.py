@@ -31,7 +31,7 @@ from taskapp_kit.contract.example_policy import example_policy
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
-from taskapp_kit.errors import DiscoveryError, TaskappError
+from taskapp_kit.errors import DiscoveryError, KitError
 from taskapp_kit.rollout.policy.select import offered, policies_of
 from taskapp_kit.rollout.score.judges import needed_roles
 from taskapp_kit.system.child_python import python_command
@@ -162,7 +162,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     try:
         app = find_app(question["address"])
         facts = _import_check_of(app)
-    except TaskappError as error:
+    except KitError as error:
         cause = error.__cause__
         missing = _missing(error)
         if cause is not None and missing is not None:

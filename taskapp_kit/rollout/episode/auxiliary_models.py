@@ -7,10 +7,10 @@ from typing import Any
 
 from taskapp_kit.contract.chat import ChatReply, ModelFailed, ModelPort
 from taskapp_kit.contract.content import Json, NotJson, plain
-from taskapp_kit.errors import Failure, TaskappError, Unavailable
+from taskapp_kit.errors import Failure, KitError, Unavailable
 
 
-class AuxiliaryModelFailed(TaskappError):
+class AuxiliaryModelFailed(KitError):
     """A model that the environment called gave no reply. `failure` is the rollout's, at boundary `environment`."""
 
     def __init__(self, failure: Failure) -> None:

@@ -23,7 +23,7 @@ from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.source_location import line_of, without_folder
 from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
-from taskapp_kit.errors import FieldProblem, RequestError, TaskappError, Unavailable
+from taskapp_kit.errors import FieldProblem, KitError, RequestError, Unavailable
 from taskapp_kit.rollout.episode.auxiliary_models import AuxiliaryModel, AuxiliaryModels
 from taskapp_kit.rollout.episode.plan import EpisodePlan
 
@@ -106,7 +106,7 @@ def prepare_to_serve(spec: EnvironmentSpec) -> None:
     """Run `prepare` before the first request: raises Unavailable with the error's text, for the operator."""
     try:
         prepare(spec)
-    except TaskappError:
+    except KitError:
         raise
     except Exception as error:
         raise Unavailable(

@@ -30,7 +30,7 @@ from taskapp_kit.contract.protocols import Clock, PolicyStops, Tool, View
 from taskapp_kit.contract.trajectory import RESERVED_METRICS, Decision, PlayedStep, Status, ToolCall
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import ActionSpec
-from taskapp_kit.errors import Boundary, Failure, InvalidAction, RequestError, SandboxError, TaskappError
+from taskapp_kit.errors import Boundary, Failure, InvalidAction, KitError, RequestError, SandboxError
 from taskapp_kit.rollout.episode.auxiliary_models import auxiliary_failure
 from taskapp_kit.rollout.episode.environment import ConfigRefused, EnvironmentHost, EnvironmentLeft, EnvironmentProblem
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan, Scripted
@@ -357,7 +357,7 @@ class Episode:
             failure, cause = auxiliary, None  # the message says it all; a traceback would point at the author's code
         elif isinstance(error, EnvironmentProblem):
             failure = Failure("environment", error.code, error.message, "Fix the environment's code.")
-        elif isinstance(error, TaskappError) and not isinstance(error, RequestError):  # the kit's own sentence
+        elif isinstance(error, KitError) and not isinstance(error, RequestError):  # the kit's own sentence
             failure = Failure("environment", "environment_raised", error.message, error.hint)
         else:
             if isinstance(error, EnvironmentLeft) and error.__cause__ is not None:
@@ -390,7 +390,7 @@ def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "pol
         failure = error.failure
     elif isinstance(error, SandboxError):  # the machine failed, not the policy
         failure = Failure("environment", "environment_raised", error.message, error.hint)
-    elif isinstance(error, TaskappError):
+    elif isinstance(error, KitError):
         failure = Failure(boundary, "policy_raised", error.message, error.hint)
     else:
         failure = Failure(boundary, "policy_raised", f"policy {name!r} raised {type(error).__name__}")

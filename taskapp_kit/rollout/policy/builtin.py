@@ -13,11 +13,11 @@ from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.trajectory import Decision, Recording, ToolCall
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AuthorPolicySpec, EnvironmentSpec
-from taskapp_kit.errors import FieldProblem, RequestError, TaskappError
+from taskapp_kit.errors import FieldProblem, KitError, RequestError
 from taskapp_kit.rollout.policy.sampling import Draw, Unbounded, compile_sampler
 
 
-class PolicyError(TaskappError):
+class PolicyError(KitError):
     """A policy returned an invalid answer. The message says what it returned and what was expected."""
 
 

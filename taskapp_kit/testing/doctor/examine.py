@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from taskapp_kit.config import Settings, load
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.specs import AppSpec
-from taskapp_kit.errors import ConfigError, DeclarationError, RolloutFailed, TaskappError, closest
+from taskapp_kit.errors import ConfigError, DeclarationError, KitError, RolloutFailed, closest
 from taskapp_kit.rollout.episode.environment import prepare_to_serve
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.testing.doctor import answers, descriptions, privacy, repeats, resources, rollouts, scores
@@ -121,7 +121,7 @@ async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> Asy
     if subject.in_this_process:
         try:
             await asyncio.to_thread(prepare_to_serve, subject.environment)
-        except TaskappError as error:
+        except KitError as error:
             finding = DoctorFinding(SETUP, "rollout", "wrong", error.message, error.hint, subject.place, subject.name)
             yield _allowed(finding, subject.options, subject.environment.accept)
             return
@@ -165,7 +165,7 @@ async def _verdict(subject: EnvironmentUnderTest, item: DoctorCheck, statuses: d
         said = failed.message.rstrip(".")
         found = f"A rollout of this check failed at boundary {failed.boundary} ({failed.failure.code}): {said}."
         return wrong(found, failed.hint or "Fix the environment.", place)
-    except TaskappError as error:
+    except KitError as error:
         return skipped(f"Not tried: {error.message}", error.hint)
 
 

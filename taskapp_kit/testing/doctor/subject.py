@@ -21,7 +21,7 @@ from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.source_location import line_of
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
-from taskapp_kit.errors import RolloutFailed, TaskappError
+from taskapp_kit.errors import KitError, RolloutFailed
 from taskapp_kit.rollout.policy.select import policies_of
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.testing.doctor.options import MOST_TURNS, DoctorOptions
@@ -58,7 +58,7 @@ class Attempt:
     split: str
     seed: int
     rollout: Rollout | None = None
-    error: TaskappError | None = None
+    error: KitError | None = None
 
     @property
     def words(self) -> str:
@@ -211,7 +211,7 @@ class EnvironmentUnderTest:
         """Play one rollout for all checks to read; never raises for what the environment does. Raises OutOfTime."""
         try:
             return Attempt(player, split, seed, rollout=await self.play(player, split, seed))
-        except TaskappError as error:
+        except KitError as error:
             return Attempt(player, split, seed, error=error)
 
     # -- the sample -----------------------------------------------------------------------------------------------

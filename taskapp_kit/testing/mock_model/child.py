@@ -7,7 +7,7 @@ import sys
 import orjson
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 from taskapp_kit.system.child import end_with_input
 from taskapp_kit.testing.mock_model.faults import Faults
 from taskapp_kit.testing.mock_model.server import MockModel
@@ -29,7 +29,7 @@ def main() -> None:
         model = MockModel(message["script"], faults=faults, **settings)
         end_with_input()
         model.run(lambda model: say({"url": model.url}))
-    except TaskappError as error:
+    except KitError as error:
         say({"error": str(error)})
     except KeyboardInterrupt:
         pass

@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 
 from taskapp_kit.config import take_parent_logging
-from taskapp_kit.errors import JobError, ReplicaDied, TaskappError
+from taskapp_kit.errors import JobError, KitError, ReplicaDied
 from taskapp_kit.logs import configure
 from taskapp_kit.system.child_python import hide_memory
 from taskapp_kit.train.engine.ledger_calls import LedgerOverSocket
@@ -27,7 +27,7 @@ async def train(fd: int) -> None:
             outcome = await run_job(order, LedgerOverSocket(parent))
         except ReplicaDied as error:  # the update's process: what it learned is lost, and a new trainer goes back
             await parent.call("lost", reason=error.message)
-        except TaskappError as error:
+        except KitError as error:
             code = error.code if isinstance(error, JobError) else ""
             await parent.call("failed", message=error.message, code=code, hint=error.hint)
         else:

@@ -18,7 +18,7 @@ import orjson
 
 from taskapp_kit.config import LOG_LEVEL, child_environment, take_parent_logging
 from taskapp_kit.contract.inference_url import SERVED_HERE
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 from taskapp_kit.logs import configure
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.system.child import end_with_input
@@ -39,7 +39,7 @@ def main() -> None:
     configure(level, log_format)
     try:
         _serve(message, answers)
-    except TaskappError as error:
+    except KitError as error:
         _say(answers, {"error": error.message, "hint": error.hint})
 
 

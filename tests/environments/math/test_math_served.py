@@ -285,7 +285,7 @@ sys.meta_path.insert(0, NotInstalled())
 
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.errors import TaskappError
+from taskapp_kit.errors import KitError
 from taskapp_kit.rollout.service import Service
 
 async def main():
@@ -295,7 +295,7 @@ async def main():
                "ops": [], "mode": "eval"}
     try:
         await service.rollout(RolloutRequest.model_validate(request))
-    except TaskappError as error:
+    except KitError as error:
         print(type(error).__name__, error.message, error.hint)
 
 asyncio.run(main())

@@ -10,7 +10,7 @@ from typing import TypeVar
 from taskapp_kit.contract.content import Content, Json
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.specs import EnvironmentSpec
-from taskapp_kit.errors import RolloutFailed, SessionError, TaskappError
+from taskapp_kit.errors import KitError, RolloutFailed, SessionError
 from taskapp_kit.net.response import Peer
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
@@ -73,7 +73,7 @@ class McpConnection:
         self._start: SessionStart | None = None
         self._observation: Content = None
         self._end: Rollout | None = None
-        self._failed: TaskappError | None = None
+        self._failed: KitError | None = None
 
     async def task(self, peer: Peer | None = None) -> TaskText:
         """Return the task and the newest observation; begin the episode if need be. Raises as `act`."""
@@ -145,7 +145,7 @@ class McpConnection:
             try:
                 if finish and session.state == "playing":
                     self._seen(await session.finish())
-            except TaskappError:
+            except KitError:
                 pass  # it failed, and is stored so
             finally:
                 await session.close()

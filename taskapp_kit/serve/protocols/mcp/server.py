@@ -16,7 +16,7 @@ from taskapp_kit.contract.content import Content, Image, Json, text_of
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.seeds import SEED_LIMIT
 from taskapp_kit.declare.specs import EnvironmentSpec
-from taskapp_kit.errors import RequestError, RolloutFailed, Saturated, SessionError, TaskappError
+from taskapp_kit.errors import KitError, RequestError, RolloutFailed, Saturated, SessionError
 from taskapp_kit.net.response import Peer, peer_of
 from taskapp_kit.rollout.session import SessionStep
 from taskapp_kit.serve.protocols.mcp.connection import EpisodeChoice, McpConnection, TaskText
@@ -231,11 +231,11 @@ async def _answered(call: Callable[[], Awaitable[T]]) -> T:
         if error.code == "episode_over":
             raise _EpisodeOver from None
         raise mcp_error(error) from error
-    except TaskappError as error:
+    except KitError as error:
         raise mcp_error(error) from error
 
 
-def mcp_error(error: TaskappError) -> MCPError:
+def mcp_error(error: KitError) -> MCPError:
     """Return the protocol's error. `data` has the code and boundary; an episode that failed has no reward."""
     message = str(error)
     if isinstance(error, RolloutFailed):

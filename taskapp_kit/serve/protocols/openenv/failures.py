@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.errors import IdempotencyKeyReused, RequestError, Saturated, SessionError, TaskappError
+from taskapp_kit.errors import IdempotencyKeyReused, KitError, RequestError, Saturated, SessionError
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.serve.errors import error_answer
 
@@ -65,7 +65,7 @@ def _code(error: Exception) -> str:
     return SESSION_ERROR if ends_socket(error) else EXECUTION_ERROR
 
 
-def capacity_data(error: TaskappError, active: int, where: str) -> dict[str, Json]:
+def capacity_data(error: KitError, active: int, where: str) -> dict[str, Json]:
     """Return the `data` of the frame that refuses a session."""
     return {**error_data(error, where), "code": CAPACITY_REACHED, "active_sessions": active}
 

@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket
 
 from taskapp_kit.contract.content import Json, as_object
 from taskapp_kit.declare.specs import EnvironmentSpec
-from taskapp_kit.errors import RequestError, Saturated, TaskappError
+from taskapp_kit.errors import KitError, RequestError, Saturated
 from taskapp_kit.net.auth import POLICY_VIOLATION
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.auth import caller_of
@@ -77,7 +77,7 @@ async def _serve(
     """Accept the socket, then open its session: a client waits for the connection for some seconds only."""
     try:
         environment = door.environment(websocket.path_params.get("environment"))
-    except TaskappError as error:
+    except KitError as error:
         await websocket.close(POLICY_VIOLATION, str(error)[:100])
         return
     await websocket.accept()
