@@ -165,6 +165,7 @@ def test_a_key_is_made_once_and_written_for_its_owners_eyes(
     assert key not in captured.out + captured.err
 
 
+@pytest.mark.ci(keep=1)
 @pytest.mark.server
 @pytest.mark.parametrize("flag", ["create_secret", "update_secret"])
 def test_a_secret_that_is_there_is_changed_only_by_an_update(

@@ -201,6 +201,7 @@ def test_a_holder_that_says_nothing_more_is_lost_and_its_key_is_taken_over(dicts
     with_two(client, use, renew_seconds=3600)
 
 
+@pytest.mark.ci
 def test_a_lease_is_renewed_for_all_that_is_held_and_for_nothing_else(dicts: Dicts, client: Any) -> None:
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         for number in range(6):
@@ -219,6 +220,7 @@ def test_a_lease_is_renewed_for_all_that_is_held_and_for_nothing_else(dicts: Dic
     with_two(client, use, renew_seconds=0.05)
 
 
+@pytest.mark.ci
 def test_what_a_closed_container_held_is_lost_at_once(dicts: Dicts, client: Any) -> None:
     async def use(one: ModalIdempotencyStore, two: ModalIdempotencyStore, clock: Any) -> None:
         await one.claim(record("r1"))

@@ -13,12 +13,11 @@ from tests.fire.load import ask, ask_all, session, until_shared_by
 from tests.fire.server import Server, alive, body, error_of, stored
 from tests.waiting import until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.ci, pytest.mark.process]
 
 LONG = 3
 
 
-@pytest.mark.ci
 def test_threads_that_hang_are_given_up_and_counted(threads: Server) -> None:
     """One sleeps, one computes, one does not come back from close."""
     digest = threads.rollout(seed=LONG).json()["digest"]
@@ -39,7 +38,6 @@ def test_threads_that_hang_are_given_up_and_counted(threads: Server) -> None:
     assert threads.rollout(seed=LONG).json()["digest"] == digest
 
 
-@pytest.mark.ci
 def test_eight_hung_threads_ask_for_another_server(threads: Server) -> None:
     digest = threads.rollout(seed=LONG).json()["digest"]
     requests = [body(seed=LONG, breaks="hang", max_time_seconds=0.3)] * 8
@@ -54,7 +52,6 @@ def test_eight_hung_threads_ask_for_another_server(threads: Server) -> None:
     assert threads.rollout(seed=LONG).json()["digest"] == digest
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("environment", "breaks"),
     [

@@ -120,7 +120,7 @@ def each(misdeeds: Iterable[str]) -> list[Any]:
     ]
 
 
-@pytest.mark.ci(keep=6)
+@pytest.mark.ci(keep=2)
 @pytest.mark.parametrize(("place", "breaks"), each(RAISES), indirect=["place"])
 def test_what_raises_is_a_typed_failure_and_what_was_played_is_kept(place: Place, breaks: str) -> None:
     steps, boundary, code, words = RAISES[breaks]

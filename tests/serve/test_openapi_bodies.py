@@ -76,6 +76,7 @@ def validator(name: str) -> jsonschema_rs.Draft202012Validator:
     return jsonschema_rs.Draft202012Validator(schema)
 
 
+@pytest.mark.ci(keep=8)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_document_and_the_model_accept_the_same_bodies(name: str) -> None:
     documented, model = validator(name), REQUESTS[name]

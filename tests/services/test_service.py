@@ -77,6 +77,7 @@ async def test_the_least_loaded_replica_gets_the_call(backend: Any) -> None:
         assert stats.latency_ms_median is not None and stats.latency_ms_p99 is not None
 
 
+@pytest.mark.ci
 @both
 async def test_an_instance_does_as_many_calls_at_once_as_allowed(backend: Any) -> None:
     async with (
@@ -199,6 +200,7 @@ async def test_a_call_that_takes_too_long_ends(backend: Any) -> None:
         assert await counter.pid.route() != pid
 
 
+@pytest.mark.ci
 @both
 async def test_a_caller_that_gives_up_cancels_what_can_be_cancelled(backend: Any) -> None:
     async with of(Counter, backend, 1, concurrent_calls=2).as_service() as counter:

@@ -136,6 +136,7 @@ def test_two_servers_share_keys_results_and_rollouts(postgres: PostgresServer, t
                 server.process.wait(30)
 
 
+@pytest.mark.ci
 def test_a_database_that_is_not_there_is_one_sentence(postgres: PostgresServer, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     done = subprocess.run(
