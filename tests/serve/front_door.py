@@ -5,17 +5,22 @@ from __future__ import annotations
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import httpx
+import pydantic
 from pydantic import BaseModel
 
 from taskapp_kit import Image, Private, Step, TaskApp, Trajectory, action
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import Store
+from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.net.json_body import read_object
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.app import create
+from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.recording import answered, recorded
 
@@ -202,6 +207,19 @@ class Door:
             except OSError:
                 pass  # the server may close first; what it said is still there
             return answered(read_answer(connection, body=not data.startswith(b"HEAD")))
+
+
+def refused_fields(door: Door, body: bytes) -> list[tuple[list[str | int], str]]:
+    """Place and type of each field that `POST /rollout` refuses before anything runs, without the request."""
+    problems: Sequence[FieldProblem] = ()
+    try:
+        value = read_object(body)
+        door.service.planner.plan(RolloutRequest.model_validate(value))
+    except pydantic.ValidationError as error:
+        problems = invalid_request(error, value).fields
+    except RequestError as error:
+        problems = error.fields
+    return [(list(problem.loc), problem.type) for problem in problems]
 
 
 def read_answer(connection: socket.socket, *, body: bool = True) -> bytes:
