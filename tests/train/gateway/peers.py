@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from taskapp_kit.train.gateway.attempt import AttemptSettings, OpenAttempt
+from taskapp_kit.train.gateway.attempt import AttemptRecord, AttemptSettings, OpenAttempt
 from taskapp_kit.train.gateway.pace import Pace
 from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.train.rendering.chatml import ChatMl
@@ -119,6 +119,22 @@ async def client(
             gateway.attempt("cid-1", draw="job/0/0", settings=settings) as attempt,
         ):
             yield Client(attempt, http)
+
+
+def played(
+    calls: Callable[[Client], Awaitable[None]],
+    sampler: ScriptedSampler,
+    settings: AttemptSettings = SETTINGS,
+    **named: Any,
+) -> AttemptRecord:
+    """What the gateway recorded of these calls, once their attempt has ended. named: as of `client`."""
+
+    async def scenario() -> AttemptRecord:
+        async with client(sampler, settings, **named) as it:
+            await calls(it)
+        return it.attempt.record()
+
+    return asyncio.run(scenario())
 
 
 def code_of(response: httpx.Response) -> str:

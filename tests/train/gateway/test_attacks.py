@@ -20,7 +20,7 @@ from taskapp_kit.errors import RequestError
 from taskapp_kit.net.redact import holds_key
 from taskapp_kit.train.gateway.call_reader import read_call
 from taskapp_kit.train.gateway.server import MAX_BODY_BYTES, CapabilityIssuer, Gateway
-from tests.train.gateway.peers import RENDERER, SETTINGS, USER, ScriptedSampler, client, code_of
+from tests.train.gateway.peers import RENDERER, SETTINGS, USER, Client, ScriptedSampler, code_of, played
 
 LEAST = 12
 """Of the token's 48 hexadecimal digits; fewer are in a digest by chance."""
@@ -154,28 +154,26 @@ def test_a_token_in_a_body_becomes_the_correlation_id() -> None:
     """A task app may write its configuration into a prompt; tokens and records would keep it."""
     sampler = ScriptedSampler(lambda call: call.prompt[-40:])
 
-    async def scenario() -> None:
-        async with client(sampler, dataclasses.replace(SETTINGS, max_tokens=400)) as it:
-            message = await it.message({"role": "user", "content": f"You are at {it.attempt.url}."})
-            assert not holds_key(message["content"], it.attempt.token.partition("-")[2], LEAST)
-            assert "/r/cid-1/v1" in sampler.calls[0].prompt
-            assert it.attempt.token not in sampler.calls[0].prompt
+    async def calls(it: Client) -> None:
+        message = await it.message({"role": "user", "content": f"You are at {it.attempt.url}."})
+        assert not holds_key(message["content"], it.attempt.token.partition("-")[2], LEAST)
+        assert "/r/cid-1/v1" in sampler.calls[0].prompt
+        assert it.attempt.token not in sampler.calls[0].prompt
 
-    asyncio.run(scenario())
+    played(calls, sampler, dataclasses.replace(SETTINGS, max_tokens=400))
 
 
 @pytest.mark.server
 def test_a_connection_without_an_address_gets_no_websocket() -> None:
-    async def scenario() -> None:
-        async with client(ScriptedSampler()) as it:
-            answer = await raw(
-                it.attempt.url,
-                "GET {path}/chat/completions HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-                "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nsec-websocket-version: 13\r\n\r\n",
-            )
-            assert answer.split(b" ", 2)[1] in (b"403", b"405"), answer
+    async def calls(it: Client) -> None:
+        answer = await raw(
+            it.attempt.url,
+            "GET {path}/chat/completions HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nsec-websocket-version: 13\r\n\r\n",
+        )
+        assert answer.split(b" ", 2)[1] in (b"403", b"405"), answer
 
-    asyncio.run(scenario())
+    played(calls, ScriptedSampler())
 
 
 async def raw(url: str, request: str) -> bytes:
@@ -230,36 +228,34 @@ BAD_BODIES: dict[str, tuple[bytes, int, str]] = {
 def test_bad_bodies_are_refused_and_never_sampled() -> None:
     sampler = ScriptedSampler()
 
-    async def scenario() -> None:
-        async with client(sampler) as it:
-            url = f"{it.attempt.url}/chat/completions"
-            for name, (body, status, code) in BAD_BODIES.items():
-                response = await it.http.post(url, content=body, headers={"content-type": "application/json"})
-                assert (response.status_code, code_of(response)) == (status, code), f"{name}: {response.text[:300]}"
-                assert it.attempt.token not in response.text
-            for prompt in (None, "", [], ["a", "b"], [[1], [2]], [1.5], [True], {"a": 1}):
-                response = await it.post({"prompt": prompt}, "completions")
-                assert (response.status_code, code_of(response)) == (422, "invalid_request"), prompt
-            gzipped = await it.http.post(url, content=chat(), headers={"content-encoding": "gzip"})
-            assert code_of(gzipped) == "unsupported_content_encoding"
-            assert it.attempt.record().faithfulness.refused == len(BAD_BODIES) + 9
-            deep = {"function": {"name": "f", "arguments": "[" * 2000}}  # not read as JSON, and shown as it is
-            await it.chat(USER, {"role": "assistant", "tool_calls": [deep]}, USER)  # and the attempt goes on
+    async def calls(it: Client) -> None:
+        url = f"{it.attempt.url}/chat/completions"
+        for name, (body, status, code) in BAD_BODIES.items():
+            response = await it.http.post(url, content=body, headers={"content-type": "application/json"})
+            assert (response.status_code, code_of(response)) == (status, code), f"{name}: {response.text[:300]}"
+            assert it.attempt.token not in response.text
+        for prompt in (None, "", [], ["a", "b"], [[1], [2]], [1.5], [True], {"a": 1}):
+            response = await it.post({"prompt": prompt}, "completions")
+            assert (response.status_code, code_of(response)) == (422, "invalid_request"), prompt
+        gzipped = await it.http.post(url, content=chat(), headers={"content-encoding": "gzip"})
+        assert code_of(gzipped) == "unsupported_content_encoding"
+        assert it.attempt.record().faithfulness.refused == len(BAD_BODIES) + 9
+        deep = {"function": {"name": "f", "arguments": "[" * 2000}}  # not read as JSON, and shown as it is
+        await it.chat(USER, {"role": "assistant", "tool_calls": [deep]}, USER)  # and the attempt goes on
 
-    asyncio.run(scenario())
+    played(calls, sampler)
     assert len(sampler.calls) == 1
 
 
 @pytest.mark.server
 def test_a_body_that_is_too_long_is_refused_before_it_is_read() -> None:
-    async def scenario() -> None:
-        async with client(ScriptedSampler()) as it:
-            head = f"content-type: application/json\r\ncontent-length: {MAX_BODY_BYTES + 1}"
-            answer = await raw(it.attempt.url, f"POST {{path}}/chat/completions HTTP/1.1\r\nhost: h\r\n{head}\r\n\r\n")
-            assert b" 413 " in answer
-            assert b'"code":"body_too_large"' in answer
+    async def calls(it: Client) -> None:
+        head = f"content-type: application/json\r\ncontent-length: {MAX_BODY_BYTES + 1}"
+        answer = await raw(it.attempt.url, f"POST {{path}}/chat/completions HTTP/1.1\r\nhost: h\r\n{head}\r\n\r\n")
+        assert b" 413 " in answer
+        assert b'"code":"body_too_large"' in answer
 
-    asyncio.run(scenario())
+    played(calls, ScriptedSampler())
 
 
 JSON = st.recursive(

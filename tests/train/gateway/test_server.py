@@ -21,7 +21,18 @@ from taskapp_kit.rollout.models.client import HttpModelClient
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
 from taskapp_kit.train.gateway.pace import Pace
 from taskapp_kit.train.gateway.server import Gateway
-from tests.train.gateway.peers import END, RENDERER, SETTINGS, TOKENIZER, USER, Client, ScriptedSampler, client, code_of
+from tests.train.gateway.peers import (
+    END,
+    RENDERER,
+    SETTINGS,
+    TOKENIZER,
+    USER,
+    Client,
+    ScriptedSampler,
+    client,
+    code_of,
+    played,
+)
 from tests.waiting import until_async
 
 pytestmark = pytest.mark.server
@@ -34,24 +45,22 @@ MORE = {"role": "user", "content": "And now?"}
 def test_a_call_is_answered_and_recorded() -> None:
     sampler = ScriptedSampler()
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            response = await it.post({"model": "any", "messages": [USER], "logprobs": True, "return_token_ids": True})
-            body = response.json()
-            choice = body["choices"][0]
-            assert (body["object"], body["model"]) == ("chat.completion", "policy")
-            assert choice["message"] == {"role": "assistant", "content": "Hi.", "refusal": None}
-            assert choice["finish_reason"] == "stop"
-            assert choice["token_ids"] == [*b"Hi.", END]
-            assert body["prompt_token_ids"] == list(RENDERER.prompt([USER]))
-            entries = choice["logprobs"]["content"]
-            assert [entry["logprob"] for entry in entries] == [-0.5, -0.501, -0.502, -0.503]
-            assert entries[0] == {"token": "H", "logprob": -0.5, "bytes": [72], "top_logprobs": []}
-            assert body["usage"]["completion_tokens"] == 4
-            assert body["metadata"] == {"weight_version": "3"}
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        response = await it.post({"model": "any", "messages": [USER], "logprobs": True, "return_token_ids": True})
+        body = response.json()
+        choice = body["choices"][0]
+        assert (body["object"], body["model"]) == ("chat.completion", "policy")
+        assert choice["message"] == {"role": "assistant", "content": "Hi.", "refusal": None}
+        assert choice["finish_reason"] == "stop"
+        assert choice["token_ids"] == [*b"Hi.", END]
+        assert body["prompt_token_ids"] == list(RENDERER.prompt([USER]))
+        entries = choice["logprobs"]["content"]
+        assert [entry["logprob"] for entry in entries] == [-0.5, -0.501, -0.502, -0.503]
+        assert entries[0] == {"token": "H", "logprob": -0.5, "bytes": [72], "top_logprobs": []}
+        assert body["usage"]["completion_tokens"] == 4
+        assert body["metadata"] == {"weight_version": "3"}
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     assert record.correlation_id == "cid-1"
     assert record.faithfulness == Faithfulness(exact=1)
     (turn,) = record.turns
@@ -72,15 +81,13 @@ def test_a_conversation_keeps_the_tokens_that_were_sampled() -> None:
     answers: list[Any] = [" Hi ", (0xFF, 0xC3, END), "Bye."]
     sampler = ScriptedSampler(lambda call: answers[len(sampler.calls) - 1])
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            first = await it.message(USER)
-            second = await it.message(USER, first, MORE)
-            assert second["content"] == "\ufffd\ufffd"
-            await it.message(USER, first, MORE, second, MORE)
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        first = await it.message(USER)
+        second = await it.message(USER, first, MORE)
+        assert second["content"] == "\ufffd\ufffd"
+        await it.message(USER, first, MORE, second, MORE)
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     assert record.faithfulness == Faithfulness(exact=3)
     assert [turn.parent for turn in record.turns] == [None, 0, 1]
     for before, after in zip(record.turns, record.turns[1:], strict=False):
@@ -90,17 +97,15 @@ def test_a_conversation_keeps_the_tokens_that_were_sampled() -> None:
 def test_clients_that_strip_continue_and_those_that_rewrite_fork() -> None:
     sampler = ScriptedSampler(lambda call: "  Hi.\n")
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            first = await it.message(USER)
-            assert first["content"] == "  Hi.\n"
-            stripped = {"role": "assistant", "content": "Hi."}
-            await it.message(USER, stripped, MORE)
-            await it.message(USER, {"role": "assistant", "content": "Hello."}, MORE)  # never sampled
-            await it.message(USER, stripped, {"role": "user", "content": "Other."})  # a second one after the first turn
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        first = await it.message(USER)
+        assert first["content"] == "  Hi.\n"
+        stripped = {"role": "assistant", "content": "Hi."}
+        await it.message(USER, stripped, MORE)
+        await it.message(USER, {"role": "assistant", "content": "Hello."}, MORE)  # never sampled
+        await it.message(USER, stripped, {"role": "user", "content": "Other."})  # a second one after the first turn
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     assert record.faithfulness == Faithfulness(exact=1, continued=1, forked=2)
     assert [turn.parent for turn in record.turns] == [None, 0, None, 0]
     assert record.turns[1].prompt_ids[: len(record.turns[0].ids)] == record.turns[0].ids
@@ -111,21 +116,19 @@ def test_tool_calls_come_and_go() -> None:
     sampler = ScriptedSampler(lambda call: answers[len(sampler.calls) - 1])
     settings = dataclasses.replace(SETTINGS, max_tokens=400)
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler, settings) as it:
-            choice = await it.chat(USER, tools=[TOOL])
-            assert choice["finish_reason"] == "tool_calls"
-            message = choice["message"]
-            calls = message["tool_calls"]
-            assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"far": True}] * 2
-            assert len({call["id"] for call in calls}) == 2
-            for call in calls:  # as a client that parses arguments writes them
-                call["function"]["arguments"] = '{"far":true}'
-            results = [{"role": "tool", "tool_call_id": call["id"], "content": "a tree"} for call in calls]
-            await it.chat(USER, message, *results, tools=[TOOL])
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        choice = await it.chat(USER, tools=[TOOL])
+        assert choice["finish_reason"] == "tool_calls"
+        message = choice["message"]
+        calls = message["tool_calls"]
+        assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"far": True}] * 2
+        assert len({call["id"] for call in calls}) == 2
+        for call in calls:  # as a client that parses arguments writes them
+            call["function"]["arguments"] = '{"far":true}'
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": "a tree"} for call in calls]
+        await it.chat(USER, message, *results, tools=[TOOL])
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler, settings)
     assert [turn.finish_reason for turn in record.turns] == ["tool_calls", "stop"]
     assert record.faithfulness == Faithfulness(exact=2)
     assert "look" in sampler.calls[0].prompt
@@ -135,11 +138,10 @@ def test_tool_calls_come_and_go() -> None:
 def test_tool_choice_none_shows_no_tools() -> None:
     sampler = ScriptedSampler()
 
-    async def scenario() -> None:
-        async with client(sampler) as it:
-            await it.chat(USER, tools=[TOOL], tool_choice="none")
+    async def calls(it: Client) -> None:
+        await it.chat(USER, tools=[TOOL], tool_choice="none")
 
-    asyncio.run(scenario())
+    played(calls, sampler)
     assert "look" not in sampler.calls[0].prompt
 
 
@@ -148,14 +150,12 @@ def test_the_answer_ends_before_a_stop_text(stop: Any) -> None:
     """Recorded are the tokens up to the one that completes it: the policy chose them."""
     sampler = ScriptedSampler(lambda call: "The end of it")
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            choice = await it.chat(USER, stop=stop)
-            assert (choice["message"]["content"], choice["finish_reason"]) == ("The", "stop")
-            await it.chat(USER, choice["message"], MORE)
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        choice = await it.chat(USER, stop=stop)
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("The", "stop")
+        await it.chat(USER, choice["message"], MORE)
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     first, second = record.turns
     assert first.token_ids == tuple(b"The end")
     assert len(first.log_probs) == len(first.token_ids)
@@ -165,15 +165,13 @@ def test_the_answer_ends_before_a_stop_text(stop: Any) -> None:
 def test_max_tokens_cuts_and_the_trainers_limit_is_the_most() -> None:
     sampler = ScriptedSampler(lambda call: "x" * 1000)
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            assert (await it.chat(USER, max_tokens=5))["finish_reason"] == "length"
-            await it.chat(USER, max_completion_tokens=7, max_tokens=9)
-            await it.chat(USER, max_tokens=5000)
-            await it.chat(USER)
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        assert (await it.chat(USER, max_tokens=5))["finish_reason"] == "length"
+        await it.chat(USER, max_completion_tokens=7, max_tokens=9)
+        await it.chat(USER, max_tokens=5000)
+        await it.chat(USER)
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     assert [call.max_tokens for call in sampler.calls] == [5, 7, 64, 64]
     assert [turn.finish_reason for turn in record.turns] == ["length"] * 4
 
@@ -181,15 +179,13 @@ def test_max_tokens_cuts_and_the_trainers_limit_is_the_most() -> None:
 def test_the_trainer_decides_how_to_sample() -> None:
     sampler = ScriptedSampler()
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            await it.chat(
-                USER, temperature=0, top_p=0.5, seed=1, logit_bias={"5": 100}, response_format={"type": "json_object"}
-            )
-            await it.chat(MORE, temperature=None)
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        await it.chat(
+            USER, temperature=0, top_p=0.5, seed=1, logit_bias={"5": 100}, response_format={"type": "json_object"}
+        )
+        await it.chat(MORE, temperature=None)
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     assert [call.temperature for call in sampler.calls] == [0.7, 0.7]
     assert record.overridden == {"temperature": 1, "top_p": 1, "seed": 1}
     assert record.unenforced == {"logit_bias": 1, "response_format": 1}
@@ -255,21 +251,19 @@ def test_a_stream_adds_up_to_the_answer() -> None:
 def test_completions_take_texts_and_ids() -> None:
     sampler = ScriptedSampler(lambda call: "b\nObservation: c")
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            first = await it.post({"prompt": "a", "stop": "\nObservation:", "logprobs": 0}, "completions")
-            choice = first.json()["choices"][0]
-            assert (first.json()["object"], choice["text"], choice["finish_reason"]) == ("text_completion", "b", "stop")
-            assert len(choice["logprobs"]["token_logprobs"]) == len("b\nObservation:")
-            assert choice["logprobs"]["text_offset"][:3] == [0, 1, 2]
-            text = await it.post({"prompt": "ab\nObservation: 5", "max_tokens": 1, "stream": True}, "completions")
-            assert [event["choices"][0]["text"] for event in frames(text.text)] == ["b", ""]
-            turns = it.attempt.record().turns
-            await it.post({"prompt": [*turns[1].ids, 65]}, "completions")
-            await it.post({"prompt": [list(b"other")]}, "completions")
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        first = await it.post({"prompt": "a", "stop": "\nObservation:", "logprobs": 0}, "completions")
+        choice = first.json()["choices"][0]
+        assert (first.json()["object"], choice["text"], choice["finish_reason"]) == ("text_completion", "b", "stop")
+        assert len(choice["logprobs"]["token_logprobs"]) == len("b\nObservation:")
+        assert choice["logprobs"]["text_offset"][:3] == [0, 1, 2]
+        text = await it.post({"prompt": "ab\nObservation: 5", "max_tokens": 1, "stream": True}, "completions")
+        assert [event["choices"][0]["text"] for event in frames(text.text)] == ["b", ""]
+        turns = it.attempt.record().turns
+        await it.post({"prompt": [*turns[1].ids, 65]}, "completions")
+        await it.post({"prompt": [list(b"other")]}, "completions")
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     assert [turn.parent for turn in record.turns] == [None, 0, 1, None]
     assert record.faithfulness == Faithfulness(exact=3, forked=1)
     assert record.turns[1].prompt_ids == (*record.turns[0].ids, *b" 5")
@@ -284,56 +278,51 @@ def test_a_full_context_is_refused_as_clients_expect_it() -> None:
     room = len(RENDERER.prompt([USER])) + 10
     settings = dataclasses.replace(SETTINGS, context_tokens=room)
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler, settings) as it:
-            assert (await it.chat(USER))["finish_reason"] == "length"
-            response = await it.post({"messages": [{**USER, "content": "x" * room}]})
-            assert (response.status_code, code_of(response)) == (422, "context_length_exceeded")
-            models = HttpModelClient("local", Settings())
-            with pytest.raises(ModelFailed) as failed:
-                await models.chat(
-                    Endpoint(f"{it.attempt.url}/chat/completions"),
-                    {"messages": [{**USER, "content": "x" * room}]},
-                    seconds=30,
-                )
-            assert failed.value.overflow
-            await models.close()
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        assert (await it.chat(USER))["finish_reason"] == "length"
+        response = await it.post({"messages": [{**USER, "content": "x" * room}]})
+        assert (response.status_code, code_of(response)) == (422, "context_length_exceeded")
+        models = HttpModelClient("local", Settings())
+        with pytest.raises(ModelFailed) as failed:
+            await models.chat(
+                Endpoint(f"{it.attempt.url}/chat/completions"),
+                {"messages": [{**USER, "content": "x" * room}]},
+                seconds=30,
+            )
+        assert failed.value.overflow
+        await models.close()
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler, settings)
     assert sampler.calls[0].max_tokens == 10
     assert record.faithfulness == Faithfulness(exact=1, refused=2)
 
 
 def test_the_kits_own_client_reads_every_token() -> None:
-    async def scenario() -> None:
-        async with client(ScriptedSampler()) as it:
-            models = HttpModelClient("local", Settings())
-            body: Any = {"messages": [USER], "logprobs": True, "return_token_ids": True}
-            reply = await models.chat(Endpoint(f"{it.attempt.url}/chat/completions", "m", "key"), body, seconds=30)
-            await models.close()
-            (turn,) = it.attempt.record().turns
-            assert reply.token_ids == list(turn.token_ids)
-            assert reply.logprobs == list(turn.log_probs)
-            assert reply.prompt_token_ids == list(turn.prompt_ids)
-            assert reply.policy_version == "3"
+    async def calls(it: Client) -> None:
+        models = HttpModelClient("local", Settings())
+        body: Any = {"messages": [USER], "logprobs": True, "return_token_ids": True}
+        reply = await models.chat(Endpoint(f"{it.attempt.url}/chat/completions", "m", "key"), body, seconds=30)
+        await models.close()
+        (turn,) = it.attempt.record().turns
+        assert reply.token_ids == list(turn.token_ids)
+        assert reply.logprobs == list(turn.log_probs)
+        assert reply.prompt_token_ids == list(turn.prompt_ids)
+        assert reply.policy_version == "3"
 
-    asyncio.run(scenario())
+    played(calls, ScriptedSampler())
 
 
 @pytest.mark.parametrize(("limit", "value"), [("max_calls", 2), ("max_sampled_tokens", 6)])
 def test_an_attempt_has_limits(limit: str, value: int) -> None:
     settings = dataclasses.replace(SETTINGS, **{limit: value})
 
-    async def scenario() -> AttemptRecord:
-        async with client(ScriptedSampler(), settings) as it:
-            await it.chat(USER)
-            await it.chat(MORE)
-            response = await it.post({"messages": [USER]})
-            assert (response.status_code, code_of(response)) == (410, "attempt_spent")
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        await it.chat(USER)
+        await it.chat(MORE)
+        response = await it.post({"messages": [USER]})
+        assert (response.status_code, code_of(response)) == (410, "attempt_spent")
 
-    record = asyncio.run(scenario())
+    record = played(calls, ScriptedSampler(), settings)
     assert sum(len(turn.token_ids) for turn in record.turns) <= 8
     assert record.faithfulness.refused == 1
 
@@ -396,17 +385,15 @@ def test_a_crowd_waits_its_turn_and_nothing_is_refused() -> None:
 def test_an_identical_call_joins_the_running_one_and_later_forks() -> None:
     sampler = ScriptedSampler(held=True)
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            both = [asyncio.create_task(it.chat(USER)) for _ in range(2)]
-            await until_async(lambda: it.attempt.record().faithfulness.repeated == 1)
-            sampler.release()
-            first, second = await asyncio.gather(*both)
-            assert first == second
-            await it.chat(USER)  # answered in full, so this is a new sample
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        both = [asyncio.create_task(it.chat(USER)) for _ in range(2)]
+        await until_async(lambda: it.attempt.record().faithfulness.repeated == 1)
+        sampler.release()
+        first, second = await asyncio.gather(*both)
+        assert first == second
+        await it.chat(USER)  # answered in full, so this is a new sample
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     assert len(sampler.calls) == 2
     assert record.faithfulness == Faithfulness(exact=1, forked=1, repeated=1)
 
@@ -414,17 +401,15 @@ def test_an_identical_call_joins_the_running_one_and_later_forks() -> None:
 def test_a_call_that_is_repeated_after_a_time_out_joins_its_generation() -> None:
     sampler = ScriptedSampler(held=True)
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            with pytest.raises(httpx.ReadTimeout):
-                await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.4))
-            again = asyncio.create_task(it.chat(USER))
-            await until_async(lambda: it.attempt.record().faithfulness.repeated == 1)
-            sampler.release()
-            await again
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        with pytest.raises(httpx.ReadTimeout):
+            await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.4))
+        again = asyncio.create_task(it.chat(USER))
+        await until_async(lambda: it.attempt.record().faithfulness.repeated == 1)
+        sampler.release()
+        await again
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     assert len(sampler.calls) == 1
     assert [turn.delivered for turn in record.turns] == [True]
 
@@ -458,16 +443,14 @@ def test_an_answer_that_arrived_and_was_not_read_is_given_again() -> None:
     """A client that gives up while the answer arrives: it closes with the bytes unread."""
     sampler = ScriptedSampler()
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            wire = await sent_and_not_read(it, USER)
-            await until_async(lambda: it.attempt.record().turns and it.attempt.record().turns[0].delivered)
-            wire.close()
-            await until_async(lambda: it.attempt.record().turns[0].exclusion == "not_delivered")
-            await it.chat(USER)
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        wire = await sent_and_not_read(it, USER)
+        await until_async(lambda: it.attempt.record().turns and it.attempt.record().turns[0].delivered)
+        wire.close()
+        await until_async(lambda: it.attempt.record().turns[0].exclusion == "not_delivered")
+        await it.chat(USER)
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     assert len(sampler.calls) == 1
     assert record.faithfulness == Faithfulness(exact=1, repeated=1)
     assert record.turns[0].delivered
@@ -477,21 +460,19 @@ def test_an_answer_was_read_if_the_connection_is_used_again() -> None:
     """Whatever becomes of the connection then."""
     sampler = ScriptedSampler()
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            wire = await sent_and_not_read(it, USER)
-            await until_async(lambda: it.attempt.record().turns and it.attempt.record().turns[0].delivered)
-            await asyncio.to_thread(wire.recv, 65_536)
-            sampler.held = True
-            await sent(it, MORE, wire)
-            await until_async(lambda: it.attempt._running)
-            (generation,) = it.attempt._running.values()
-            wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            wire.close()  # with a reset
-            await until_async(lambda: not generation.waiting, what="the hang-up is noticed")
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        wire = await sent_and_not_read(it, USER)
+        await until_async(lambda: it.attempt.record().turns and it.attempt.record().turns[0].delivered)
+        await asyncio.to_thread(wire.recv, 65_536)
+        sampler.held = True
+        await sent(it, MORE, wire)
+        await until_async(lambda: it.attempt._running)
+        (generation,) = it.attempt._running.values()
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wire.close()  # with a reset
+        await until_async(lambda: not generation.waiting, what="the hang-up is noticed")
 
-    assert [turn.delivered for turn in asyncio.run(scenario()).turns] == [True]
+    assert [turn.delivered for turn in played(calls, sampler).turns] == [True]
 
 
 async def sent(it: Client, message: dict[str, Any], wire: socket.socket) -> None:
@@ -516,24 +497,22 @@ def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
     settings = dataclasses.replace(SETTINGS, max_tokens=100_000, context_tokens=200_000)
     body = {"messages": [USER], "logprobs": True}
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler, settings) as it:
-            parts = urlsplit(it.attempt.url)
-            wire = socket.socket()
-            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            await asyncio.to_thread(wire.connect, (parts.hostname, parts.port))
-            _, writer = await asyncio.open_connection(sock=wire, limit=4096)
-            text = json.dumps(body)
-            head = f"POST {parts.path}/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {len(text)}\r\n\r\n"
-            writer.write(f"{head}{text}".encode())
-            await until_async(lambda: it.attempt.record().turns)
-            writer.transport.abort()
-            await asyncio.sleep(0.2)  # the server may notice; the repeated call below finds out
-            assert it.attempt.record().turns[0].exclusion == "not_delivered"
-            assert (await it.post(body)).status_code == 200
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        parts = urlsplit(it.attempt.url)
+        wire = socket.socket()
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await asyncio.to_thread(wire.connect, (parts.hostname, parts.port))
+        _, writer = await asyncio.open_connection(sock=wire, limit=4096)
+        text = json.dumps(body)
+        head = f"POST {parts.path}/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {len(text)}\r\n\r\n"
+        writer.write(f"{head}{text}".encode())
+        await until_async(lambda: it.attempt.record().turns)
+        writer.transport.abort()
+        await asyncio.sleep(0.2)  # the server may notice; the repeated call below finds out
+        assert it.attempt.record().turns[0].exclusion == "not_delivered"
+        assert (await it.post(body)).status_code == 200
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler, settings)
     assert len(sampler.calls) == 1
     assert record.faithfulness == Faithfulness(exact=1, repeated=1)
     assert record.turns[0].delivered
@@ -543,16 +522,14 @@ def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
 def test_a_hang_up_frees_the_slot() -> None:
     sampler = ScriptedSampler(held=True)
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler) as it:
-            with pytest.raises(httpx.ReadTimeout):
-                await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.3))
-            await until_async(lambda: sampler.cancelled == 1)
-            sampler.release()
-            await it.chat(USER)
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        with pytest.raises(httpx.ReadTimeout):
+            await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.3))
+        await until_async(lambda: sampler.cancelled == 1)
+        sampler.release()
+        await it.chat(USER)
 
-    record = asyncio.run(scenario())
+    record = played(calls, sampler)
     assert len(record.turns) == 1
     assert sampler.calls[0].draw == sampler.calls[1].draw  # as if the first had never been
 
@@ -580,13 +557,11 @@ def test_the_end_of_an_attempt_ends_its_generations() -> None:
 
 
 def test_a_turn_with_uneven_log_probabilities_is_refused() -> None:
-    async def scenario() -> AttemptRecord:
-        async with client(ScriptedSampler(uneven=True)) as it:
-            response = await it.post({"messages": [USER]})
-            assert (response.status_code, code_of(response)) == (500, "token_mismatch")
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        response = await it.post({"messages": [USER]})
+        assert (response.status_code, code_of(response)) == (500, "token_mismatch")
 
-    record = asyncio.run(scenario())
+    record = played(calls, ScriptedSampler(uneven=True))
     assert record.turns == ()
     assert record.faithfulness == Faithfulness(refused=1)
 
@@ -595,14 +570,13 @@ def test_a_failing_sampler_is_an_error_that_shows_nothing_of_it() -> None:
     def fail(_: object) -> str:
         raise RuntimeError("sentinel-of-the-sampler")
 
-    async def scenario() -> None:
-        async with client(ScriptedSampler(fail)) as it:
-            response = await it.post({"messages": [USER]})
-            assert (response.status_code, code_of(response)) == (500, "internal_error")
-            assert "sentinel" not in response.text
-            assert it.attempt.record().faithfulness.refused == 1
+    async def calls(it: Client) -> None:
+        response = await it.post({"messages": [USER]})
+        assert (response.status_code, code_of(response)) == (500, "internal_error")
+        assert "sentinel" not in response.text
+        assert it.attempt.record().faithfulness.refused == 1
 
-    asyncio.run(scenario())
+    played(calls, ScriptedSampler(fail))
 
 
 class Hurried(Pace):
@@ -616,13 +590,11 @@ class Hurried(Pace):
 def test_a_sampler_that_hangs_is_given_up() -> None:
     sampler = ScriptedSampler(held=True)
 
-    async def scenario() -> AttemptRecord:
-        async with client(sampler, pace=Hurried()) as it:
-            response = await it.post({"messages": [USER]})
-            assert (response.status_code, code_of(response)) == (504, "generation_timeout")
-        return it.attempt.record()
+    async def calls(it: Client) -> None:
+        response = await it.post({"messages": [USER]})
+        assert (response.status_code, code_of(response)) == (504, "generation_timeout")
 
-    assert asyncio.run(scenario()).faithfulness == Faithfulness(refused=1)
+    assert played(calls, sampler, pace=Hurried()).faithfulness == Faithfulness(refused=1)
     assert sampler.cancelled == 1
 
 
@@ -651,9 +623,8 @@ def test_the_address_can_be_another_one_for_task_apps() -> None:
 def test_text_that_looks_like_the_layout_stays_text() -> None:
     sampler = ScriptedSampler()
 
-    async def scenario() -> None:
-        async with client(sampler) as it:
-            await it.chat({"role": "user", "content": "<|im_end|>"})
+    async def calls(it: Client) -> None:
+        await it.chat({"role": "user", "content": "<|im_end|>"})
 
-    asyncio.run(scenario())
+    played(calls, sampler)
     assert sampler.calls[0].prompt_ids.count(TOKENIZER.token("<|im_end|>")) == 1  # the one that closes the message
