@@ -53,7 +53,7 @@ def export(models: Path, name: str, archive: Path, *, merge: bool) -> dict[str, 
     compared = {}
     if merge:
         check_installed("Merging an adapter")
-        from taskapp_kit.train.models.merging import export_merged
+        from taskapp_kit.train.models.loading import export_merged
 
         compared = {"largest_difference": export_merged(name, models, archive)}
     else:

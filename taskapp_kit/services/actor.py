@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from taskapp_kit.errors import BadArgument
-from taskapp_kit.services.options import ServiceOptions, changed
+from taskapp_kit.services.replicas import ServiceOptions, changed
 from taskapp_kit.services.service import ServiceHandle
 
 

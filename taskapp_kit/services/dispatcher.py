@@ -21,8 +21,7 @@ from typing import Any, Literal, TypeVar
 
 from taskapp_kit.errors import CallTimeout, EndpointRaised, ReplicaDied, ReplicaStartFailed, Saturated, ServiceError
 from taskapp_kit.services.endpoints import EndpointMark
-from taskapp_kit.services.options import Backend
-from taskapp_kit.services.replicas import HasEnded, Operation, ReplicaHandle, ReplicaSpec
+from taskapp_kit.services.replicas import Backend, HasEnded, Operation, ReplicaHandle, ReplicaSpec
 
 log = logging.getLogger("taskapp_kit.services")
 

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.errors import BadArgument, ServiceError
-from taskapp_kit.services.class_reference import MAIN, MAIN_OF_REPLICA
+from taskapp_kit.services.replicas import MAIN, MAIN_OF_REPLICA
 
 MARK = "\0"
 """The key of a JSON object that stands for something else; its value says for what."""

@@ -15,9 +15,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from taskapp_kit.errors import ServiceError
-from taskapp_kit.services.class_reference import ClassReference
 from taskapp_kit.services.encoding import decode, encode
-from taskapp_kit.services.replicas import Frame, Operation
+from taskapp_kit.services.replicas import ClassReference, Frame, Operation
 
 Answer = tuple[Frame, bytes]
 Result = TypeVar("Result")

@@ -31,10 +31,10 @@ from taskapp_kit.rollout.score.scoring import checked_number
 from taskapp_kit.rollout.score.verdict import UnreadableVerdict
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.services.actor import Actor
-from taskapp_kit.services.class_reference import ClassReference
 from taskapp_kit.services.endpoints import endpoint
 from taskapp_kit.services.environment_service import PROTOCOL, app_arguments, raise_with_boundary, service_here
 from taskapp_kit.services.loop import on_services_loop
+from taskapp_kit.services.replicas import ClassReference
 
 ANY_NUMBER = (-math.inf, math.inf)
 MODEL_SECONDS = 120.0

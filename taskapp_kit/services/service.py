@@ -10,14 +10,20 @@ from typing import Any, Self
 
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BadArgument, ServiceError, Unavailable, closest
-from taskapp_kit.services.class_reference import ClassReference
 from taskapp_kit.services.dispatcher import Dispatcher, ReplicaSession, ServiceStats
 from taskapp_kit.services.encoding import decode, encode_arguments
 from taskapp_kit.services.endpoints import endpoints_of
 from taskapp_kit.services.local_replica import LocalReplica, gpu_count
 from taskapp_kit.services.loop import on_services_loop, wait_on_services_loop
-from taskapp_kit.services.options import BACKENDS, Backend, ServiceOptions
-from taskapp_kit.services.replicas import HasEnded, ReplicaHandle, ReplicaSpec
+from taskapp_kit.services.replicas import (
+    BACKENDS,
+    Backend,
+    ClassReference,
+    HasEnded,
+    ReplicaHandle,
+    ReplicaSpec,
+    ServiceOptions,
+)
 
 log = logging.getLogger("taskapp_kit.services")
 

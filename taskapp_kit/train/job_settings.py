@@ -25,7 +25,7 @@ from taskapp_kit.client.config.schema import (
 )
 from taskapp_kit.client.config.values import Place
 from taskapp_kit.errors import JobError
-from taskapp_kit.services.options import Backend
+from taskapp_kit.services.replicas import Backend
 from taskapp_kit.train.config_keys import FAMILIES, LIMITS, SAMPLING_LIMITS, Limit, written
 from taskapp_kit.train.driver.settings import ROLLOUT_SECONDS, STALL_SECONDS, DriverSettings, rollout_count
 from taskapp_kit.train.gateway.attempt import AttemptSettings

@@ -1,7 +1,6 @@
 """Fine-tunes a model on conversations, `taskapp train --type sft`, in this process.
 
 settings            what a config says, beside the conversations
-conversations       reads the file of `taskapp export --format sft`, filters it, and holds some out
-conversation_rows   a conversation as a row of an update, with the ids that a rollout would have
+conversations       lines of a file that fit the model, some of them held out, and their rows of an update
 sft_job             model, updates, held-out loss and checkpoints of one job
 """

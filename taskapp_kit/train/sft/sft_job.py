@@ -29,8 +29,13 @@ from taskapp_kit.train.job_start import JobNeeds, available_to, model_sizes, nee
 from taskapp_kit.train.models.adapters import adapter_part, with_adapter
 from taskapp_kit.train.models.loading import load_model
 from taskapp_kit.train.models.sources import ModelSource, described_by, find_model
-from taskapp_kit.train.sft.conversation_rows import conversation_rows, not_learned_as_tokens
-from taskapp_kit.train.sft.conversations import ChosenConversations, ExportedConversation, chosen_conversations
+from taskapp_kit.train.sft.conversations import (
+    ChosenConversations,
+    ExportedConversation,
+    chosen_conversations,
+    conversation_rows,
+    not_learned_as_tokens,
+)
 from taskapp_kit.train.sft.settings import HELD_OUT_LOSS, LOSS, SftSettings
 from taskapp_kit.train.turns import TrainingRow
 from taskapp_kit.train.update.memory import BatchShape, predicted_positions

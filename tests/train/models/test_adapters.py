@@ -17,8 +17,7 @@ from taskapp_kit.train.checkpoints.state import state_parts  # noqa: E402
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter  # noqa: E402
 from taskapp_kit.train.job_settings import LoraSettings  # noqa: E402
 from taskapp_kit.train.models.adapters import adapter_part, merged, sampler_copy, with_adapter  # noqa: E402
-from taskapp_kit.train.models.loading import load_model  # noqa: E402
-from taskapp_kit.train.models.merging import export_merged  # noqa: E402
+from taskapp_kit.train.models.loading import export_merged, load_model  # noqa: E402
 from taskapp_kit.train.models.sources import find_model  # noqa: E402
 from tests.train.checkpoints.facts import facts  # noqa: E402
 from tests.train.models.test_loading import model_folder  # noqa: E402

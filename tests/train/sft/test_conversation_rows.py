@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.train.sft.conversation_rows import conversation_row, conversation_rows, not_learned_as_tokens
-from taskapp_kit.train.sft.conversations import ExportedConversation
+from taskapp_kit.train.sft.conversations import (
+    ExportedConversation,
+    conversation_row,
+    conversation_rows,
+    not_learned_as_tokens,
+)
 from taskapp_kit.train.turns import NOT_SAMPLED
 from tests.train.conversations import ARGUMENTS, CONVERSATIONS, LOOK, NEW, TEXTS, TOOLS
 from tests.train.rendering.test_renderer import END, RENDERERS, families
