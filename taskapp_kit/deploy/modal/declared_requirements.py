@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -154,6 +155,8 @@ def _of_folder(folder: Path) -> DeclaredRequirements:
     except RuntimeError:  # it is unknown
         home = None
     for place in (folder, *folder.parents):
+        if place != folder and place.stat().st_mode & stat.S_IWOTH:
+            break  # another user's file in /tmp would name packages for the image of an app below it
         file = place / "pyproject.toml"
         if file.is_file():
             return (
