@@ -161,3 +161,15 @@ def test_a_dependency_that_is_none_is_told_with_its_line_and_never_repeated(tmp_
     with pytest.raises(ConfigError, match="line 4: ") as caught:
         needs(tmp_path)
     assert "canary" not in str(caught.value)
+
+
+def test_a_pyproject_where_everybody_may_write_is_nobodys(tmp_path: Path) -> None:
+    """Somebody else's /tmp/pyproject.toml says nothing of an app in /tmp/mine."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "app.py").write_text("")
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    assert needs(tmp_path / "mine").dependencies == ("numpy",)
+    tmp_path.chmod(0o1777)
+    assert needs(tmp_path / "mine").source is None
+    (tmp_path / "mine" / "pyproject.toml").write_text(PROJECT)
+    assert needs(tmp_path / "mine").dependencies == ("numpy",)
