@@ -17,12 +17,12 @@ from taskapp_kit.client.config.schema import (
     Algorithm,
     CurriculumSection,
     Lora,
-    MixedEnvironment,
     RlDocument,
     Training,
     from_section,
     value_at,
 )
+from taskapp_kit.client.config.value_types import MixedEnvironment
 from taskapp_kit.client.config.values import Place
 from taskapp_kit.errors import JobError
 from taskapp_kit.services.replicas import Backend

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
@@ -19,6 +19,7 @@ from taskapp_kit.client.config.value_types import (
     ClipRange,
     Count,
     CountOrAll,
+    Environments,
     Expected,
     FullAddress,
     JudgeProvider,
@@ -81,29 +82,6 @@ class ConfigSection(BaseModel):
         if value is None:
             raise ValueError("null")
         return value
-
-
-class MixedEnvironment(BaseModel):
-    """One of several environments of a job."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
-    weight: Annotated[int, Field(ge=1, le=1000)]
-    env_name: Text | None = None
-    task_url: BaseAddress | None = None
-    task_app: Text | None = None
-    env_config: dict[str, Any] | None = None
-    seeds: Seeds | None = None
-    eval_seeds: Seeds | None = None
-
-
-Environments = Annotated[
-    list[MixedEnvironment],
-    Field(min_length=2, max_length=100),
-    Expected(
-        "a list of at least two tables with a weight",
-        "a table with weight (a whole number from 1 to 1000), and env_name, env_config, task_url, task_app, seeds, eval_seeds",
-    ),
-]
 
 
 class Algorithm(ConfigSection):

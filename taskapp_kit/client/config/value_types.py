@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 MAX_INTEGER = 2**63 - 1
 """The largest whole number that every reader of JSON preserves."""
@@ -114,4 +114,27 @@ Names = Annotated[dict[str, Text], Expected('a table of texts such as { "Qwen/Qw
 TrainerMode = Literal["full", "lora", "qlora"]
 JudgeProvider = Annotated[
     str, AfterValidator(_not_blank), Expected("text in quotes", suggested=("openai", "groq", "gemini"))
+]
+
+
+class MixedEnvironment(BaseModel):
+    """One of several environments of a job."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+    weight: Annotated[int, Field(ge=1, le=1000)]
+    env_name: Text | None = None
+    task_url: BaseAddress | None = None
+    task_app: Text | None = None
+    env_config: dict[str, Any] | None = None
+    seeds: Seeds | None = None
+    eval_seeds: Seeds | None = None
+
+
+Environments = Annotated[
+    list[MixedEnvironment],
+    Field(min_length=2, max_length=100),
+    Expected(
+        "a list of at least two tables with a weight",
+        "a table with weight (a whole number from 1 to 1000), and env_name, env_config, task_url, task_app, seeds, eval_seeds",
+    ),
 ]
