@@ -247,9 +247,10 @@ def test_limits_cut() -> None:
     ("said", "more", "param"),
     [
         ([{"role": "wizard", "content": "x"}], {}, "messages[0].role"),
-        ([{"role": "user", "content": None}], {}, "messages[0]"),
+        ([{"role": "user", "content": None}], {}, "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": "data:"}]}], {}, "messages[0].content"),
-        ([{"role": "assistant", "content": None}], {}, "messages[0]"),
+        ([{"role": "assistant", "content": None}], {}, "messages[0].content"),
+        ([{"role": "user", "content": "x", "tool_calls": [CALL]}], {}, "messages[0].tool_calls"),
         (["x", CALLED], {}, "messages"),
         (["x", CALLED, "and?"], {}, "messages"),
         (["x", CALLED, {"role": "tool", "tool_call_id": "c2", "content": "ok"}], {}, "messages[2].tool_call_id"),

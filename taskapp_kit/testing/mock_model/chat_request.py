@@ -149,16 +149,6 @@ class StrictMessage(Strict):
     tool_calls: Annotated[list[SentCall], Field(min_length=1)] | None = None
     tool_call_id: str | None = None
 
-    @model_validator(mode="after")
-    def check_content(self) -> Self:
-        """Check that it says something, and that only the assistant calls tools."""
-        of_assistant = self.role == "assistant"
-        if self.content is None and not (of_assistant and (self.tool_calls or self.refusal or self.reasoning_content)):
-            raise ValueError("should have content")
-        if self.tool_calls is not None and not of_assistant:
-            raise ValueError("should have no tool_calls")
-        return self
-
 
 class OfferedFunction(Strict):
     """A function that may be called, or has to be."""
@@ -225,14 +215,24 @@ def check(body: Any) -> None:
         raise Refused("The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.", "top_logprobs")
     if request.stream_options is not None and not request.stream:
         raise Refused("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
-    _check_results(request.messages)
+    _check_messages(request.messages)
     _check_tools(request)
 
 
-def _check_results(messages: list[StrictMessage]) -> None:
-    """Check that each call has its result next to it."""
+def _check_messages(messages: list[StrictMessage]) -> None:
+    """Check that each message says something, and that each call has its result next to it."""
     unanswered: set[str] = set()
     for index, message in enumerate(messages):
+        calls = message.tool_calls or []
+        if calls and message.role != "assistant":
+            raise Refused("Only the assistant's messages have 'tool_calls'.", f"messages[{index}].tool_calls")
+        if message.content is None and (
+            message.role != "assistant" or not (calls or message.refusal or message.reasoning_content)
+        ):
+            raise Refused(
+                f"Invalid 'messages[{index}].content': a string or a list of parts was expected.",
+                f"messages[{index}].content",
+            )
         if message.role == "tool":
             if message.tool_call_id not in unanswered:
                 raise Refused(
@@ -243,7 +243,6 @@ def _check_results(messages: list[StrictMessage]) -> None:
             continue
         if unanswered:
             break
-        calls = message.tool_calls or []
         unanswered = {call.id for call in calls}
         if len(unanswered) < len(calls):
             raise Refused("The calls of a message must have different ids.", f"messages[{index}].tool_calls")
