@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.contract.content import Content, Image, Json, as_object
-from taskapp_kit.contract.event_history import event_history
-from taskapp_kit.contract.events import to_json
+from taskapp_kit.contract.events import event_history, to_json
 from taskapp_kit.contract.result import Rollout
 from taskapp_kit.contract.trajectory import PlayedStep, Turn
 

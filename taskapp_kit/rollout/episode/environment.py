@@ -11,7 +11,7 @@ import gc
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,11 +21,34 @@ from taskapp_kit.contract.content import Content, Image, Json, NotJson, content,
 from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.contract.trajectory import Step
+from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.source_location import line_of, without_folder
 from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, KitError, RequestError, Unavailable
 from taskapp_kit.rollout.episode.auxiliary_models import AuxiliaryModel, AuxiliaryModels
 from taskapp_kit.rollout.episode.plan import EpisodePlan
+
+# What a model reads when an action of its answer is refused. It is part of digests and training prompts.
+
+
+def unknown_tool(name: str, tools: Iterable[str], *, declared: bool) -> str:
+    """Return the refusal of a call of no tool of this episode. declared: it is an action, but not available here."""
+    known = ", ".join(tools)
+    if not name:
+        return f"Nothing was done: answer with a tool call. The tools are: {known}."
+    where = "in this episode" if declared else "here"
+    return f"Nothing was done: there is no tool {name[:80]!r} {where}. The tools are: {known}."
+
+
+def bad_arguments(name: str, error: BadArguments) -> str:
+    """Return the refusal of a call whose arguments the action does not take."""
+    return f"{name} was not done: {error}."
+
+
+def too_many_calls(most: int) -> str:
+    """Return the refusal of a call beyond the limit of its answer, and of all after it."""
+    return f"This was not done, nor what follows it: an answer may hold at most {most} calls."
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -32,9 +32,16 @@ from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import ActionSpec
 from taskapp_kit.errors import Boundary, Failure, InvalidAction, KitError, RequestError, SandboxError
 from taskapp_kit.rollout.episode.auxiliary_models import auxiliary_failure
-from taskapp_kit.rollout.episode.environment import ConfigRefused, EnvironmentHost, EnvironmentLeft, EnvironmentProblem
+from taskapp_kit.rollout.episode.environment import (
+    ConfigRefused,
+    EnvironmentHost,
+    EnvironmentLeft,
+    EnvironmentProblem,
+    bad_arguments,
+    too_many_calls,
+    unknown_tool,
+)
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan, Scripted
-from taskapp_kit.rollout.episode.refusals import bad_arguments, too_many_calls, unknown_tool
 
 log = logging.getLogger("taskapp_kit.run")
 

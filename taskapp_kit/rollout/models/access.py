@@ -15,15 +15,53 @@ from typing import Any, Literal
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed, role_variable
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.inference_url import GivenUrl, complete_url
+from taskapp_kit.contract.inference_url import INFERENCE_URL, GivenUrl, complete_url
 from taskapp_kit.contract.model_use import POLICY
 from taskapp_kit.contract.protocols import Clock
 from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import Exposure
-from taskapp_kit.errors import Failure, Unavailable
+from taskapp_kit.errors import Failure, FieldProblem, RequestError, Unavailable
+from taskapp_kit.net.addresses import AddressPolicy, Place, check_address
 from taskapp_kit.rollout.models.client import HttpModelClient
-from taskapp_kit.rollout.models.endpoint import endpoint_of
+from taskapp_kit.rollout.models.credentials import Credentials, caller_key
 from taskapp_kit.rollout.models.registry import ModelNames
+
+CONFIG: Place = INFERENCE_URL[:-1]
+MAX_MODEL_LETTERS = 512
+
+
+def endpoint_of(
+    config: Mapping[str, Any],
+    top_level: str | None,
+    address: GivenUrl | None,
+    *,
+    rules: AddressPolicy,
+    keys: Credentials,
+    cache: bool = False,
+) -> Endpoint | None:
+    """The model of a request; None when it names no address. Raises RequestError naming the field.
+
+    top_level: the request's own `inference_url`. address: as `given_url` returns it, of both. cache: replies may come from
+    the response cache.
+    """
+    if address is None or address[1] != INFERENCE_URL:
+        keys.check_config({"inference_url": top_level}, loc=("body",))
+    keys.check_config(config)
+    if address is None:
+        return None
+    url, loc = address
+    model = config.get("model")
+    if model is not None and not (isinstance(model, str) and 0 < len(model) <= MAX_MODEL_LETTERS):
+        raise _wrong((*CONFIG, "model"), f"is not a model's name; expected 1 to {MAX_MODEL_LETTERS} characters")
+    called = check_address(complete_url(url), rules.exposure, rules, loc=loc)
+    sample = config.get("sample")
+    return Endpoint(called, model, caller_key(config), cache, sample if type(sample) is int else 0)
+
+
+def _wrong(loc: Place, what: str) -> RequestError:
+    message = f"{'.'.join(str(part) for part in loc[1:])} {what}."
+    return RequestError(message, fields=(FieldProblem(loc, message, "type_error"),))
+
 
 Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
 """(role, body) -> the reply or the failure. On the event loop. Raises Unavailable when no model has the role."""

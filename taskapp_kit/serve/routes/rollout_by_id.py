@@ -10,7 +10,7 @@ import orjson
 from starlette.requests import Request
 
 from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.event_history import event_history
+from taskapp_kit.contract.events import event_history
 from taskapp_kit.contract.protocols import StoredResult
 from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed

@@ -11,8 +11,8 @@ from taskapp_kit.contract.chat import Endpoint
 from taskapp_kit.contract.inference_url import given_url
 from taskapp_kit.errors import RequestError
 from taskapp_kit.net.addresses import AddressPolicy
+from taskapp_kit.rollout.models.access import endpoint_of
 from taskapp_kit.rollout.models.credentials import Credentials
-from taskapp_kit.rollout.models.endpoint import endpoint_of
 
 DOOR = "door-key-0123456789"
 KEYS = Credentials(Settings(environment_api_key=DOOR))

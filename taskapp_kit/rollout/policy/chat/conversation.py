@@ -24,8 +24,14 @@ from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.rollout.policy.chat.parsed_message import ParsedMessage, clean, parse_message
-from taskapp_kit.rollout.policy.chat.prompt import only_words, system_prompt, tool_schemas
-from taskapp_kit.rollout.policy.chat.rendering import has_pictures, joined, words_of
+from taskapp_kit.rollout.policy.chat.prompt import (
+    has_pictures,
+    joined,
+    only_words,
+    system_prompt,
+    tool_schemas,
+    words_of,
+)
 from taskapp_kit.rollout.policy.history import EstimatedTokens, TokenCounter, characters_of
 from taskapp_kit.rollout.policy.options import PolicyOptions
 from taskapp_kit.rollout.policy.text.structured import response_format

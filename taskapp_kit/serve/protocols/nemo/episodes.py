@@ -15,7 +15,7 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, SessionError, UndefinedReward
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.rollout.in_flight import Caller
-from taskapp_kit.rollout.policy.chat.rendering import words_of
+from taskapp_kit.rollout.policy.chat.prompt import words_of
 from taskapp_kit.rollout.session import EnvironmentSession, SessionCall
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode, parsed
