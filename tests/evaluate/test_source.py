@@ -137,7 +137,7 @@ def test_whole_rollouts(directory: Path) -> None:
             with pytest.raises(ConfigError, match="no rollout"):
                 await source.load("0" * 32)
             assert await source.blob("0" * 64) is None
-            return details_of(await source.load(first.rollout_id)).rollout_id
+            return details_of(await source.load(first.rollout_id)).stored.rollout_id
         finally:
             await source.close()
 
