@@ -105,41 +105,29 @@ class Tracing:
             self._places.release()
 
     def _trace(self, rollout: InFlightRollout, result: Rollout) -> None:
-        from opentelemetry.trace import set_span_in_context
-
         span = root_of(rollout, result)
         root = self._begin(span, _parent(rollout))
-        if root.is_recording():
+        if root.is_recording():  # sampled: only then are the events read
             span = spans_of(rollout, result, content=self._content, most=self._most)
             root.set_attributes(span.attributes)
-            within = set_span_in_context(root)
-            for child in span.children:
-                self._export(child, within)
-        self._end(root, span)
+        self._finish(root, span)
 
-    def _export(self, span: Span, parent: Context) -> None:
-        from opentelemetry.trace import set_span_in_context
+    def _finish(self, written: Written, span: Span) -> None:
+        """Writes the children of a span that was begun, and ends it."""
+        from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
-        written = self._begin(span, parent)
-        if span.children:
-            within = set_span_in_context(written)
-            for child in span.children:
-                self._export(child, within)
-        self._end(written, span)
+        for child in span.children:
+            self._finish(self._begin(child, set_span_in_context(written)), child)
+        if span.failed is not None:
+            boundary = span.attributes.get("taskapp.boundary")
+            written.set_status(Status(StatusCode.ERROR, f"{boundary}: {span.failed}" if boundary else span.failed))
+        written.end(span.end_ns)
 
     def _begin(self, span: Span, parent: Context) -> Written:
         from opentelemetry.trace import SpanKind
 
         kind = SpanKind[span.kind.upper()]
         return self._tracer.start_span(span.name, parent, kind, span.attributes, start_time=span.start_ns)
-
-    def _end(self, written: Written, span: Span) -> None:
-        from opentelemetry.trace import Status, StatusCode
-
-        if span.failed is not None:
-            boundary = span.attributes.get("taskapp.boundary")
-            written.set_status(Status(StatusCode.ERROR, f"{boundary}: {span.failed}" if boundary else span.failed))
-        written.end(span.end_ns)
 
     def _shown(self, text: str) -> str:
         text = without_whole(text, self._secrets, HIDDEN)
