@@ -67,8 +67,10 @@ def test_other_limits_and_other_programs_are_started_as_usual() -> None:
 
 def test_an_interpreter_that_was_killed_while_it_waited_is_replaced() -> None:
     with Sandbox(level=LEVEL, warm=True) as box:
-        for process in until(_waiting, what="an interpreter waits"):
+        killed = until(_waiting, what="an interpreter waits")
+        for process in killed:
             process.kill()
+        until(lambda: not set(killed) & set(_waiting()), what="they are dead")
         assert box.run_sync("print('it runs')").stdout == "it runs\n"
         assert box.run_sync("print('and again')").stdout == "and again\n"
 

@@ -41,7 +41,7 @@ def handler(job: Any) -> Any:
         case "flood":
             sent = 0
             while job.stopped is None:
-                job.report({"flood": "x" * 1000})
+                job.report({"flood": "x" * 20_000})
                 sent += 1
             return {"sent": sent}, b""
         case "ask":

