@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import subprocess
@@ -308,7 +307,7 @@ def test_a_failure_is_raised_or_masked_and_never_a_reward_of_zero(
 def test_a_session_that_expired_is_opened_anew(served: str) -> None:
     env = GymnasiumEnv(served)
     env.reset(seed=1)
-    asyncio.run_coroutine_threadsafe(env._game._driver._session.close(), env._game._loop._loop).result()  # type: ignore[attr-defined]
+    env._game._loop.run(env._game._driver._session.close())  # type: ignore[attr-defined]
     with pytest.raises(TaskAppError) as raised:
         env.step(go(1))
     assert raised.value.code == "session_not_found"

@@ -15,6 +15,7 @@ from front_door import KEY, Door, error_of, opened
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
+from tests.waiting import until_async
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 import httpx2  # noqa: E402
@@ -68,7 +69,7 @@ async def test_a_policy_plays_one_episode_and_sees_no_reward(door: Door, mode: s
         assert (await client.call_tool("reset")).is_error
         uri = (await client.list_resources()).resources[0].uri
         assert "count 4" in (await client.read_resource(uri)).contents[0].text
-    assert len(door.service.sessions) == 0
+    await until_async(lambda: len(door.service.sessions) == 0, what="no session is left, of other tests either")
 
 
 async def test_the_control_role_resets_and_reads_rewards_and_headers_choose_too(door: Door) -> None:
