@@ -1,13 +1,18 @@
-"""An app's description on the terminal, from the bodies of `/info` and `/task_info`, made here or fetched."""
+"""An app's description on the terminal, from the bodies of `/info` and `/task_info`, made here or fetched; lines to ask it."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from taskapp_kit.cli.schema_text import members
 from taskapp_kit.cli.terminal import clean, console, flowing, number, table
 
+A_MODEL = {"model": "MODEL", "inference_url": "URL"}
+"""What stands in the lines where only a model can play."""
+HEADER = '-H "X-API-Key: $ENVIRONMENT_API_KEY"'
 AGGREGATIONS = {"weighted_sum": "the weighted mean of", "sum": "the sum of", "custom": "undefined for"}
 
 
@@ -160,3 +165,19 @@ def _limits(limits: Mapping[str, Any]) -> str:
     if limits.get("timeout_seconds"):
         parts.append(f"{number(limits['timeout_seconds'])} s in all")
     return ", ".join(parts) or "none"
+
+
+def curl_lines(url: str, environment: str | None, seed: int, policy: Mapping[str, str]) -> list[str]:
+    """Lines for /health, /task_info and /rollout; the key comes from ENVIRONMENT_API_KEY.
+
+    policy: a `policy.config`; empty where only a model can play.
+    """
+    query = f"?seed={seed}" + (f"&environment={environment}" if environment else "")
+    env = {"env_name": environment, "seed": seed} if environment else {"seed": seed}
+    config = dict(policy) or A_MODEL
+    body = json.dumps({"run_id": "r1", "env": env, "policy": {"config": config}, "ops": [], "mode": "eval"})
+    return [
+        f"curl {HEADER} {url}/health",
+        f"curl {HEADER} '{url}/task_info{query}'",
+        f"curl {HEADER} -H 'Content-Type: application/json' {url}/rollout \\\n  -d {shlex.quote(body)}",
+    ]

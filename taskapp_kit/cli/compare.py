@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import click
 
-from taskapp_kit.cli.options import ENV_FILES, ENVIRONMENT, SERVER_KEY, json_option
-from taskapp_kit.cli.terminal import example, print_json
+from taskapp_kit.cli import compare_output
+from taskapp_kit.cli.options import ENV_FILES, ENVIRONMENT, SERVER_KEY, json_option, shown_source
+from taskapp_kit.cli.terminal import example, print_json, shown_from
+from taskapp_kit.config import load
+from taskapp_kit.contract.protocols import RolloutQuery
+from taskapp_kit.evaluate import compare as comparisons
+from taskapp_kit.evaluate import source as sources
 
 CHANGES = 10
 """Changed seeds that are listed, unless --changes gives another number."""
@@ -50,7 +56,7 @@ def command(
     env_files: tuple[str, ...],
     changes: int,
     as_json: bool,
-    **given: Any,
+    **statistics: Any,
 ) -> None:
     """Compare policies by the rollouts that both played.
 
@@ -60,10 +66,23 @@ def command(
 
     Exit status: 0 compared, 2 nothing can be compared, or the declarations differ.
     """
-    from taskapp_kit.cli import compare_run
+    settings, how = load({}, env_files=env_files), comparisons.ComparisonSettings(**statistics)
 
-    compared, how = compare_run.compared(references, env_files, environment, policy, baseline, key, given)
+    async def read() -> list[comparisons.Side]:
+        sides = []
+        for reference in references:
+            source = sources.open_source(reference, key=key or settings.environment_api_key)
+            try:
+                query = RolloutQuery(environment=environment)
+                sides += await comparisons.read_sides(source, shown_source(reference), wanted=query)
+            finally:
+                await source.close()
+        return sides
+
+    with shown_from(", ".join(map(shown_source, references))):
+        chosen = comparisons.chosen_sides(asyncio.run(read()), policy, baseline)
+        compared = comparisons.compare(chosen, how)
     if as_json:
-        print_json({"comparisons": [one.to_json() for one in compared]})
+        print_json({"comparisons": [comparison.to_json() for comparison in compared]})
     else:
-        compare_run.print_comparisons(compared, how, changes=changes)
+        compare_output.print_comparisons(compared, how, changes=changes)

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
-from taskapp_kit.cli.deploy_options import deploy_options, said_by
+from taskapp_kit.cli import deploy_output, deploy_steps
+from taskapp_kit.cli.deploy_options import deploy_options, planned, settings_of
 from taskapp_kit.cli.options import json_option
 from taskapp_kit.cli.terminal import echo, example, print_json
+from taskapp_kit.deploy.modal import run as modal_run
 
 
 @click.command(
@@ -36,18 +38,15 @@ def command(
     strategy: Any,
     dry_run: bool,
     as_json: bool,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Deploy an app to Modal.
 
     What the app needs is read from its # /// script block or pyproject.toml, with [tool.taskapp.modal]; flags win. The
     app is imported here first, with only what would be installed there. Keys reach it through a named Secret alone.
     """
-    from taskapp_kit.cli import deploy_output, deploy_plan, deploy_steps
-    from taskapp_kit.deploy.modal import run as modal_run
-
-    said = said_by(given)
-    plan = deploy_plan.planned(app, said, env_files=given["env_files"])
+    said = settings_of(flags)
+    plan = planned(app, said, env_files=flags["env_files"])
     if dry_run:
         if as_json:
             print_json(deploy_output.plan_json(plan))
@@ -57,7 +56,7 @@ def command(
         return
     how = modal_run.DeployOptions(modal_environment or "", tag, strategy)
     deploy_steps.end_on_signals()
-    key = deploy_steps.ready(plan, how, given)
+    key = deploy_steps.ready(plan, how, flags)
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=True) as module:
         modal_run.deploy(module, how, report=deploy_steps.print_line)
-    deploy_steps.after(plan, how, key, wait=given["wait"], as_json=as_json)
+    deploy_steps.after(plan, how, key, wait=flags["wait"], as_json=as_json)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.cli.deploy_secret import DOOR, values_for
+from dotenv import dotenv_values
+
+from taskapp_kit.cli import env_file
 from taskapp_kit.cli.terminal import clean, echo, print_json
 from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.config import load
@@ -14,6 +19,7 @@ from taskapp_kit.deploy.modal import check as modal_check
 from taskapp_kit.deploy.modal.account import ModalRefused, make_secret
 from taskapp_kit.deploy.modal.container import why_not_shared
 from taskapp_kit.deploy.modal.settings import WEB_FUNCTION
+from taskapp_kit.errors import ConfigError
 
 if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.account import Account
@@ -21,7 +27,23 @@ if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.run import DeployOptions
 
 
-def ready(plan: DeployPlan, how: DeployOptions, given: dict[str, Any]) -> str | None:
+KEY, STORE = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
+STAYS = (
+    "SYNTH_API_KEY",
+    "DEV_ENVIRONMENT_API_KEY",
+    "MODAL_",
+    "TASKAPP_KEYS_FILE",
+    "TASKAPP_MODEL_ALIASES",
+    "TASKAPP_MODELS",
+    "TASKAPP_VLLM",
+    "TASKAPP_CACHE",
+    "TASKAPP_HOST",
+    "TASKAPP_PORT",
+)
+"""Prefixes of names that are not sent: keys that a container does not need, and paths and addresses of this machine."""
+
+
+def ready(plan: DeployPlan, how: DeployOptions, flags: dict[str, Any]) -> str | None:
     """Check that the name is free or ours, and make sure of the Secret; the key, where it is known here.
 
     Raises ModalRefused, ConfigError, Unavailable.
@@ -31,50 +53,50 @@ def ready(plan: DeployPlan, how: DeployOptions, given: dict[str, Any]) -> str | 
         plan.coordinator, max_containers=plan.settings.max_containers, keeps=plan.settings.store == "postgres-secret"
     )
     if apart is not None:
-        raise modal_account.ModalRefused(f"{plan.app_name!r} is not deployed: {apart}")
+        raise ModalRefused(f"{plan.app_name!r} is not deployed: {apart}")
     for warning in plan.warnings:
         echo(f"Warning: {clean(warning)}", err=True)
     echo("Asking Modal about the app's name and its Secret ...", err=True)
-    found = modal_account.look(plan.app_name, plan.secret_names, plan.required_keys, environment=how.environment)
-    if found.owner == "others" and not given["take_over"]:
-        raise modal_account.ModalRefused(
+    account = modal_account.look(plan.app_name, plan.secret_names, plan.required_keys, environment=how.environment)
+    if account.owner == "others" and not flags["take_over"]:
+        raise ModalRefused(
             f"An app {plan.app_name!r} is deployed there already, and taskapp did not deploy it.",
             hint="Give another --name, or replace it with --take-over.",
         )
-    _secrets(plan, how, given, found)
-    return load(env_files=given["env_files"]).environment_api_key
+    _secrets(plan, how, flags, account)
+    return load(env_files=flags["env_files"]).environment_api_key
 
 
-def _secrets(plan: DeployPlan, how: DeployOptions, given: dict[str, Any], found: Account) -> None:
+def _secrets(plan: DeployPlan, how: DeployOptions, flags: dict[str, Any], account: Account) -> None:
     """Make or update the app's own Secret where a flag says so. Raises ModalRefused: a Secret or key is missing."""
-    own, lacking = plan.secret_names[-1], set(found.lacking)
-    for name in found.missing:
+    own, lacking = plan.secret_names[-1], set(account.lacking)
+    for name in account.missing:
         if name != own:
             raise ModalRefused(
                 f"There is no Secret {name!r} on Modal.", hint=f"Make it: modal secret create {name} --from-dotenv F"
             )
-    missing = own in found.missing
-    if missing and not given["create_secret"]:
+    missing = own in account.missing
+    if missing and not flags["create_secret"]:
         raise ModalRefused(
             f"There is no Secret {own!r} on Modal, which holds the keys ({', '.join(plan.required_keys)}).",
             hint="--create-secret makes it, from .env here or an --env-file F, with a new key where they have none.",
         )
-    if missing or given["update_secret"]:
+    if missing or flags["update_secret"]:
         lacking = set(plan.required_keys) if missing else lacking
-        values = values_for(plan, given["env_files"], mint=DOOR in lacking)
+        values = secret_values(plan, flags["env_files"], mint=KEY in lacking)
         lacking -= set(values)
         if lacking and missing:
             raise ModalRefused(
                 f"The env files lack {', '.join(sorted(lacking))}, which the Secret {own!r} must hold.",
                 hint="Add it to an --env-file.",
             )
-        if not make_secret(own, values, environment=how.environment, update=given["update_secret"]):
+        if not make_secret(own, values, environment=how.environment, update=flags["update_secret"]):
             raise ModalRefused(
                 f"The Secret {own!r} was made by another process meanwhile, and is not changed.",
                 hint="Run this again to use it.",
             )
         echo(f"Secret {own}: {'made' if missing else 'set'} {', '.join(sorted(values))}.", err=True)
-    elif given["create_secret"]:
+    elif flags["create_secret"]:
         echo(f"Secret {own} exists and stays as it is; --update-secret sets keys in it.", err=True)
     if lacking:
         raise ModalRefused(
@@ -149,3 +171,33 @@ def end_on_signals() -> None:
 def print_line(line: str) -> None:
     """A line of Modal's, on stderr."""
     echo(clean(line), err=True)
+
+
+def secret_values(plan: DeployPlan, env_files: Sequence[str], *, mint: bool) -> dict[str, str]:
+    """The values for the Secret, from the env files; without --env-file from `.env` here.
+
+    mint: an ENVIRONMENT_API_KEY that neither they nor the process environment have is made, and written into the last
+    env file, mode 600, before it goes anywhere: Modal never shows it again. It is not printed.
+
+    Raises ConfigError: an env file cannot be read or written, or TASKAPP_STORE names no Postgres.
+    """
+    key = load(env_files=env_files).environment_api_key  # and each file can be read
+    files = [Path(name) for name in env_files] or [Path(".env")]
+    values: dict[str, str] = {}
+    for path in files:
+        if path.is_file():
+            values |= {name: value or "" for name, value in dotenv_values(path, interpolate=False).items()}
+    values = {name: value for name, value in values.items() if value and not name.startswith(STAYS)}
+    if plan.settings.store == "none":
+        values.pop(STORE, None)
+    elif not values.get(STORE, "postgresql://").startswith(("postgresql://", "postgres://", "postgresql+")):
+        raise ConfigError(
+            f"{STORE} in the env file names no Postgres; a file on this machine is not there.",
+            hint="Give the address of a database (postgresql://...), or --store none.",
+        )
+    if mint and KEY not in values:
+        values[KEY] = key or secrets.token_hex(32)
+        if key is None:
+            env_file.write(files[-1], {KEY: values[KEY]})
+            echo(f"{KEY} was made and written to {files[-1]} (mode 600); it is shown nowhere.", err=True)
+    return values

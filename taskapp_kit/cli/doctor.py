@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import click
 
+from taskapp_kit.cli import local_app
 from taskapp_kit.cli.doctor_output import failed, show, summary
 from taskapp_kit.cli.job_options import job_settings
 from taskapp_kit.cli.options import ENV_FILES, is_url, json_option
 from taskapp_kit.cli.terminal import console, echo, example, print_json
+from taskapp_kit.client import checks
+from taskapp_kit.config import load as load_settings
+from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.redact import without_keys
+from taskapp_kit.testing.doctor import examine
+from taskapp_kit.testing.doctor import finding as doctor_finding
+from taskapp_kit.testing.doctor import options as doctor_options
+from taskapp_kit.testing.doctor import server as doctor_server
 
 
 @click.command(
@@ -57,12 +68,18 @@ def command(
     The keys are ENVIRONMENT_API_KEY and SYNTH_API_KEY, from the environment or an env file. Exit status 1 when
     something is WRONG; a warning does not change it.
     """
-    from taskapp_kit.cli import doctor_run
-    from taskapp_kit.testing.doctor.options import DoctorOptions
 
     settings = job_settings(env_files=env_files, backend_url=backend_url)
-    options = DoctorOptions(quick=quick, judges=judges, environment=environment, allow=allow)
-    findings = doctor_run.findings_of(app, backend_url, settings, env_files, options, load=load)
+    options = doctor_options.DoctorOptions(quick=quick, judges=judges, environment=environment, allow=allow)
+    if is_url(app):
+        findings = asyncio.run(_running(app, settings.task_app_key, options, load=load))
+    elif load:
+        raise ConfigError("--load is about a URL.", hint="An APP is always played many times; leave it out.")
+    else:
+        findings = asyncio.run(_declared(app, env_files, options))
+    if backend_url is not None:
+        checked = asyncio.run(checks.check_backend(backend_url, settings.backend_key, app if is_url(app) else None))
+        findings += map(doctor_finding.of_server, checked)
     if as_json:
         shown = without_keys([finding.to_json() for finding in findings], settings.keys)
         print_json({"ok": not failed(findings), "findings": shown})
@@ -71,3 +88,26 @@ def command(
         if not is_url(app):
             echo(summary(findings))
     ctx.exit(1 if failed(findings) else 0)
+
+
+async def _running(
+    url: str, key: str | None, options: doctor_options.DoctorOptions, *, load: bool
+) -> list[doctor_finding.DoctorFinding]:
+    """What was found of a server. load: send it many requests."""
+    if options.quick or options.judges or options.environment is not None or options.allow:
+        raise ConfigError("--quick, --env, --allow and --judges are about an APP.", hint="Leave them out for a URL.")
+    checked = await checks.check_task_app(url, key)
+    if all(finding.ok for finding in checked):
+        checked.append(await checks.try_rollout(url, key))
+    findings = [doctor_finding.of_server(finding) for finding in checked]
+    if load and all(finding.ok for finding in findings):
+        findings += [finding async for finding in doctor_server.examine_server(url, key)]
+    return findings
+
+
+async def _declared(
+    app: str, env_files: Sequence[str], options: doctor_options.DoctorOptions
+) -> list[doctor_finding.DoctorFinding]:
+    """What was found of an app, which is played in this process."""
+    settings = load_settings(env_files=env_files)
+    return [finding async for finding in examine.examine(local_app.open_app(app, settings), options, settings)]

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 
+from dotenv.parser import parse_stream
+
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.system.private_files import write_durable
 
@@ -37,8 +39,6 @@ def write(path: Path, values: Mapping[str, str]) -> None:
 
 def merged(before: str, values: Mapping[str, str]) -> str:
     """The text of an env file with these variables set: in their old place, else at the end."""
-    from dotenv.parser import parse_stream
-
     left = dict(values)
     parts = []
     for binding in parse_stream(StringIO(before.replace("\r\n", "\n"))):  # a value may go over several lines

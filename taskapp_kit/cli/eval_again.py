@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from taskapp_kit.cli.eval_options import OF_THE_LIMITS, OF_THE_LISTED, OF_THE_POLICIES
 from taskapp_kit.cli.options import command_with
 from taskapp_kit.cli.policy_options import chosen_model
 from taskapp_kit.cli.selection import Selection, selection
@@ -17,12 +18,6 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.continued import NAMES_IN_FILE, policies_again
 from taskapp_kit.evaluate.own_directories import check_own, policy_flags
 from taskapp_kit.evaluate.source import DirectorySource
-
-ITS_OWN = ("environment", "split", "seeds", "repeats", "difficulty", "tags")
-"""Options that the listed rollouts have and that cannot be given beside them."""
-LIMITS = ("ops", "max_time_seconds", "max_refusals", "max_rollout_tokens", "judges")
-"""Options that stay as they were unless they are given; --output-mode, too, with the evaluation's own policy."""
-POLICY = ("policies", "models", "inference_urls", "action", "policy_config")
 
 
 @dataclass(frozen=True)
@@ -53,9 +48,9 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
     """
     if not failed and worst is None:
         raise click.UsageError("--seeds-from goes with --failed or --worst N.")
-    given = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    typed = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     for param in ctx.command.params:
-        if param.name in given and param.name in ITS_OWN:
+        if param.name in typed and param.name in OF_THE_LISTED:
             raise click.UsageError(f"{param.opts[0]} is that of the rollouts in {path}; leave it out.")
     source = DirectorySource(path)
     pairs = asyncio.run(_listed(source, selection(failed=failed, worst=worst)))
@@ -64,11 +59,13 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
     config, asked = source.config, source.config["asked"]
     stored = config.get("options", {})
     policies = None
-    if not (given.intersection(POLICY) and given.intersection(("app", "app_id"))):
+    if not (typed.intersection(OF_THE_POLICIES) and typed.intersection(("app", "app_id"))):
         named = str(stored.get("url") or config.get("app_reference") or "APP")
-        app = [] if given.intersection(("app", "app_id")) else ["--app", named]
-        check_own(path, config, command_with([*app, *([] if given.intersection(POLICY) else policy_flags(config))]))
-    if not given.intersection(POLICY):
+        app = [] if typed.intersection(("app", "app_id")) else ["--app", named]
+        check_own(
+            path, config, command_with([*app, *([] if typed.intersection(OF_THE_POLICIES) else policy_flags(config))])
+        )
+    if not typed.intersection(OF_THE_POLICIES):
         policies = policies_again(dict(config), lambda name: chosen_model(settings, name, None))
         if len(policies) > 1:
             raise click.UsageError(f"{path} has the policies {', '.join(policies)}: name the one that plays.")
@@ -83,8 +80,8 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
         models=stored.get(NAMES_IN_FILE, {}),
         options={
             name: asked[name]
-            for name in (*LIMITS, *(() if policies is None else ("output_mode",)))
-            if asked.get(name) and name not in given
+            for name in (*OF_THE_LIMITS, *(() if policies is None else ("output_mode",)))
+            if asked.get(name) and name not in typed
         },
     )
 

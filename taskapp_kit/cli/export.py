@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from taskapp_kit.cli import local_app
 from taskapp_kit.cli.options import (
     ENV_CONFIG,
     ENV_FILES,
     ENVIRONMENT,
     OUTPUT_MODE,
     SERVER_KEY,
+    is_url,
     json_option,
     options,
+    shown_source,
 )
 from taskapp_kit.cli.selection import FILTERS
-from taskapp_kit.cli.terminal import echo, example, print_json, size_words
-from taskapp_kit.config import load
+from taskapp_kit.cli.terminal import echo, example, print_json, shown_from, size_words
+from taskapp_kit.client import task_app as task_apps
+from taskapp_kit.config import Settings, load
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.contract.words import counted
-
-if TYPE_CHECKING:
-    from taskapp_kit.export.report import ExportReport
+from taskapp_kit.evaluate import seeds as seed_lists
+from taskapp_kit.evaluate import source as sources
+from taskapp_kit.export import conversation, task_rows, training_data
+from taskapp_kit.export import report as reports
+from taskapp_kit.export import write as writing
+from taskapp_kit.rollout import source as rollout_source
 
 FORMATS = ("jsonl", "parquet", "sft", "dpo", "tokens", "inspect")
 TRAINING_ONLY = {
@@ -105,14 +113,6 @@ def command(
     kind: Any,
     out: Path,
     split: str | None,
-    min_reward: float | None,
-    terminated: bool,
-    max_tokens: int | None,
-    demonstrations: bool,
-    best_of_seed: bool,
-    margin: float | None,
-    pairs: int | None,
-    app: str | None,
     force: bool,
     key: str | None,
     env_files: tuple[str, ...],
@@ -132,22 +132,35 @@ def command(
     DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), URL a running
     task app. Nothing private is in any format: no end state, no private field of a task.
     """
-    from taskapp_kit.cli import export_run
-    from taskapp_kit.export.training_data import TrainingFilters
-
-    given: dict[str, Any] = {
-        "min_reward": min_reward, "terminated": terminated or None, "max_tokens": max_tokens, "app": app,
-        "demonstrations": demonstrations or None, "best_of_seed": best_of_seed or None, "margin": margin, "pairs": pairs,
-    }  # fmt: skip
-    for name, value in given.items():
+    training = {name: None if filters[name] is False else filters[name] for name in TRAINING_ONLY}
+    query = RolloutQuery(**{name: value for name, value in filters.items() if name not in TRAINING_ONLY})
+    for name, value in training.items():
         if value is not None and kind not in TRAINING_ONLY[name]:
             flag = "--" + name.replace("_", "-")
             raise click.UsageError(f"{flag} goes with --format {' or '.join(TRAINING_ONLY[name])}.")
     if out.exists() and not force:
         raise click.UsageError(f"{out} exists already; give --force to replace it.")
-    chosen = TrainingFilters(**{name: value for name, value in given.items() if value is not None and name != "app"})
+    app = training.pop("app")
+    learned = training_data.TrainingFilters(**{name: value for name, value in training.items() if value is not None})
     settings = load(env_files=env_files)
-    report = export_run.exported(source, key, settings, kind, out, RolloutQuery(**filters), split, chosen, app)
+    key = key or settings.environment_api_key
+
+    async def exported() -> reports.ExportReport:
+        rollouts = sources.open_source(source, key=key)
+        try:
+            return await writing.export(
+                rollouts,
+                kind,
+                out,
+                scope=reports.ExportScope(query, split),
+                filters=learned,
+                find_tools=lambda: _tools(rollouts, source, key, settings, app),
+            )
+        finally:
+            await rollouts.close()
+
+    with shown_from(shown_source(source)):
+        report = asyncio.run(exported())
     if as_json:
         print_json(
             {
@@ -159,11 +172,11 @@ def command(
         _print(report, out, kind)
 
 
-def _lines(report: ExportReport) -> int:
+def _lines(report: reports.ExportReport) -> int:
     return report.rollouts if report.lines is None else report.lines
 
 
-def _print(report: ExportReport, out: Path, kind: str) -> None:
+def _print(report: reports.ExportReport, out: Path, kind: str) -> None:
     what = counted(report.rollouts, "rollout")
     if report.lines is not None:
         what = f"{counted(report.lines, 'pair')} of {what}"
@@ -220,14 +233,35 @@ def tasks(
 
     Nothing is played: each episode is begun, its prompt is written, and it ends. No private field of a task is in a row.
     """
-    from taskapp_kit.cli import export_run
 
     if out.exists() and not force:
         raise click.UsageError(f"{out} exists already; give --force to replace it.")
-    count = export_run.exported_tasks(
-        app, load(env_files=env_files), kind, out, environment, split, seeds, env_config, output_mode
-    )
+    settings = load(env_files=env_files)
+    target, listed = local_app.open_app(app, settings), None if seeds is None else seed_lists.Seeds.read(seeds)
+
+    async def exported() -> int:
+        async with local_app.local_service(target, settings, skip_judges=True) as service:
+            rows = task_rows.task_rows(
+                service, environment=environment, split=split, seeds=listed, config=env_config, output_mode=output_mode
+            )
+            return await task_rows.export_tasks(rows, kind, out)
+
+    with local_app.failure_shown():
+        count = asyncio.run(exported())
     if as_json:
         print_json({"path": str(out), "tasks": count, "format": kind})
     else:
         echo(f"{counted(count, 'task')} in {out} ({kind}).")
+
+
+async def _tools(
+    source: rollout_source.RolloutSource, reference: str, key: str | None, settings: Settings, app: str | None
+) -> conversation.ToolSchemas | None:
+    """The tools of the app: of --app, of the one that an evaluation names, or of the server at the URL."""
+    named = local_app.app_named(app, reference, source.config)
+    if named is not None:
+        return conversation.ToolSchemas.of_app(local_app.open_app(named, settings).freeze())
+    if not is_url(reference):
+        return None
+    async with task_apps.TaskAppClient(reference, key) as client:
+        return conversation.ToolSchemas.of_info(await client.info())

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from taskapp_kit.cli import local_app
 from taskapp_kit.cli.options import ENV_FILES
 from taskapp_kit.cli.terminal import clean, echo, example
 from taskapp_kit.config import load
+from taskapp_kit.deploy.packaging import verifiers_package
 
 
 @click.group(epilog=example("taskapp generate verifiers examples/adder.py --out taskapp-adder"))
@@ -37,9 +39,10 @@ def verifiers(
     The app's file and the modules beside it that it imports are copied; a bundled app comes with taskapp-kit, which the
     package requires.
     """
-    from taskapp_kit.cli.generate_run import generated
-
-    package = generated(app, load(env_files=env_files), out, data_files, packages)
+    target = local_app.open_app(app, load(env_files=env_files))
+    package = verifiers_package.write_verifiers_package(
+        target, app, out, beside=Path.cwd(), data_files=data_files, packages=packages
+    )
     echo(f"Made {out} ({package.name}):")
     for file in package.files:
         echo(f"  {out / file}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from taskapp_kit.cli import templates
 from taskapp_kit.cli.terminal import console, example
 
 
@@ -18,12 +19,10 @@ def command(name: str, template: str) -> None:
 
     NAME begins with a letter and holds letters, digits, '-' and '_'. The directory must not exist, or be empty.
     """
-    from taskapp_kit.cli.templates import app_file, find_template, identifier, instantiate
-
-    identifier(name)
-    chosen = find_template(template)
+    templates.identifier(name)
+    chosen = templates.find_template(template)
     target = Path(name)
-    files = instantiate(chosen, target, name)
+    files = templates.instantiate(chosen, target, name)
     out = console()
     out.print(f"Made {name} from the template {chosen.name}:", style="bold")
     for file in files:
@@ -32,7 +31,7 @@ def command(name: str, template: str) -> None:
     out.print(f"  cd {name}")
     if any(file.parts[0] == "tests" or file.name.startswith("test_") for file in files):
         out.print(f"  python -m pytest{'' if find_spec('pytest') else '   # needs: pip install pytest'}")
-    app = app_file(target, files)
+    app = templates.app_file(target, files)
     if app is not None:
         out.print(f"  taskapp info {app}")
         out.print(f"  taskapp play {app}")

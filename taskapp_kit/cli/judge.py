@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import click
 
+from taskapp_kit.cli import local_app
 from taskapp_kit.cli.options import ENV_FILES, json_option
 from taskapp_kit.cli.terminal import clean, console, echo, example, number, print_json, table
-from taskapp_kit.config import load
+from taskapp_kit.config import Settings, load
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate import judge_labels as labelled_answers
+from taskapp_kit.rollout.score import calibration
+from taskapp_kit.store import open_store
 
 ROWS = (
     ("labels", "labels"),
@@ -70,7 +77,6 @@ def calibrate(
     instead. For a judge of groups: "answers" or "rollout_ids", and "labels". "judge" names one where the app has several;
     "environment", "split" and "config" are as in a request.
     """
-    from taskapp_kit.cli import judge_run
 
     if (labels is None) == (annotations is None):
         raise click.UsageError("Give one of --labels and --annotations.")
@@ -80,9 +86,16 @@ def calibrate(
         directory = Path(annotations)
         store = str(directory / "rollouts.db") if directory.is_dir() else annotations
     settings = load({"store": store}, env_files=env_files)
-    results, reports = judge_run.calibrate(
-        app, labels, settings, repeats=repeats, concurrency=concurrency, threshold=threshold
-    )
+    target = local_app.open_app(app, settings)
+    name = target.freeze().name
+    if not target.freeze().judges:
+        raise ConfigError(f"The app {name!r} declares no judge.", hint="Declare one with @app.judge.")
+    text = None if labels is None else (labels.name, labels.read_bytes())
+    results = asyncio.run(_judged(target, text, settings, repeats=repeats, concurrency=concurrency))
+    by_judge: dict[str, list[calibration.CaseResult]] = {}
+    for result in results:
+        by_judge.setdefault(result.case.judge.name, []).append(result)
+    reports = [calibration.report(of_one, threshold=threshold) for of_one in by_judge.values()]
     if as_json:
         cases = [
             {"place": item.case.place, "judge": item.case.judge.name, "scores": item.scores,
@@ -106,3 +119,19 @@ def _print(reports: list[dict[str, Any]]) -> None:
             console().print(f"{item['judge']}: good from {item['threshold']:g} on, for accuracy and κ.")
         for failed in item["failed"]:
             echo(f"{item['judge']}, {failed['place']}: {clean(failed['error'])}", err=True)
+
+
+async def _judged(
+    app: TaskApp, labels: tuple[str, bytes] | None, settings: Settings, **more: int
+) -> list[calibration.CaseResult]:
+    """Each labelled answer with its scores. labels: a file's name and content; None reads the store's annotations."""
+    store = local_app.store_of(settings.store) if labels is not None else open_store(str(settings.store), create=False)
+    try:
+        if labels is None:
+            assert store is not None, "--annotations named it"
+            labels = "annotation", await labelled_answers.annotated_labels(app, store)
+        name, text = labels
+        return await labelled_answers.judge_labels(app, name, text, settings, store, **more)
+    finally:
+        if store is not None:
+            await store.close()

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 import click
 
+from taskapp_kit.cli import templates
 from taskapp_kit.cli.options import json_option
 from taskapp_kit.cli.terminal import console, example, print_json, table
+from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_apps, missing_extra
 
 
 @click.command(epilog=example("taskapp list", "taskapp list --json"))
 @json_option()
 def command(as_json: bool) -> None:
     """List the bundled apps, the installed plugins and the templates."""
-    from importlib.metadata import entry_points
-
-    from taskapp_kit.cli.templates import templates
-    from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_apps, missing_extra
-
     found: dict[str, list[dict[str, str | None]]] = {
         "apps": [
             {"name": item.name, "summary": item.summary, "missing": missing_extra(item.name)} for item in bundled_apps()
         ],
         "plugins": [
             {"name": point.name, "summary": point.value}
-            for point in sorted(entry_points(group=PLUGIN_GROUP), key=lambda point: point.name)
+            for point in sorted(metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: point.name)
         ],
         "templates": [
-            {"name": item.name, "summary": item.summary, "missing": missing_extra(item.name)} for item in templates()
+            {"name": item.name, "summary": item.summary, "missing": missing_extra(item.name)}
+            for item in templates.templates()
         ],
     }
     if as_json:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import taskapp_kit
+from taskapp_kit.cli.options import command_with
 from taskapp_kit.cli.terminal import clean, echo
 from taskapp_kit.config import export
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import RolloutFailed, Unavailable
+from taskapp_kit.evaluate.own_directories import check_own
 from taskapp_kit.rollout.models.access import role_endpoint
 from taskapp_kit.rollout.score.judges import check_judges
 from taskapp_kit.rollout.service import Service
@@ -33,6 +35,18 @@ def open_app(reference: str, settings: Settings) -> TaskApp:
     export(settings)
     only_authors_log()
     return find_app(reference)
+
+
+def app_named(option: str | None, place: str, config: Mapping[str, Any]) -> str | None:
+    """The app of --app, else the one that the user's own evaluation in `place` names; None without either.
+
+    config: the evaluation's. Raises ConfigError for an evaluation from elsewhere, whose app is not imported unseen.
+    """
+    stored = config.get("app_reference")
+    if option is None and isinstance(stored, str):
+        check_own(Path(place), config, command_with(["--app", stored]))
+        return stored
+    return option
 
 
 def store_of(url: str | None) -> Store | None:

@@ -105,6 +105,12 @@ def options(*parts: Callable[[Command], Command]) -> Callable[[Command], Command
     return decorate
 
 
+def names_of(*parts: Callable[[Any], Any]) -> tuple[str, ...]:
+    """The parameters that these decorators give to a command, in order."""
+    command = click.command(options(*parts)(lambda: None))
+    return tuple(str(param.name) for param in command.params)
+
+
 def json_option(about: str = "Print JSON.") -> Callable[[Command], Command]:
     """`--json`, as `as_json`. about: its help."""
     return click.option("--json", "as_json", is_flag=True, help=about)

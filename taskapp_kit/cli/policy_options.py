@@ -74,7 +74,7 @@ def chosen_policies(
     settings: Settings,
     policies: Sequence[str],
     models: Sequence[str],
-    urls: Sequence[str],
+    inference_urls: Sequence[str],
     action: Any,
     policy_config: dict[str, Any] | None,
     *,
@@ -88,18 +88,20 @@ def chosen_policies(
     def one(policy: str | None, model: str | None, url: str | None, action: Any = None) -> dict[str, Any]:
         return chosen_policy(settings, policy, model, url, action, policy_config, app=app)[0]
 
-    if len(urls) > 1 and len(urls) != len(models):
+    if len(inference_urls) > 1 and len(inference_urls) != len(models):
         raise click.UsageError("Give one --inference-url for all models, or one for each --model, in the same order.")
-    if len(policies) + max(len(models), len(urls)) <= 1:
-        policy, model, url = (given[0] if given else None for given in (policies, models, urls))
+    if len(policies) + max(len(models), len(inference_urls)) <= 1:
+        policy, model, url = (given[0] if given else None for given in (policies, models, inference_urls))
         config, note = chosen_policy(settings, policy, model, url, action, policy_config, app=app)
         name = policy_name(config)
         return ChosenPolicies({name: config}, {name: model} if model is not None and url is None else {}, note)
     if action is not None and "constant" not in policies:
         raise click.UsageError("--action is what the policy `constant` repeats; name it with --policy constant.")
     chosen = [(name, one(name, None, None, action if name == "constant" else None)) for name in policies]
-    labels: Sequence[str | None] = models or [None] * len(urls)
-    addresses: Sequence[str | None] = [*urls] * len(labels) if len(urls) == 1 else urls or [None] * len(labels)
+    labels: Sequence[str | None] = models or [None] * len(inference_urls)
+    addresses: Sequence[str | None] = (
+        [*inference_urls] * len(labels) if len(inference_urls) == 1 else inference_urls or [None] * len(labels)
+    )
     chosen += [(model or "", one(None, model, url)) for model, url in zip(labels, addresses, strict=True)]
     names = [policy_name(config) for _, config in chosen]
     if len(set(names)) < len(names):  # models.toml may have one model at two addresses
@@ -108,7 +110,7 @@ def chosen_policies(
     if twice is not None:
         raise click.UsageError(f"Two of the policies are called {twice}; name them apart in models.toml.")
     configs = dict(zip(names, (config for _, config in chosen), strict=True))
-    given_models = names[len(policies) :] if not urls else []
+    given_models = names[len(policies) :] if not inference_urls else []
     return ChosenPolicies(configs, dict(zip(given_models, models, strict=True)) if given_models else {})
 
 

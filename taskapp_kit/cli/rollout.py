@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import uuid
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
+import pydantic
 
+from taskapp_kit.cli import conversation_output, local_app, remote_task_app
+from taskapp_kit.cli import policy_options as policies
 from taskapp_kit.cli.options import (
     CACHE,
     ENV_CONFIG,
@@ -27,7 +33,12 @@ from taskapp_kit.cli.options import (
 )
 from taskapp_kit.cli.rollout_output import print_result, print_steps
 from taskapp_kit.cli.terminal import console, example, print_json, shown_from
-from taskapp_kit.config import load
+from taskapp_kit.config import Settings, load
+from taskapp_kit.contract import result as results
+from taskapp_kit.contract import wire
+from taskapp_kit.contract.events import Event
+from taskapp_kit.errors import RequestError
+from taskapp_kit.rollout import response as responses
 from taskapp_kit.system.private_files import write_private
 
 
@@ -82,35 +93,33 @@ def command(
     With --inference-url a language model plays; with --model alone one that models.toml names. Otherwise, without
     --policy, the random policy plays; with --action the constant one.
     """
-    from taskapp_kit.cli import rollout_run
-    from taskapp_kit.cli.policy_options import chosen_policy
 
     settings = load({"store": store, "cache": cache}, env_files=env_files)
-    given, note = chosen_policy(settings, app=app, **policy)
+    config, note = policies.chosen_policy(settings, app=app, **policy)
     body: dict[str, Any] = {
         "run_id": f"cli-{uuid.uuid4().hex[:12]}",
         "env": episode(environment, seed, env_config, split),
-        "policy": {"policy_name": given.get("policy"), "config": given, "output_mode": output_mode},
+        "policy": {"policy_name": config.get("policy"), "config": config, "output_mode": output_mode},
         "ops": ["agent"] * (ops or 0),
         "safety": {"max_time_s": max_time_seconds},
         "mode": "eval",
     }
     limits = {"max_refusals": max_refusals, "max_rollout_tokens": max_rollout_tokens}
     body["safety"] |= {name: limit for name, limit in limits.items() if limit is not None}
-    _writable(out)
+    if out is not None and not out.parent.is_dir():  # before a long rollout, not after
+        raise click.BadParameter(f"there is no directory {out.parent}.", param_hint="--out")
     if is_url(app):
         if store is not None:
             raise click.UsageError("--store keeps local rollouts; a server has a store of its own.")
         if judges == "skip":
             raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
-        answer = rollout_run.remote(app, key or settings.environment_api_key, body, max_time_seconds)
+        answer = _remote(app, key or settings.environment_api_key, body, max_time_seconds)
         if not as_json:
             with shown_from(app):
                 print_steps(answer, width=width, full=full)
     else:
-        answer = rollout_run.local(
-            app, settings, body, skip_judges=judges == "skip", hint=note, printed=not as_json, width=width, full=full
-        )
+        listener = None if as_json else conversation_output.RolloutLines(width=width, full=full).show
+        answer = _local(app, settings, body, listener, skip_judges=judges == "skip", policy_note=note)
     if out is not None:
         write_private(out, orjson.dumps(answer, option=orjson.OPT_INDENT_2))
     if as_json:
@@ -122,7 +131,54 @@ def command(
         console().print(f"\nWritten to {out}")
 
 
-def _writable(out: Path | None) -> None:
-    """Before a long rollout, not after."""
-    if out is not None and not out.parent.is_dir():
-        raise click.BadParameter(f"there is no directory {out.parent}.", param_hint="--out")
+def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The answer of the server at url. seconds: the rollout's deadline. Raises RemoteError, JobTimeout, ConfigError."""
+    answer = remote_task_app.Remote(url, key).rollout(body, timeout_seconds=seconds + 30.0)
+    try:
+        wire.RolloutResponse.model_validate(answer)
+    except pydantic.ValidationError as error:
+        field = ".".join(map(str, error.errors()[0]["loc"]))
+        raise remote_task_app.RemoteError(
+            f"{url} answered with something that is no rollout as taskapp-kit gives it ({field}).",
+            hint="Is that the address of a task app served by taskapp-kit?",
+        ) from None
+    return answer
+
+
+def _local(
+    app: str,
+    settings: Settings,
+    body: dict[str, Any],
+    listener: Callable[[Event], None] | None,
+    *,
+    skip_judges: bool,
+    policy_note: str,
+) -> dict[str, Any]:
+    """The answer of the app, played in this process. listener: is called with each event, in the environment's thread.
+
+    policy_note: why a default policy was chosen; where it cannot play, the error names another way. Raises DiscoveryError,
+    DeclarationError, RequestError, RolloutFailed, Unavailable, StoreError.
+    """
+    target, request = local_app.open_app(app, settings), wire.RolloutRequest.model_validate(body)
+
+    async def played() -> results.Rollout:
+        async with local_app.local_service(
+            target,
+            settings,
+            store=settings.store,
+            skip_judges=skip_judges,
+            max_time_seconds=request.safety.max_time_s,
+            max_calls=settings.max_calls_per_answer,
+        ) as service:
+            return await service.rollout(request, listener=listener)
+
+    try:
+        with local_app.failure_shown():
+            rollout = asyncio.run(played())
+    except RequestError as error:
+        if error.code == "policy_unavailable" and policy_note:
+            raise RequestError(
+                error.message, code=error.code, hint=f"Give another --policy (`taskapp info {app}` lists them)."
+            ) from error
+        raise
+    return responses.response_body(rollout, inline_image_bytes=sys.maxsize)

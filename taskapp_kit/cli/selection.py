@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -9,12 +10,15 @@ import click
 
 from taskapp_kit.cli.options import options
 from taskapp_kit.contract.protocols import RolloutQuery, RowOrder
-from taskapp_kit.errors import Boundary
+from taskapp_kit.errors import Boundary, ConfigError
 
 if TYPE_CHECKING:
     from taskapp_kit.contract.protocols import RolloutRow
     from taskapp_kit.rollout.source import RolloutSource
 
+ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
+SHORTEST_PREFIX = 4
+"""Of an id, in characters."""
 LIMIT = 50
 """Rows of a list, unless another number is requested."""
 CHOICE = options(
@@ -71,3 +75,22 @@ def selection(
             raise click.UsageError("--failed and --status exclude each other.")
         filters["status"] = "failed"
     return Selection(RolloutQuery(**filters), sort, limit)
+
+
+async def whole_id(source: RolloutSource, prefix: str) -> str:
+    """The id that begins like this. Raises ConfigError when none does, or several do."""
+    if ROLLOUT_ID.fullmatch(prefix):
+        return prefix
+    if len(prefix) < SHORTEST_PREFIX:
+        raise ConfigError(
+            f"{prefix!r} is too short for an id.", hint=f"Give at least {SHORTEST_PREFIX} characters of it."
+        )
+    names = [row.rollout_id async for row in source.rows() if row.rollout_id.startswith(prefix)]
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise ConfigError(f"{len(names)} rollouts have an id that begins with {prefix!r}.", hint="Give more of it.")
+    raise ConfigError(
+        f"There is no rollout whose id begins with {prefix[:80]!r} in {source.place}.",
+        hint="`taskapp show` without an id lists those that are there.",
+    )

@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import secrets
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskapp_kit import asgi
+from taskapp_kit.cli.app_output import curl_lines, reward_words, split_words
 from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL
 from taskapp_kit.cli.terminal import clean, complain, console, echo, example, table
-from taskapp_kit.config import Settings, load
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.config import (
+    Settings,
+    export,
+    from_environment,
+    hand_over,
+    hidden_from_authors,
+    keep_from_authors,
+    load,
+)
+from taskapp_kit.contract import example_policy as example_policies
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import ConfigError, KitError
+from taskapp_kit.rollout import describe
+from taskapp_kit.rollout.policy import select as policies
+from taskapp_kit.serve import connection_limits, uvicorn_server
+from taskapp_kit.serve import keys as server_keys
+from taskapp_kit.serve.viewer import viewer as viewers
+from taskapp_kit.system.child_python import hide_memory
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 DEFAULT_STORE = "sqlite:///.taskapp/rollouts.db"
+HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVED_EXPOSURE", "TASKAPP_SERVED_LOG_LEVEL"
 
 
 @click.command(
@@ -98,11 +123,9 @@ def command(
     if show_config:
         _show(settings)
         return
-    from taskapp_kit.cli import serve_run
-
-    settings, minted, local = serve_run.with_key(settings)
+    settings, minted, local = _with_key(settings)
     try:
-        serve_run.serve(app, settings, minted=minted, local=local, reload=reload, log_level=log_level)
+        _serve(app, settings, minted=minted, local=local, reload=reload, log_level=log_level)
     except KeyboardInterrupt:
         pass
     except ConfigError as error:  # the settings were right: the address is taken, the store cannot be used
@@ -116,3 +139,136 @@ def _show(settings: Settings) -> None:
     for row in settings.shown():
         rows.add_row(*map(clean, row))
     console().print(rows)
+
+
+def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, reload: bool, log_level: str) -> None:
+    """Serve the app until Ctrl-C. minted: the key that was made for this run, shown once.
+
+    Raises DiscoveryError, DeclarationError, Unavailable, StoreError, ConfigError: the address is taken.
+    """
+    uvicorn_server.log_to_stderr(log_level, settings.log_format)
+    exposure: Any = "local" if local else "public"
+    export(settings)
+    if not reload:
+        keep_from_authors()
+    with hidden_from_authors():
+        target = find_app(app)
+        target.freeze()
+    viewer: viewers.Viewer | None = None
+    if reload:
+        hand_over(settings, **{HANDED_APP: app, HANDED_EXPOSURE: exposure, HANDED_LEVEL: log_level})
+        _hide_handed_keys()
+        served: Any = f"{__name__}:{reload_factory.__name__}"
+        how: dict[str, Any] = {"factory": True, "reload": True, "reload_dirs": [str(target.file.resolve().parent)]}
+    else:
+        served = asgi.build(target, settings, exposure=exposure)
+        viewer = served.state.viewer
+        served.state.service.prepare()
+        how = {"grace_seconds": settings.grace_seconds, "drain": served.state.drain}
+    uvicorn_server.run(
+        served,
+        host=settings.host,
+        port=settings.port,
+        log_level=log_level,
+        log_format=settings.log_format,
+        announce=lambda url: _banner(target, url, settings, minted=minted, local=local, viewer=viewer),
+        limits=connection_limits.limits_of(settings),
+        **how,
+    )
+
+
+def _hide_handed_keys() -> None:
+    """Protect this process, which has the keys for the child that serves, from processes that run an author's code.
+
+    The resource tracker of `multiprocessing` starts with the child, inherits the environment and can be read by every
+    process of the user, so it is started here, without the keys.
+    """
+    with hidden_from_authors():
+        resource_tracker.ensure_running()
+    hide_memory()
+
+
+def reload_factory() -> FastAPI:
+    """The application, in the child process that `--reload` restarts; its settings come from the environment.
+
+    An author's error is printed in one paragraph and ends the child; the next change of a file starts another.
+    """
+    settings = from_environment()
+    keep_from_authors()
+    uvicorn_server.log_to_stderr(settings.variable(HANDED_LEVEL) or "info", settings.log_format)
+    exposure: Any = settings.variable(HANDED_EXPOSURE) or "public"
+    try:
+        return asgi.build(find_app(settings.variable(HANDED_APP) or ""), settings, exposure=exposure)
+    except KitError as error:
+        complain(error)
+        raise SystemExit(1) from None
+
+
+def _with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
+    """Settings with a key, the key where it was made here, and whether only this machine can call. Raises ConfigError."""
+    local = uvicorn_server.bound_to_this_machine(settings.host)
+    if server_keys.Keys.of(settings).configured():
+        return settings, None, local
+    if not local:
+        raise ConfigError(
+            f"No key is configured, and {settings.host} can be reached from other machines, so nothing is served.",
+            hint="Set ENVIRONMENT_API_KEY (in the environment or an --env-file), or serve on 127.0.0.1.",
+        )
+    key = secrets.token_urlsafe(24)
+    return dataclasses.replace(settings, environment_api_key=key), key, local
+
+
+def _banner(
+    app: TaskApp, url: str, settings: Settings, *, minted: str | None, local: bool, viewer: viewers.Viewer | None
+) -> None:
+    """Print what is served, where, how it is scored and how to call it; a minted key and a login link, once."""
+    spec = policies.offered(app.freeze(), exposure="local" if local else "public", gold=settings.gold)
+    description = describe.Description(
+        spec,
+        max_time_seconds=settings.max_time_seconds,
+        max_concurrent=settings.max_concurrent,
+        max_body_bytes=settings.max_body_bytes,
+    )
+    out = console()
+    out.print(f"{clean(spec.name)} {spec.version} at {url}", style="bold", soft_wrap=True)
+    facts = table("", "")
+    for environment in spec.environments.values():
+        task = description.task(environment, environment.split_names[0], 0)
+        facts.add_row("environment", f"{environment.name}: {split_words(task['dataset'])}")
+        facts.add_row("reward", clean("\n".join(reward_words(task))))
+    store = next(value for name, value, _ in settings.shown() if name == "store")
+    facts.add_row("store", "none: rollouts are answered and not stored" if store == "none" else store)
+    facts.add_row("key", _key_words(settings, minted))
+    if local:
+        facts.add_row("docs", f"{url}/docs")
+        if viewer is not None:
+            facts.add_row("viewer", "the link below logs a browser in, once; later the key does")
+    else:
+        facts.add_row("warning", "this address can be reached from other machines; put TLS before it")
+    out.print(facts)
+    out.print()
+    if viewer is not None and local:
+        out.print(viewer.login_link(url), soft_wrap=True)
+    if minted is not None:
+        out.print(f"export ENVIRONMENT_API_KEY={minted}", soft_wrap=True)
+    first = spec.default_environment
+    shown = url if local else url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    for line in curl_lines(
+        shown,
+        None,
+        first.first_seed,
+        example_policies.example_policy(policies.policies_of(spec, first), words=first.text_action is not None),
+    ):
+        out.print(line, soft_wrap=True)
+    out.print("\nCtrl-C stops it.", style="dim")
+
+
+def _key_words(settings: Settings, minted: str | None) -> str:
+    if minted is not None:
+        return "made for this run and shown here only; ENVIRONMENT_API_KEY gives one that stays"
+    if settings.environment_api_key:
+        source = settings.sources.get("environment_api_key", "given").removesuffix(", ENVIRONMENT_API_KEY")
+        return f"ENVIRONMENT_API_KEY ({source})"
+    if settings.keys_file:
+        return f"those of {settings.keys_file}"
+    return "configured"

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from taskapp_kit.cli.options import ValueKind, json_option
 from taskapp_kit.cli.terminal import clean, console, echo, example, print_json, size_words, table
 from taskapp_kit.contract.words import counted
+from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.evaluate import directory
+from taskapp_kit.rollout import retention
+from taskapp_kit.store import open_store, sql
+
+Result = TypeVar("Result")
 
 
 class Keep(ValueKind):
@@ -60,9 +69,8 @@ def size(place: str, as_json: bool) -> None:
 
     Events count as stored, that is compressed. A picture is stored once; it counts for each environment that shows it.
     """
-    from taskapp_kit.cli import store_run
 
-    usage = store_run.usage(place)
+    usage = _with_store(place, lambda store: store.usage())
     kinds = {
         "events": (usage.rollouts, usage.events_bytes),
         "other columns": (usage.rollouts, usage.columns_bytes),
@@ -107,21 +115,22 @@ def check(ctx: click.Context, place: str, as_json: bool) -> None:
 
     The database's own check, every rollout, every picture's hash, and pictures that a rollout lists and the store lacks.
     """
-    from taskapp_kit.cli import store_run
 
-    found = store_run.check(place)
+    checked = _with_store(place, lambda store: store.check())
     if as_json:
-        print_json({"ok": found.ok, **asdict(found)})
+        print_json({"ok": checked.ok, **asdict(checked)})
     else:
         out = console()
-        what = (
-            f"{counted(found.rollouts, 'rollout')}, {counted(found.blobs, 'picture')}, {size_words(found.size_bytes)}"
-        )
-        out.print(f"{what}: {'sound' if found.ok else 'not sound'}.")
-        lines = [*found.integrity, *found.damaged, *(f"picture {name} is missing" for name in found.missing_blobs)]
+        what = f"{counted(checked.rollouts, 'rollout')}, {counted(checked.blobs, 'picture')}, {size_words(checked.size_bytes)}"
+        out.print(f"{what}: {'sound' if checked.ok else 'not sound'}.")
+        lines = [
+            *checked.integrity,
+            *checked.damaged,
+            *(f"picture {name} is missing" for name in checked.missing_blobs),
+        ]
         for line in lines:
             out.print(clean(f"  {line}"), soft_wrap=True)
-    if not found.ok:
+    if not checked.ok:
         ctx.exit(1)
 
 
@@ -148,11 +157,23 @@ def prune(
     Rollouts with an idempotency record of the last 24 hours stay. A server may use the store meanwhile. The file does not
     become smaller: what is freed is used again.
     """
-    from taskapp_kit.cli import store_run
 
     if dry_run == yes:
         raise click.UsageError("Give --dry-run to count what would go, or --yes to remove it: exactly one.")
-    removed = store_run.prune(place, keep, app, dry_run=dry_run)
+    days, newest = keep
+    which = {"before": None if days is None else time.time() - days * retention.DAY_SECONDS, "keep": newest}
+
+    async def pruned(opened: sql.SqlStore) -> dict[str, int]:
+        names = await opened.apps()
+        if app is not None and app not in names:
+            raise ConfigError(
+                f"The store has no rollouts of an app {app[:80]!r}.",
+                hint=f"It has those of {', '.join(names) or 'none'}.",
+            )
+        work: Callable[..., Awaitable[int]] = opened.prunable if dry_run else opened.prune
+        return {name: await work(name, **which) for name in ([app] if app is not None else names)}
+
+    removed = _with_store(place, pruned)
     if as_json:
         print_json({"removed": 0 if dry_run else sum(removed.values()), "apps": removed, "dry_run": dry_run})
         return
@@ -161,3 +182,21 @@ def prune(
         echo(f"{name}: {counted(many, 'rollout')} {verb}.")
     if not removed:
         echo("The store has no rollouts.")
+
+
+def _with_store(place: str, use: Callable[[sql.SqlStore], Awaitable[Result]]) -> Result:
+    """What `use` makes of an existing store. place: its address, or the directory of an evaluation.
+
+    Raises ConfigError, StoreError; Unavailable for a plugin's store.
+    """
+
+    async def run() -> Result:
+        store = open_store(directory.store_address(place), create=False)
+        try:
+            if not isinstance(store, sql.SqlStore):
+                raise Unavailable("`taskapp store` reads SQLite and Postgres stores; this one is a plugin's.")
+            return await use(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())

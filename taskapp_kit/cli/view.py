@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
+from taskapp_kit.cli import local_app
 from taskapp_kit.cli.options import is_url
-from taskapp_kit.cli.terminal import complain, echo, example
+from taskapp_kit.cli.terminal import clean, complain, console, echo, example
+from taskapp_kit.config import load
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate import source as sources
+from taskapp_kit.net import response as net_response
+from taskapp_kit.rollout import source as rollout_source
+from taskapp_kit.serve import keys as server_keys
+from taskapp_kit.serve import uvicorn_server
+from taskapp_kit.serve.viewer import source as viewer_source
+from taskapp_kit.serve.viewer import viewer as viewers
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 DEFAULT_SOURCE = ".taskapp/rollouts.db"
 DEFAULT_PORT = 8002
+HOST = "127.0.0.1"
+LABEL = "local"
+"""The key label behind the link: the annotator of annotations that are made here."""
+REPORT = "report.html"
 
 
 @click.command(
@@ -38,13 +59,66 @@ def command(ctx: click.Context, /, source: str, app: str | None, port: int) -> N
     """
     if is_url(source):
         raise click.UsageError(f"A server has the viewer itself: open {source.rstrip('/')}/ui.")
-    from taskapp_kit.cli import view_run
-
     try:
-        view_run.view(source, app, port)
+        _serve(source, app, port)
     except KeyboardInterrupt:
         pass
     except ConfigError as error:  # the command line was right: the port is taken, nothing is stored there
         complain(error)
         ctx.exit(1)
     echo("\nStopped.", err=True)
+
+
+def _serve(reference: str, app: str | None, port: int) -> None:
+    """Serve the pages of a source until Ctrl-C. Raises ConfigError, StoreError, DiscoveryError, DeclarationError."""
+    settings = load()
+    scales = [] if app is None else viewer_source.scales_of(local_app.open_app(app, settings).freeze())
+    rollouts, directory = sources.open_source(reference), Path(reference)
+    shown = ui_source(rollouts, scales)
+    if directory.is_dir():
+        report = directory / REPORT
+        shown.report = report if report.is_file() else None
+    elif app is not None:
+        shown.replay_arguments = (app,)
+    keys = server_keys.Keys([(LABEL, secrets.token_urlsafe(32))])
+    title = directory.resolve().name if directory.exists() else "rollouts"
+    viewer = viewers.Viewer(shown, keys, title=title)
+
+    def announce(url: str) -> None:
+        out = console()
+        out.print(f"{clean(shown.place)} at", style="bold", soft_wrap=True)
+        out.print(viewer.login_link(url), soft_wrap=True)
+        out.print("\nThe link logs a browser in, once. Ctrl-C stops it.", style="dim")
+
+    served = viewers.UiMount(viewer, _Elsewhere(rollouts))
+    uvicorn_server.run(served, host=HOST, port=port, log_level="warning", announce=announce)
+
+
+def ui_source(
+    source: rollout_source.RolloutSource, scales: Sequence[viewer_source.Scale] = ()
+) -> viewer_source.UiSource:
+    """What the pages of an evaluation's directory or of a store show."""
+    interval = source.config.get("options", {}).get("interval", "bootstrap")
+    return viewer_source.UiSource(source.place, source, scales, annotates=source.annotates, interval=interval)
+
+
+class _Elsewhere:
+    """Everything but `/ui`: the way there, and the end of the server."""
+
+    def __init__(self, source: rollout_source.RolloutSource) -> None:
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "http":
+            at_root = scope["path"] == "/"
+            headers = [(b"location", f"{viewers.UI}/".encode())] if at_root else []
+            await net_response.EncodedResponse(303 if at_root else 404, b"", headers)(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            while (message := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{message['type']}.complete"})
+            await self._source.close()
+            await send({"type": "lifespan.shutdown.complete"})
+        else:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})

@@ -25,8 +25,7 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 from read_once import installed_packages_read_once
 
-from taskapp_kit.cli.deploy_secret import values_for
-from taskapp_kit.cli.deploy_steps import look_at, ready
+from taskapp_kit.cli.deploy_steps import look_at, ready, secret_values
 from taskapp_kit.config import Settings
 from taskapp_kit.deploy.modal.plan import DeployPlan, make_plan
 from taskapp_kit.deploy.modal.run import DeployOptions
@@ -154,13 +153,13 @@ def test_a_key_is_made_once_and_written_for_its_owners_eyes(
     monkeypatch.chdir(own)
     monkeypatch.delenv("ENVIRONMENT_API_KEY", raising=False)
     (own / ".env").write_text("OPENAI_API_KEY=x\n")
-    made = values_for(planned, (), mint=True)
+    made = secret_values(planned, (), mint=True)
     key = made["ENVIRONMENT_API_KEY"]
     assert made == {"ENVIRONMENT_API_KEY": key, "OPENAI_API_KEY": "x"} and len(key) == 64
     written = (own / ".env").read_text()
     assert f"ENVIRONMENT_API_KEY={key}" in written and "OPENAI_API_KEY=x" in written
     assert stat.S_IMODE((own / ".env").stat().st_mode) == 0o600
-    assert values_for(planned, (), mint=True) == made
+    assert secret_values(planned, (), mint=True) == made
     captured = capsys.readouterr()
     assert key not in captured.out + captured.err
 

@@ -28,16 +28,14 @@ def test_no_help_imports_anything_heavy() -> None:
     code = (
         "import sys\n"
         "from taskapp_kit.cli.main import GROUPS, main\n"
-        "for name in [None, *(name for names in GROUPS.values() for name in names)]:\n"
-        "    main(['--help'] if name is None else [name, '--help'], standalone_mode=False)\n"
+        "for name in ['', *(name for names in GROUPS.values() for name in names)]:\n"
+        "    main([*filter(None, [name]), '--help'], standalone_mode=False)\n"
         "own = set(sys.stdlib_module_names)\n"
         "loaded = {name for name, module in sys.modules.items() if type(module) is type(sys)}\n"
-        "print('ASYNCIO' if 'asyncio' in loaded else '')\n"
         "print('IMPORTED', *sorted({m.split('.')[0] for m in loaded if not m.startswith('_')} - own))\n"
     )
     done = subprocess.run([sys.executable, "-S", "-c", _with_path(code)], capture_output=True, text=True, check=True)
     assert set(done.stdout.rpartition("IMPORTED ")[2].split()) <= MAY_BE_IMPORTED
-    assert "ASYNCIO" not in done.stdout
 
 
 def _with_path(code: str) -> str:

@@ -17,8 +17,8 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from taskapp_kit.cli.view import FileSource
 from taskapp_kit.cli.view import command
-from taskapp_kit.cli.view_run import ui_source
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.errors import StoreError
 from taskapp_kit.evaluate.source import open_source

@@ -13,10 +13,8 @@ torch = pytest.importorskip("torch", reason="needs the train extra: make test-tr
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
 from taskapp_kit.asgi import build  # noqa: E402
-from taskapp_kit.cli.export_run import exported  # noqa: E402
+from taskapp_kit.cli.main import main  # noqa: E402
 from taskapp_kit.config import Settings  # noqa: E402
-from taskapp_kit.contract.protocols import RolloutQuery  # noqa: E402
-from taskapp_kit.export.training_data import TrainingFilters  # noqa: E402
 from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
 from tests.train.driver.peers import MemoryLedger  # noqa: E402
 from tests.train.jobs_by_config import config_of, run_job  # noqa: E402
@@ -48,7 +46,7 @@ def test_it_learns_from_stored_answers_of_which_most_are_wrong(tmp_path: Path) -
     with BackgroundServer(build(example("keys").app, settings, exposure="local")) as server:
         config = config_of(EXAMPLES / "record_tiny.toml")
         asyncio.run(run_job(config, server.url, KEY, MemoryLedger(), job_id="recorded", models=tmp_path))
-        exported(str(store), None, settings, "tokens", file, RolloutQuery(), None, TrainingFilters(), None)
+        main(["export", str(store), "--format", "tokens", "--out", str(file)], standalone_mode=False)
         config = config_of(EXAMPLES / "learn_tiny_offline.toml")
         config["data"]["rollouts"] = str(file)
         ledger = MemoryLedger()

@@ -11,7 +11,6 @@ import pytest
 from front_door import KEY, opened
 
 import taskapp_kit
-from taskapp_kit.cli.info_run import client_lines
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.rollout.service import Service, ServiceSettings
@@ -89,7 +88,7 @@ def test_the_package_works_without_the_folder_of_a_protocol(name: str, tmp_path:
 
 
 def test_every_protocol_names_its_clients_lines_and_no_key() -> None:
-    for found in client_lines("http://host:1", ["one", "two"]):
-        assert found["summary"] and found["clients"]
-        for lines in found["clients"]:
-            assert "host:1" in lines["text"] and "ENVIRONMENT_API_KEY" in lines["text"]
+    for protocol in load_protocols(protocol_names()):
+        clients = protocol.clients("http://host:1", ["one", "two"])
+        assert protocol.summary and clients
+        assert all("host:1" in lines.text and "ENVIRONMENT_API_KEY" in lines.text for lines in clients)
