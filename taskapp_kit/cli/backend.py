@@ -14,7 +14,7 @@ from taskapp_kit.backend import auth, rollouts_engine
 from taskapp_kit.backend import engine as engines
 from taskapp_kit.cli import backend_viewer as viewers
 from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL, listen_options
-from taskapp_kit.cli.terminal import clean, complain, console, echo, example, table
+from taskapp_kit.cli.terminal import clean, console, example, table, until_stopped
 from taskapp_kit.config import Settings, load
 from taskapp_kit.deploy.tunnel import gateway_tunnel as tunnels
 from taskapp_kit.errors import ConfigError, StoreError
@@ -121,7 +121,7 @@ def serve(
     settings = load({} if models is None else {"models": models}, env_files=env_files)
     gateway = gateways.GatewayOptions.of(url=gateway_url, listen=gateway_listen, tunnel=gateway_tunnel)
     local = uvicorn_server.bound_to_this_machine(host)
-    try:
+    with until_stopped(ctx, StoreError):
         keys, minted = _keys(settings, host, local=local)
         bearer = auth.BearerKeys(keys, minted=minted)
         uvicorn_server.log_to_stderr(log_level, log_format)
@@ -153,12 +153,6 @@ def serve(
                 limits=connection_limits.limits_of(settings),
                 announce=lambda url: _banner(url, settings, running, store, minted, local=local, viewer=viewer),
             )
-    except KeyboardInterrupt:
-        pass
-    except StoreError as error:
-        complain(error)
-        ctx.exit(1)
-    echo("\nStopped.", err=True)
 
 
 def _keys(settings: Settings, host: str, *, local: bool) -> tuple[list[str], str | None]:

@@ -12,7 +12,7 @@ import click
 from taskapp_kit import asgi
 from taskapp_kit.cli.app_output import curl_lines, reward_words, split_words
 from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL
-from taskapp_kit.cli.terminal import clean, complain, console, echo, example, table
+from taskapp_kit.cli.terminal import clean, complain, console, example, table, until_stopped
 from taskapp_kit.config import (
     Settings,
     export,
@@ -124,14 +124,8 @@ def command(
         _show(settings)
         return
     settings, minted, local = _with_key(settings)
-    try:
+    with until_stopped(ctx, ConfigError):
         _serve(app, settings, minted=minted, local=local, reload=reload, log_level=log_level)
-    except KeyboardInterrupt:
-        pass
-    except ConfigError as error:  # the settings were right: the address is taken, the store cannot be used
-        complain(error)
-        ctx.exit(1)
-    echo("\nStopped.", err=True)
 
 
 def _show(settings: Settings) -> None:

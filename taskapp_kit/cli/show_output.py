@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,18 +41,8 @@ ORDERS: dict[RowOrder, str] = {
 }
 
 
-@dataclass(slots=True)
-class _Column:
-    heading: str
-    cells: list[str]
-    right: bool = True
-
-    @property
-    def width(self) -> int:
-        return max(map(len, [self.heading, *self.cells]))
-
-    def at(self, text: str) -> str:
-        return text.rjust(self.width) if self.right else text.ljust(self.width)
+WORDS = ("id", "environment", "split", "policy", "ended", "criteria")
+"""Columns that are not numbers."""
 
 
 # -- lists ------------------------------------------------------------------------------------------------------------
@@ -129,55 +119,53 @@ def print_rows(rows: Sequence[RolloutRow], out: Console, *, full: bool = False) 
     if not rows:
         return
     columns = _columns(rows)
-    left = out.width - sum(column.width + GAP for column in columns)
+    left = out.width - len(_lines(columns)[0]) - GAP
     criteria = _criteria(rows)
-    if criteria is not None and (full or left >= LEAST_CRITERIA_WIDTH):
-        if not full:
-            criteria.cells = [one_line(cell, left) for cell in criteria.cells]
-        columns.append(criteria)
-    out.print(_line(columns, [column.heading for column in columns]), style="bold", soft_wrap=True)
-    for index, row in enumerate(rows):
-        style = "yellow" if row.status == "failed" else None
-        out.print(_line(columns, [column.cells[index] for column in columns]), style=style, soft_wrap=True)
+    if criteria and (full or left >= LEAST_CRITERIA_WIDTH):
+        columns["criteria"] = criteria if full else [one_line(cell, left) for cell in criteria]
+    heading, *lines = _lines(columns)
+    out.print(heading.rstrip(), style="bold", soft_wrap=True)
+    for line, row in zip(lines, rows, strict=True):
+        out.print(line.rstrip(), style="yellow" if row.status == "failed" else None, soft_wrap=True)
         if row.message:
             indent = " " * (ID_WIDTH + GAP)
             why = row.message if full else one_line(row.message, max(20, out.width - len(indent)))
             out.print(indent + clean(why), style="dim", soft_wrap=True)
 
 
-def _line(columns: Sequence[_Column], cells: Iterable[str]) -> str:
-    return (" " * GAP).join(column.at(cell) for column, cell in zip(columns, cells, strict=True)).rstrip()
+def _lines(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """The headings, then the rows. No table of rich's: a failed row has a line of its own below it."""
+    aligned = []
+    for heading, cells in columns.items():
+        width = max(map(len, [heading, *cells]))
+        aligned.append([f"{cell:{'<' if heading in WORDS else '>'}{width}}" for cell in [heading, *cells]])
+    return [(" " * GAP).join(cells) for cells in zip(*aligned, strict=True)]
 
 
-def _columns(rows: Sequence[RolloutRow]) -> list[_Column]:
+def _columns(rows: Sequence[RolloutRow]) -> dict[str, list[str]]:
     """What there is to say of each; what is the same of all of them, or known of none, is left out."""
-
-    def several(values: Iterable[object]) -> bool:
-        return len(set(values)) > 1
-
-    def known(heading: str, cells: list[str]) -> list[_Column]:
-        return [_Column(heading, cells)] if any(cell != "-" for cell in cells) else []
-
-    columns = [_Column("id", [clean(row.rollout_id[:ID_WIDTH]) for row in rows], right=False)]
-    for heading, cells in (
+    columns = {"id": [clean(row.rollout_id[:ID_WIDTH]) for row in rows]}
+    for heading, names in (
         ("environment", [row.environment for row in rows]),
         ("split", [row.split for row in rows]),
         ("policy", [row.model or row.policy or "-" for row in rows]),
     ):
-        if several(cells):
-            columns.append(_Column(heading, [one_line(cell, 24) for cell in cells], right=False))
-    columns.append(_Column("seed", [str(row.seed) for row in rows]))
+        if len(set(names)) > 1:
+            columns[heading] = [one_line(name, 24) for name in names]
+    columns["seed"] = [str(row.seed) for row in rows]
     if any(row.sample for row in rows):
-        columns.append(_Column("sample", [_whole(row.sample) for row in rows]))
-    columns.append(_Column("reward", [number(row.reward) for row in rows]))
-    columns.append(_Column("ended", [one_line(_ended(row), 40) for row in rows], right=False))
-    columns.append(_Column("steps", [_whole(row.length) for row in rows]))
+        columns["sample"] = [_whole(row.sample) for row in rows]
+    columns["reward"] = [number(row.reward) for row in rows]
+    columns["ended"] = [one_line(_ended(row), 40) for row in rows]
+    columns["steps"] = [_whole(row.length) for row in rows]
     if any(row.turns not in (None, row.length) for row in rows):
-        columns.append(_Column("turns", [_whole(row.turns) for row in rows]))
-    columns += known("tokens", [_whole(row.tokens) for row in rows])
-    columns += known("cost", ["-" if row.cost is None else dollars(row.cost) for row in rows])
-    columns += known("seconds", ["-" if row.seconds is None else f"{row.seconds:.3g}" for row in rows])
-    return columns
+        columns["turns"] = [_whole(row.turns) for row in rows]
+    used = {
+        "tokens": [_whole(row.tokens) for row in rows],
+        "cost": ["-" if row.cost is None else dollars(row.cost) for row in rows],
+        "seconds": ["-" if row.seconds is None else f"{row.seconds:.3g}" for row in rows],
+    }
+    return columns | {heading: cells for heading, cells in used.items() if {*cells} != {"-"}}
 
 
 def _ended(row: RolloutRow) -> str:
@@ -189,12 +177,11 @@ def _ended(row: RolloutRow) -> str:
     return row.stop_reason or row.status
 
 
-def _criteria(rows: Sequence[RolloutRow]) -> _Column | None:
-    """The scores by name; None without any, or when there is one only and it is the reward."""
+def _criteria(rows: Sequence[RolloutRow]) -> list[str]:
+    """The scores by name; empty without any, or when there is one only and it is the reward."""
     if all(not row.criteria or list(row.criteria.values()) == [row.reward] for row in rows):
-        return None
-    cells = [", ".join(f"{name} {number(score)}" for name, score in row.criteria.items()) for row in rows]
-    return _Column("criteria", [clean(cell) for cell in cells], right=False)
+        return []
+    return [clean(", ".join(f"{name} {number(score)}" for name, score in row.criteria.items())) for row in rows]
 
 
 def _whole(value: int | None) -> str:

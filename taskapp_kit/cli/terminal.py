@@ -187,7 +187,23 @@ def with_flags(text: str, command: click.Command | None) -> str:
     return text
 
 
-def exit_status(error: KitError) -> int:
+@contextmanager
+def until_stopped(ctx: click.Context, problem: type[TaskappError]) -> Iterator[None]:
+    """Serve inside until Ctrl-C, and say so. problem: an error that ends the command with status 1, not 2.
+
+    The command line was right then: the address is taken, say, or the store cannot be used.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except problem as error:
+        complain(error)
+        ctx.exit(1)
+    echo("\nStopped.", err=True)
+
+
+def exit_status(error: TaskappError) -> int:
     """2 when the command line, a setting or the request is wrong, else 1 (see `main`)."""
     own = getattr(error, "exit_status", None)
     if isinstance(own, int):

@@ -11,7 +11,7 @@ import click
 
 from taskapp_kit.cli import local_app
 from taskapp_kit.cli.options import is_url
-from taskapp_kit.cli.terminal import clean, complain, console, echo, example
+from taskapp_kit.cli.terminal import clean, console, example, until_stopped
 from taskapp_kit.config import load
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate import source as sources
@@ -59,14 +59,8 @@ def command(ctx: click.Context, /, source: str, app: str | None, port: int) -> N
     """
     if is_url(source):
         raise click.UsageError(f"A server has the viewer itself: open {source.rstrip('/')}/ui.")
-    try:
+    with until_stopped(ctx, ConfigError):
         _serve(source, app, port)
-    except KeyboardInterrupt:
-        pass
-    except ConfigError as error:  # the command line was right: the port is taken, nothing is stored there
-        complain(error)
-        ctx.exit(1)
-    echo("\nStopped.", err=True)
 
 
 def _serve(reference: str, app: str | None, port: int) -> None:
