@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from taskapp_kit.cli.terminal import echo
+from taskapp_kit.cli.output.terminal import echo
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import taskapp_kit
 from taskapp_kit.cli.options import command_with
-from taskapp_kit.cli.terminal import clean, echo
+from taskapp_kit.cli.output.terminal import clean, echo
 from taskapp_kit.config import export
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import RolloutFailed, Unavailable

@@ -1,6 +1,6 @@
 """`taskapp`: the commands in their groups, and how an error is shown.
 
-A command is a module of this package, named in GROUPS, whose `command` is a click command. It is imported when it is
+A command is a module in one of the PACKAGES, named in GROUPS, whose `command` is a click command. It is imported when it is
 needed. What only its run needs, it imports as modules (`from taskapp_kit.evaluate import source`), at its top: where its
 help is printed, they are not loaded.
 
@@ -20,7 +20,7 @@ from types import ModuleType
 import click
 
 from taskapp_kit.cli.options import ARGUMENTS
-from taskapp_kit.cli.terminal import clean, complain, exit_status
+from taskapp_kit.cli.output.terminal import clean, complain, exit_status
 from taskapp_kit.errors import KitError, closest
 from taskapp_kit.version import __version__
 
@@ -65,6 +65,8 @@ GROUPS: dict[str, dict[str, str]] = {
 }
 """Group to its commands, in the order of `taskapp --help`, and the beginning of each one's help; a dash in a name is an
 underscore in its module's."""
+PACKAGES = {"Author": "author", "Serve": "serve", "Evaluate": "evaluate", "Train and deploy": "train"}
+"""Where the modules of a group are."""
 SAME = {"check": "doctor"}
 """Commands that are another one's module."""
 HELP = ("-h", "--help")
@@ -84,9 +86,10 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, None when there is none."""
-        if cmd_name not in self.list_commands(ctx):
+        package = next((PACKAGES[group] for group, commands in GROUPS.items() if cmd_name in commands), None)
+        if package is None:
             return None
-        module = f"taskapp_kit.cli.{SAME.get(cmd_name, cmd_name).replace('-', '_')}"
+        module = f"taskapp_kit.cli.{package}.{SAME.get(cmd_name, cmd_name).replace('-', '_')}"
         for_help = any(word in HELP for word in ctx.meta.get(ARGUMENTS, ()))
         if for_help:
             sys.meta_path.insert(0, _LoadedOnUse)

@@ -10,8 +10,8 @@ import click
 
 from taskapp_kit.cli.job_options import BACKEND_VARIABLES, SYNTH_KEY
 from taskapp_kit.cli.options import is_url
+from taskapp_kit.cli.output.terminal import clean, echo
 from taskapp_kit.cli.serve_here import is_here, served_here
-from taskapp_kit.cli.terminal import clean, echo
 from taskapp_kit.client.backend import api_base
 from taskapp_kit.deploy.tunnel.settings import on_loopback
 from taskapp_kit.errors import ConfigError

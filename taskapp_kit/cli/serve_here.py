@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskapp_kit.cli.terminal import clean, echo
+from taskapp_kit.cli.output.terminal import clean, echo
 from taskapp_kit.errors import BadArgument
 from taskapp_kit.train.checkpoints.facts import TrainedModelName
 from taskapp_kit.train.models.sources import base_models, is_path

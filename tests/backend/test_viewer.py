@@ -15,7 +15,7 @@ from exchange import APP_KEY, KEY, OTHER_KEY, ScriptedApp, a_config, a_job, clie
 from taskapp_kit.backend.app import create_backend
 from taskapp_kit.backend.auth import BearerKeys
 from taskapp_kit.backend.engine import CurvePoint, Engine, JobDocument, JobOutcome, Ledger, RolloutOutcome
-from taskapp_kit.cli.backend_viewer import backend_viewer
+from taskapp_kit.cli.train.backend_viewer import backend_viewer
 from taskapp_kit.client.rl_job import RLJob
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.viewer.viewer import PAGES, UiMount

@@ -24,7 +24,7 @@ import pytest
 
 from taskapp_kit.backend.app import create_backend
 from taskapp_kit.backend.auth import BearerKeys
-from taskapp_kit.cli.backend_viewer import backend_viewer
+from taskapp_kit.cli.train.backend_viewer import backend_viewer
 from taskapp_kit.config import Settings
 from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app

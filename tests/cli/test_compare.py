@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from taskapp_kit.cli.terminal import figure
+from taskapp_kit.cli.output.terminal import figure
 from tests.cli.conftest import Run, Served
 
 SKILLED = str(Path(__file__).parents[1] / "evaluate" / "skilled.py")

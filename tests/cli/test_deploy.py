@@ -25,7 +25,7 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 from read_once import installed_packages_read_once
 
-from taskapp_kit.cli.deploy_steps import look_at, ready, secret_values
+from taskapp_kit.cli.train.deploy_steps import look_at, ready, secret_values
 from taskapp_kit.config import Settings
 from taskapp_kit.deploy.modal.plan import DeployPlan, make_plan
 from taskapp_kit.deploy.modal.run import DeployOptions

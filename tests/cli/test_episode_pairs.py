@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from taskapp_kit.cli.episode_pairs import MOST_TURNS, EpisodePair, print_pairs
+from taskapp_kit.cli.output.episode_pairs import MOST_TURNS, EpisodePair, print_pairs
 from taskapp_kit.rollout.details import RequestedCall, RolloutDetails, details_of
 from tests.rollout.test_details import stored_show
 

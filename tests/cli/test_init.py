@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.cli.templates import NAME, TITLE, templates
+from taskapp_kit.cli.author.templates import NAME, TITLE, templates
 
 from .conftest import Run
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from taskapp_kit.cli.job_progress import (
+from taskapp_kit.cli.output.job_progress import (
     Lines,
     LiveDisplay,
     facts,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from taskapp_kit.cli.judge import command
+from taskapp_kit.cli.author.judge import command
 from taskapp_kit.contract.events import encode
 from taskapp_kit.contract.protocols import Annotation, SystemClock
 from taskapp_kit.declare.discovery import find_app

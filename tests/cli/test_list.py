@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.cli.templates import templates
+from taskapp_kit.cli.author.templates import templates
 from taskapp_kit.declare.discovery import bundled_apps
 
 from .conftest import Run

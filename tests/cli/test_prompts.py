@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from environments.web import chromium
-from taskapp_kit.cli.templates import find_template, instantiate, templates
+from taskapp_kit.cli.author.templates import find_template, instantiate, templates
 from taskapp_kit.declare.discovery import bundled_apps
 from tests.environments.python_sandbox.episodes import LEVELS
 

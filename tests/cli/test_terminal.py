@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.cli.terminal import clean, exit_status, flowing, number, one_line
+from taskapp_kit.cli.output.terminal import clean, exit_status, flowing, number, one_line
 from taskapp_kit.errors import ConfigError, DiscoveryError, RequestError, StoreError
 
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.cli.text_chart import curve
+from taskapp_kit.cli.output.text_chart import curve
 
 
 def test_a_rising_curve_climbs_from_the_lowest_line_to_the_highest() -> None:

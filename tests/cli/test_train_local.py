@@ -23,7 +23,7 @@ from taskapp_kit.backend.engine import Engine
 from taskapp_kit.backend.jobs import Jobs, stored_key
 from taskapp_kit.backend.rollouts_engine import RolloutsEngine
 from taskapp_kit.backend.store import JobStore
-from taskapp_kit.cli.train_local import LocalTraining, left_job
+from taskapp_kit.cli.train.train_local import LocalTraining, left_job
 from taskapp_kit.client.config.rl_config import load_rl_config
 from taskapp_kit.config import Settings
 from tests.backend.test_store import a_job

@@ -17,8 +17,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from taskapp_kit.cli.view import FileSource
-from taskapp_kit.cli.view import command
+from taskapp_kit.cli.evaluate.view import command, ui_source
 from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.errors import StoreError
 from taskapp_kit.evaluate.source import open_source

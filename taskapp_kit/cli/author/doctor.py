@@ -1,0 +1,113 @@
+"""`taskapp doctor`, also as `taskapp check`: whether an app, a running task app or a backend is sound, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import click
+
+from taskapp_kit.cli import local_app
+from taskapp_kit.cli.job_options import job_settings
+from taskapp_kit.cli.options import ENV_FILES, is_url, json_option
+from taskapp_kit.cli.output.doctor_output import failed, show, summary
+from taskapp_kit.cli.output.terminal import console, echo, example, print_json
+from taskapp_kit.client import checks
+from taskapp_kit.config import load as load_settings
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.net.redact import without_keys
+from taskapp_kit.testing.doctor import examine
+from taskapp_kit.testing.doctor import finding as doctor_finding
+from taskapp_kit.testing.doctor import options as doctor_options
+from taskapp_kit.testing.doctor import server as doctor_server
+
+
+@click.command(
+    epilog=example(
+        "taskapp doctor adder.py",
+        "taskapp doctor adder.py --quick --allow splits",
+        "taskapp doctor http://127.0.0.1:8001",
+        "taskapp check https://my-app.modal.run --backend http://127.0.0.1:8500 --env-file .env",
+    )
+)
+@click.argument("app", metavar="APP|URL")
+@click.option("--quick", is_flag=True, help="Fewer rollouts: under 20 s.")
+@click.option("--env", "environment", metavar="NAME", help="This environment of an APP alone.  [default: all of them]")
+@click.option(
+    "--allow", multiple=True, metavar="CHECK", help="Accept what this check finds, and print it; may be repeated."
+)
+@click.option("--load", is_flag=True, help="At a URL: also keys, errors and limits, and 20 rollouts at once.")
+@click.option("--judges", is_flag=True, help="Ask the judges of an APP; without it their scores are null.")
+@click.option("--backend", "--backend-url", "backend_url", metavar="U", help="A backend that is to use it, too.")
+@ENV_FILES
+@json_option("Print the findings as JSON.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    app: str,
+    quick: bool,
+    environment: str | None,
+    allow: tuple[str, ...],
+    load: bool,
+    judges: bool,
+    backend_url: str | None,
+    env_files: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Find out whether an app is sound, or a running task app at its URL; and with --backend a backend and its key.
+
+    `taskapp check` and `taskapp doctor` are one command.
+
+    Of an APP: every problem of its declarations; where there is none, rollouts in each environment by policies that need
+    no model, in this process, and one line for each check: the same seed gives the same episode, here and in another
+    process; rewards and rubrics hold; nothing private shows; nothing is left behind; and more. Nothing is stored.
+
+    At a URL: address, key and contract; where these are right, one rollout of at most five turns, which the app's judges
+    score. With --load also requests without the key and with wrong bodies, and 20 rollouts, one after another and at once.
+
+    The keys are ENVIRONMENT_API_KEY and SYNTH_API_KEY, from the environment or an env file. Exit status 1 when
+    something is WRONG; a warning does not change it.
+    """
+
+    settings = job_settings(env_files=env_files, backend_url=backend_url)
+    options = doctor_options.DoctorOptions(quick=quick, judges=judges, environment=environment, allow=allow)
+    if is_url(app):
+        findings = asyncio.run(_running(app, settings.task_app_key, options, load=load))
+    elif load:
+        raise ConfigError("--load is about a URL.", hint="An APP is always played many times; leave it out.")
+    else:
+        findings = asyncio.run(_declared(app, env_files, options))
+    if backend_url is not None:
+        checked = asyncio.run(checks.check_backend(backend_url, settings.backend_key, app if is_url(app) else None))
+        findings += map(doctor_finding.of_server, checked)
+    if as_json:
+        shown = without_keys([finding.to_json() for finding in findings], settings.keys)
+        print_json({"ok": not failed(findings), "findings": shown})
+    else:
+        show(findings, console(), settings.keys)
+        if not is_url(app):
+            echo(summary(findings))
+    ctx.exit(1 if failed(findings) else 0)
+
+
+async def _running(
+    url: str, key: str | None, options: doctor_options.DoctorOptions, *, load: bool
+) -> list[doctor_finding.DoctorFinding]:
+    """What was found of a server. load: send it many requests."""
+    if options.quick or options.judges or options.environment is not None or options.allow:
+        raise ConfigError("--quick, --env, --allow and --judges are about an APP.", hint="Leave them out for a URL.")
+    checked = await checks.check_task_app(url, key)
+    if all(finding.ok for finding in checked):
+        checked.append(await checks.try_rollout(url, key))
+    findings = [doctor_finding.of_server(finding) for finding in checked]
+    if load and all(finding.ok for finding in findings):
+        findings += [finding async for finding in doctor_server.examine_server(url, key)]
+    return findings
+
+
+async def _declared(
+    app: str, env_files: Sequence[str], options: doctor_options.DoctorOptions
+) -> list[doctor_finding.DoctorFinding]:
+    """What was found of an app, which is played in this process."""
+    settings = load_settings(env_files=env_files)
+    return [finding async for finding in examine.examine(local_app.open_app(app, settings), options, settings)]

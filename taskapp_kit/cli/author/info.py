@@ -1,0 +1,276 @@
+"""`taskapp info`: what an app declares, or what its policy reads first."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from contextlib import nullcontext
+from typing import Any
+
+import click
+import orjson
+
+from taskapp_kit.cli import local_app, remote_task_app
+from taskapp_kit.cli.options import ENV_FILES, JSON_OBJECT, OUTPUT_MODE, SEED, SERVER_KEY, is_url, json_option
+from taskapp_kit.cli.output.app_output import curl_lines, print_description
+from taskapp_kit.cli.output.terminal import clean, console, example, print_json, shown_from
+from taskapp_kit.config import Settings, export, load
+from taskapp_kit.contract import example_policy as example_policies
+from taskapp_kit.contract import wire
+from taskapp_kit.contract.chat import role_variable
+from taskapp_kit.contract.protocols import View
+from taskapp_kit.declare.discovery import bundled_file, find_app, missing_extra
+from taskapp_kit.declare.episode_selection import find_environment, read_config
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.rollout import describe
+from taskapp_kit.rollout import service as rollout_service
+from taskapp_kit.rollout.policy import options as policy_choices
+from taskapp_kit.rollout.policy import select as policy_select
+from taskapp_kit.rollout.policy.chat import conversation
+from taskapp_kit.rollout.score import judges
+from taskapp_kit.serve import protocols
+
+
+@click.command(epilog=example("taskapp info crafter", "taskapp info adder.py --prompt --seed 3"))
+@click.argument("app", metavar="APP|URL")
+@click.option("--prompt", is_flag=True, help="Print exactly what a language model reads first in one episode.")
+@click.option("--env", "environment", metavar="NAME", help="Only this environment.")
+@click.option("--seed", type=SEED, metavar="S", help="With --prompt: the episode.  [default: the first of its split]")
+@click.option("--split", metavar="NAME", help="With --prompt: the split.")
+@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With --prompt: the configuration.")
+@click.option(
+    "--output-mode", type=OUTPUT_MODE, help="With --prompt: how the model is to answer.  [default: tool_calls]"
+)
+@click.option("--clients", is_flag=True, help="Print the lines that clients of other protocols need.")
+@SERVER_KEY
+@ENV_FILES
+@json_option("Print JSON, with the whole JSON Schemas.")
+def command(
+    app: str,
+    prompt: bool,
+    environment: str | None,
+    seed: int | None,
+    split: str | None,
+    env_config: dict[str, Any] | None,
+    output_mode: policy_choices.OutputMode | None,
+    clients: bool,
+    key: str | None,
+    env_files: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show environments, actions, rubrics, reward, splits, limits, configuration and policies."""
+    settings = load(env_files=env_files)
+    if not prompt and any(option is not None for option in (seed, split, env_config, output_mode)):
+        raise click.UsageError(
+            "--seed, --split, --config and --output-mode are of an episode; they belong to --prompt."
+        )
+
+    if prompt:
+        if is_url(app):
+            raise click.UsageError("--prompt plays the reset of an app in this process; give the app, not a URL.")
+        config = {**(env_config or {}), **({"split": split} if split else {})}
+        first = _first_prompt(app, settings, environment, seed, config, output_mode or "tool_calls")
+        if as_json:
+            print_json(first)
+        else:
+            _print_prompt(first)
+        return
+    if is_url(app):
+        with shown_from(app):
+            description = _described_by_server(app, key or settings.environment_api_key, environment)
+    else:
+        description = _described(app, settings, environment)
+    url = app.rstrip("/") if is_url(app) else f"http://{settings.host}:{settings.port}"
+    if clients:
+        names = (
+            [environment] if environment else list(description["info"].get("environments") or description["task_info"])
+        )
+        lines = _client_lines(url, names)
+        if as_json:
+            print_json(lines)
+        else:
+            _print_clients(lines, app if not is_url(app) else "APP")
+    elif as_json:
+        print_json(description)
+    else:
+        _print(description, app, url, environment)
+
+
+def _print(description: dict[str, Any], app: str, url: str, environment: str | None) -> None:
+    """What is declared, then the requests that a user can send."""
+    with shown_from(app) if is_url(app) else nullcontext():
+        print_description(description["info"], description["task_info"], description["unavailable_policies"])
+    out = console()
+    if description.get("sandbox"):
+        out.print()
+        for line in description["sandbox"]:
+            out.print(clean(line))
+    for warning in description["warnings"]:
+        out.print(f"\nWarning: {clean(warning)}", style="yellow")
+    out.print()
+    out.print("ask it" if is_url(app) else f"ask it, once `taskapp serve {app}` runs", style="bold")
+    for line in curl_lines(url, environment, description["example"]["seed"], description["example"]["policy"]):
+        out.print(line, soft_wrap=True)
+
+
+def _print_clients(lines: list[dict[str, Any]], app: str) -> None:
+    """For each protocol how it is served, and what each client needs."""
+    out = console()
+    for protocol in lines:
+        out.print(f"{clean(protocol['summary'])}", style="bold")
+        out.print(f"taskapp serve {clean(app)} --protocols {protocol['name']}", soft_wrap=True)
+        for client in protocol["clients"]:
+            out.print(f"\n{clean(client['title'])}", style="dim")
+            out.print(clean(client["text"]), soft_wrap=True, markup=False)
+        out.print()
+
+
+def _print_prompt(first: dict[str, Any]) -> None:
+    """The episode, the messages, then the other members of the request."""
+
+    def written(value: Any) -> str:
+        return clean(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+    out, body = console(), first["body"]
+    episode = f"{first['environment']}, seed {first['seed']}, output mode {first['output_mode']}"
+    out.print(clean(episode), style="dim")
+    for message in body["messages"]:
+        out.print(f"\n{message['role']}", style="bold")
+        parts = message["content"]
+        for part in [{"text": parts}] if isinstance(parts, str) else parts:
+            out.print(clean(part.get("text", "[picture]")), soft_wrap=True)
+    for tool in body.get("tools", ()):
+        function = tool["function"]
+        out.print(f"\ntool {function['name']}", style="bold")
+        out.print(clean(function["description"]), soft_wrap=True)
+        out.print(written(function["parameters"]), soft_wrap=True)
+    for name, value in body.items():
+        if name not in ("messages", "tools"):
+            out.print(f"\n{name}", style="bold")
+            out.print(value if isinstance(value, str) else written(value), soft_wrap=True)
+
+
+def _described(reference: str, settings: Settings, environment_name: str | None) -> dict[str, Any]:
+    """What an APP declares: all of it, or one environment. Raises DiscoveryError, DeclarationError, RequestError."""
+    export(settings)
+    app = find_app(reference)
+    spec = app.freeze()
+    description = describe.Description(
+        spec,
+        max_time_seconds=settings.max_time_seconds,
+        max_concurrent=settings.max_concurrent,
+        max_body_bytes=settings.max_body_bytes,
+    )
+    chosen = (
+        [find_environment(spec, environment_name)] if environment_name is not None else list(spec.environments.values())
+    )
+    tasks: dict[str, Any] = {}
+    unavailable: dict[str, dict[str, str]] = {}
+    first: dict[str, Any] = {}
+    for environment in chosen:
+        split = environment.split_names[0]
+        row = environment.tasks.rows(split)[0] if environment.tasks is not None else None
+        tasks[environment.name] = description.task(environment, split, environment.first_seed, row)
+        policies = policy_select.policies_of(spec, environment)
+        unavailable[environment.name] = {name: why for name, why in policies.items() if why is not None}
+        first = first or {
+            "seed": environment.first_seed,
+            "policy": example_policies.example_policy(policies, words=environment.text_action is not None),
+        }
+    missing = [
+        f"{need.users} call the model of role {need.role!r}, and {role_variable(need.role)} is not set"
+        for need in judges.needed_roles(spec)
+        if settings.variable(role_variable(need.role)) is None
+    ]
+    extra = missing_extra(app.file.parent.name) if bundled_file(app.file) else None
+    if extra is not None:
+        missing.append(extra)
+    sandbox = rollout_service.sandbox_in_use()
+    return {
+        "info": description.info(),
+        "sandbox": [] if sandbox is None else sandbox.lines(),
+        "task_info": tasks,
+        "unavailable_policies": unavailable,
+        "warnings": [*spec.warnings, *missing],
+        "example": first,
+    }
+
+
+def _described_by_server(url: str, key: str | None, environment_name: str | None) -> dict[str, Any]:
+    """The same from a running server. Raises RemoteError, ConfigError."""
+    server = remote_task_app.Remote(url, key)
+    info = server.get("/info")
+    try:
+        environments = info.get("environments") or {info["dataset"]["name"]: {"dataset": info["dataset"]}}
+        names = [environment_name] if environment_name is not None else list(environments)
+        tasks, first = {}, None
+        for name in names:
+            seeds = environments.get(name, {}).get("dataset", {}).get("seeds") or {}
+            seed = next(iter(seeds.values()), [0])[0]
+            tasks[name] = server.get("/task_info", {"seed": str(seed), "environment": name})
+            first = seed if first is None else first
+        policies = next(iter(tasks.values()))["inference"].get("policies") or ["random"]
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise remote_task_app.RemoteError(
+            f"{url} describes itself in a way that taskapp-kit does not know ({type(error).__name__}).",
+            hint="Is that the address of a task app served by taskapp-kit?",
+        ) from None
+    example_name = "random" if "random" in policies else policies[0]
+    return {
+        "info": info,
+        "task_info": tasks,
+        "unavailable_policies": {},
+        "warnings": [],
+        "example": {"seed": first or 0, "policy": {"policy": example_name}},
+    }
+
+
+def _client_lines(url: str, environments: list[str]) -> list[dict[str, Any]]:
+    """What clients need, by protocol; one whose package is not installed is left out. environments: the default first."""
+    lines = []
+    for name in protocols.protocol_names():
+        try:
+            (protocol,) = protocols.load_protocols((name,))
+        except ConfigError:
+            continue
+        clients = [dataclasses.asdict(client) for client in protocol.clients(url, environments)]
+        lines.append({"name": name, "summary": protocol.summary, "clients": clients})
+    return lines
+
+
+def _first_prompt(
+    reference: str,
+    settings: Settings,
+    environment_name: str | None,
+    seed: int | None,
+    config: dict[str, Any],
+    output_mode: policy_choices.OutputMode,
+) -> dict[str, Any]:
+    """The request that a language model gets first in one episode, with the episode. Raises what `_described` raises."""
+    export(settings)
+    app = find_app(reference)
+    spec = app.freeze()
+    environment = find_environment(spec, environment_name)
+    environment = environment.configured(read_config(environment, config).arguments)
+    if seed is None:
+        split = config.get("split") if config.get("split") in environment.split_names else environment.split_names[0]
+        seed = 0 if environment.tasks is not None else environment.splits[str(split)][0]
+    request = wire.RolloutRequest.model_validate(
+        {
+            "run_id": "cli-prompt",
+            "env": {"env_name": environment.name, "seed": seed, "config": config},
+            "policy": {"output_mode": output_mode},
+            "ops": [],
+            "mode": "eval",
+        }
+    )
+    local_app.only_authors_log()
+
+    async def first_view() -> View:
+        async with local_app.local_service(app, settings, skip_judges=True) as service:
+            return await service.first_view(request)
+
+    with local_app.failure_shown():
+        view = asyncio.run(first_view())
+    body = conversation.prompt_of(spec, environment, policy_choices.read_options({}, output_mode=output_mode), view)
+    return {"environment": environment.name, "seed": seed, "output_mode": output_mode, "body": body}

@@ -1,0 +1,137 @@
+"""`taskapp judge`: how good an app's judges are."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskapp_kit.cli import local_app
+from taskapp_kit.cli.options import ENV_FILES, json_option
+from taskapp_kit.cli.output.terminal import clean, console, echo, example, number, print_json, table
+from taskapp_kit.config import Settings, load
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate import judge_labels as labelled_answers
+from taskapp_kit.rollout.score import calibration
+from taskapp_kit.store import open_store
+
+ROWS = (
+    ("labels", "labels"),
+    ("accuracy", "accuracy"),
+    ("kappa", "Cohen's κ"),
+    ("spearman", "Spearman"),
+    ("pairs", "pairs in order"),
+    ("mean_difference", "score − label, mean"),
+    ("length_bias", "length bias"),
+    ("position_bias", "position bias"),
+    ("repeat_spread", "spread between repeats"),
+    ("calls", "calls"),
+    ("unusable_answers", "unusable answers"),
+    ("tokens", "tokens"),
+    ("cost", "cost, US dollars"),
+    ("seconds", "seconds of calls"),
+)
+
+
+@click.group(epilog=example("taskapp judge calibrate explain.py --labels labels.jsonl"))
+def command() -> None:
+    """Hold an app's judges against people's labels."""
+
+
+@command.command(
+    epilog=example(
+        "taskapp judge calibrate explain.py --labels labels.jsonl",
+        "taskapp judge calibrate explain.py --labels labels.jsonl --repeats 3 --json",
+        "taskapp judge calibrate game.py --labels labels.jsonl --store sqlite:///rollouts.db",
+        "taskapp judge calibrate game.py --annotations .taskapp/rollouts.db",
+    )
+)
+@click.argument("app", metavar="APP")
+@click.option(
+    "--labels", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="F",
+    help="JSON Lines, one labelled answer each.",
+)  # fmt: skip
+@click.option(
+    "--annotations", metavar="DIR|STORE", help="Where people scored rollouts in the viewer, in place of --labels."
+)
+@click.option("--repeats", type=click.IntRange(1, 100), default=1, metavar="N", help="Ask about each answer so often.")
+@click.option(
+    "--threshold", type=float, metavar="X",
+    help="From here on a score counts as good, for accuracy and κ.  [default: the middle of the scale]",
+)  # fmt: skip
+@click.option("--concurrency", type=click.IntRange(1, 256), default=8, metavar="N", help="Answers judged at once.")
+@click.option("--store", metavar="URL", help="Where the rollouts are that labels name by rollout_id.")
+@ENV_FILES
+@json_option("Print JSON, each answer's score included.")
+def calibrate(
+    app: str, labels: Path | None, annotations: str | None, repeats: int, threshold: float | None, concurrency: int,
+    store: str | None, env_files: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Ask the judges of APP about labelled answers, and measure how far they agree.
+
+    A line of the file is {"seed": 0, "answer": "…", "label": 0.5}: the words (or the action) that are played at that
+    seed, and a number in the judge's scale or one of its choices. {"rollout_id": "…", "label": …} names a stored rollout
+    instead. For a judge of groups: "answers" or "rollout_ids", and "labels". "judge" names one where the app has several;
+    "environment", "split" and "config" are as in a request.
+    """
+
+    if (labels is None) == (annotations is None):
+        raise click.UsageError("Give one of --labels and --annotations.")
+    if annotations is not None:
+        if store is not None:
+            raise click.UsageError("--annotations names the store itself; leave --store out.")
+        directory = Path(annotations)
+        store = str(directory / "rollouts.db") if directory.is_dir() else annotations
+    settings = load({"store": store}, env_files=env_files)
+    target = local_app.open_app(app, settings)
+    name = target.freeze().name
+    if not target.freeze().judges:
+        raise ConfigError(f"The app {name!r} declares no judge.", hint="Declare one with @app.judge.")
+    text = None if labels is None else (labels.name, labels.read_bytes())
+    results = asyncio.run(_judged(target, text, settings, repeats=repeats, concurrency=concurrency))
+    by_judge: dict[str, list[calibration.CaseResult]] = {}
+    for result in results:
+        by_judge.setdefault(result.case.judge.name, []).append(result)
+    reports = [calibration.report(of_one, threshold=threshold) for of_one in by_judge.values()]
+    if as_json:
+        cases = [
+            {"place": item.case.place, "judge": item.case.judge.name, "scores": item.scores,
+             "labels": list(item.case.labels), "error": item.error}
+            for item in results
+        ]  # fmt: skip
+        print_json({"judges": reports, "cases": cases})
+    else:
+        _print(reports)
+    if any(item["failed"] for item in reports):
+        raise click.exceptions.Exit(1)
+
+
+def _print(reports: list[dict[str, Any]]) -> None:
+    shown = table("", *(item["judge"] for item in reports), right=tuple(item["judge"] for item in reports))
+    for name, words in ROWS:
+        shown.add_row(words, *(number(item[name]) for item in reports))
+    console().print(shown)
+    for item in reports:
+        if item["threshold"] is not None:
+            console().print(f"{item['judge']}: good from {item['threshold']:g} on, for accuracy and κ.")
+        for failed in item["failed"]:
+            echo(f"{item['judge']}, {failed['place']}: {clean(failed['error'])}", err=True)
+
+
+async def _judged(
+    app: TaskApp, labels: tuple[str, bytes] | None, settings: Settings, **more: int
+) -> list[calibration.CaseResult]:
+    """Each labelled answer with its scores. labels: a file's name and content; None reads the store's annotations."""
+    store = local_app.store_of(settings.store) if labels is not None else open_store(str(settings.store), create=False)
+    try:
+        if labels is None:
+            assert store is not None, "--annotations named it"
+            labels = "annotation", await labelled_answers.annotated_labels(app, store)
+        name, text = labels
+        return await labelled_answers.judge_labels(app, name, text, settings, store, **more)
+    finally:
+        if store is not None:
+            await store.close()

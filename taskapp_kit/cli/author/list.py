@@ -1,0 +1,57 @@
+"""`taskapp list`: what can be named as APP or as a template."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import click
+
+from taskapp_kit.cli.author import templates
+from taskapp_kit.cli.options import json_option
+from taskapp_kit.cli.output.terminal import console, example, print_json, table
+from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_apps, missing_extra
+
+
+@click.command(epilog=example("taskapp list", "taskapp list --json"))
+@json_option()
+def command(as_json: bool) -> None:
+    """List the bundled apps, the installed plugins and the templates."""
+    found: dict[str, list[dict[str, str | None]]] = {
+        "apps": [
+            {"name": item.name, "summary": item.summary, "missing": missing_extra(item.name)} for item in bundled_apps()
+        ],
+        "plugins": [
+            {"name": point.name, "summary": point.value}
+            for point in sorted(metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: point.name)
+        ],
+        "templates": [
+            {"name": item.name, "summary": item.summary, "missing": missing_extra(item.name)}
+            for item in templates.templates()
+        ],
+    }
+    if as_json:
+        print_json(found)
+        return
+    out = console()
+    nothing = {"plugins": f"none installed (entry-point group {PLUGIN_GROUP})"}
+    follows = {
+        "apps": "taskapp info APP",
+        "plugins": "",
+        "templates": "taskapp init NAME --template T",
+    }
+    width = max((len(str(item["name"])) for items in found.values() for item in items), default=8)
+    for kind, items in found.items():
+        out.print(kind.capitalize(), style="bold", end="")
+        out.print(f"  ({follows[kind]})" if items and follows[kind] else "", style="dim")
+        rows = table("", "")
+        rows.columns[0].min_width = width + 2
+        for item in items:
+            rows.add_row(f"  {item['name']}", str(item["summary"]))
+            if item.get("missing"):
+                rows.add_row("", str(item["missing"]), style="yellow")
+        if items:
+            out.print(rows)
+        else:
+            out.print(f"  {nothing.get(kind, 'none')}", style="dim")
+        if kind != "templates":
+            out.print()

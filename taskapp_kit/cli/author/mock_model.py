@@ -1,0 +1,171 @@
+"""`taskapp mock-model`: an OpenAI-compatible model on this machine, for trying out task apps without a model."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from taskapp_kit import testing
+from taskapp_kit.cli.options import ValueKind, json_option, listen_options
+from taskapp_kit.cli.output.terminal import complain, console, echo, example, print_json
+from taskapp_kit.errors import ConfigError
+
+
+class Latency(ValueKind):
+    """Milliseconds, or a range of them, as seconds."""
+
+    name = "ms"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | tuple[float, float]:
+        """Reads `50` or `20-80`."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", str(value))
+        if found is None:
+            self.fail(f"{value!r} is neither milliseconds (50) nor a range of them (20-80).", param, ctx)
+        low = float(found[1]) / 1000
+        return low if found[2] is None else (low, float(found[2]) / 1000)
+
+
+class JudgeScore(ValueKind):
+    """A finite number, else a word."""
+
+    name = "score"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """Reads `0.8` or `polite`."""
+        try:
+            number = float(str(value))
+        except ValueError:
+            return str(value)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
+
+
+@click.command(
+    epilog=example(
+        "taskapp mock-model --port 8100",
+        "taskapp mock-model --port 8100 --script answers.jsonl --latency-ms 20-80",
+        "taskapp mock-model --port 8100 --fault 429=0.02,500=0.01,reset=0.01 --seed 7",
+    )
+)
+@listen_options(8100)
+@click.option(
+    "--script", type=click.Path(path_type=Path), metavar="FILE", help="One answer for each turn: JSON, or JSON Lines."
+)
+@click.option(
+    "--behaviour",
+    type=click.Choice(["random", "echo", "bad", "empty", "judge", "obedient-judge"]),
+    default="random",
+    help="How it answers without a script.",
+)
+@click.option("--parallel", type=click.IntRange(1, 16), default=1, metavar="N", help="Most calls in a random answer.")
+@click.option(
+    "--score",
+    type=JudgeScore(),
+    metavar="S",
+    help="What the judges' behaviours give: a number, or one of the choices by its word.  [default: 0.5]",
+)
+@click.option("--seed", type=int, default=0, metavar="S", help="Of random answers and of faults.")
+@click.option(
+    "--latency-ms", type=Latency(), default="0", metavar="MS", help="Before each answer: 50, or a range 20-80."
+)
+@click.option(
+    "--fault", "faults", multiple=True, metavar="LIST", help="KIND=PROBABILITY, with commas between; may repeat."
+)
+@click.option("--faults", "list_faults", is_flag=True, help="List the kinds of faults, and do not serve.")
+@click.option("--model", "models", multiple=True, metavar="NAME", help="A name it knows; may repeat.  [default: any]")
+@click.option("--context-tokens", type=click.IntRange(1), metavar="N", help="Refuse longer prompts; a token is a byte.")
+@click.option("--weight-version", metavar="V", help="Sent with each answer.")
+@json_option("Print the address as JSON, and nothing else.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    host: str,
+    port: int,
+    script: Path | None,
+    behaviour: str,
+    parallel: int,
+    score: float | str | None,
+    seed: int,
+    latency_ms: float | tuple[float, float],
+    faults: tuple[str, ...],
+    list_faults: bool,
+    models: tuple[str, ...],
+    context_tokens: int | None,
+    weight_version: str | None,
+    as_json: bool,
+) -> None:
+    """Serve a mock model with OpenAI's chat completions, answering well, badly or not at all.
+
+    It calls the tools that it is offered with arguments that fit, the same for the same conversation. It keeps no request
+    and logs no key. Ctrl-C ends it.
+    """
+    if list_faults:
+        _list({"400 to 599": "that status; 429 and 503 with retry-after", **testing.FAULTS}, as_json=as_json)
+        return
+    model = testing.MockModel(
+        script,
+        behaviour=behaviour,
+        parallel=parallel,
+        score=score,
+        seed=seed,
+        latency_seconds=latency_ms,
+        faults=testing.Faults.parse(",".join(faults), seed=seed),
+        models=models,
+        context_tokens=context_tokens,
+        weight_version=weight_version,
+        record=0,
+        host=host,
+        port=port,
+    )
+
+    def announce(running: testing.MockModel) -> None:
+        if as_json:
+            print_json({"url": running.url, "models": list(models or ("mock",))})
+        else:
+            _banner(running, (models or ("mock",))[0])
+
+    try:
+        model.run(announce)
+    except KeyboardInterrupt:
+        pass
+    except ConfigError as error:  # the address is taken
+        complain(error)
+        ctx.exit(1)
+    echo(f"\nStopped. {_counted(model)}", err=True)
+
+
+def _banner(model: testing.MockModel, name: str) -> None:
+    out = console()
+    out.print(f"Mock model at {model.url}\n", soft_wrap=True)
+    out.print("A command is pointed at it with two options:", soft_wrap=True)
+    out.print(f"  taskapp eval APP --model {shlex.quote(name)} --inference-url {model.url}\n", soft_wrap=True)
+    out.print("A request to a server is, in policy.config:", soft_wrap=True)
+    out.print(f'  {{"model": "{name}", "inference_url": "{model.url}"}}\n', soft_wrap=True)
+    out.print("By hand:", soft_wrap=True)
+    asked = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello."}}]}}'
+    out.print(f"  curl {model.url}/chat/completions -H 'Content-Type: application/json' -d '{asked}'", soft_wrap=True)
+    out.print(f"  curl {model.root}/mock/stats\n", soft_wrap=True)
+    out.print("Ctrl-C stops it.", soft_wrap=True)
+
+
+def _counted(model: testing.MockModel) -> str:
+    records = model.records
+    faults = ", ".join(f"{kind} {count}" for kind, count in Counter(records.faults).most_common())
+    return f"Requests: {records.requests}; answered well: {records.answers}; faults: {faults or 'none'}."
+
+
+def _list(kinds: dict[str, str], *, as_json: bool) -> None:
+    if as_json:
+        print_json(kinds)
+        return
+    for kind, what in kinds.items():
+        echo(f"{kind:15} {what}")

@@ -1,0 +1,244 @@
+"""`taskapp play`: a person plays an episode in the terminal.
+
+The environment's thread asks, the terminal's thread answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from taskapp_kit.cli import local_app
+from taskapp_kit.cli.author.typed_actions import NotUnderstood, read_line
+from taskapp_kit.cli.options import ENV_CONFIG, ENV_FILES, EPISODE, FULL, JUDGES, WIDTH, episode
+from taskapp_kit.cli.output.rollout_output import observation_words, print_result
+from taskapp_kit.cli.output.schema_text import members
+from taskapp_kit.cli.output.terminal import clean, console, example, flowing, number
+from taskapp_kit.config import Settings, load
+from taskapp_kit.contract import result as rollout_results
+from taskapp_kit.contract import wire
+from taskapp_kit.contract.protocols import PolicyStops, Tool, View
+from taskapp_kit.contract.trajectory import Decision
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.episode_selection import find_environment
+from taskapp_kit.declare.signature import BadArguments
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.rollout import response as responses
+
+DAY_SECONDS = 86_400.0
+
+
+@click.command(
+    epilog=example("taskapp play crafter --seed 7", "printf '3\\n3\\n2\\n' | taskapp play adder.py --seed 3")
+)
+@click.argument("app")
+@EPISODE
+@ENV_CONFIG
+@JUDGES
+@ENV_FILES
+@WIDTH
+@FULL
+def command(
+    app: str,
+    environment: str | None,
+    seed: int | None,
+    split: str | None,
+    env_config: dict[str, Any] | None,
+    judges: str,
+    env_files: tuple[str, ...],
+    width: int | None,
+    full: bool,
+) -> None:
+    """Play an episode yourself; the scorecard stands at the end.
+
+    Type a tool and its arguments (add {"amount": 2}, or add 2); where there is one tool its arguments are enough (2),
+    and a list takes words (move_left do do). `help` shows the tools, `quit` leaves. Lines may also come from a pipe.
+    """
+    settings = load(env_files=env_files)
+    target = local_app.open_app(app, settings)
+    selected = find_environment(target.freeze(), environment)
+    request = wire.RolloutRequest.model_validate(
+        {
+            "run_id": "cli-play",
+            "env": episode(selected.name, seed, env_config, split),
+            "policy": {},
+            "ops": [],
+            "safety": {"max_ops": 10_000_000, "max_time_s": DAY_SECONDS},
+            "mode": "eval",
+        }
+    )
+    terminal = _Terminal(selected, width)
+    with local_app.failure_shown():
+        rollout = play(target, settings, request, terminal.turn, skip_judges=judges == "skip")
+    terminal.last(rollout.trajectory.turns[-1].steps if rollout.trajectory.turns else [])
+    print_result(responses.response_body(rollout, inline_image_bytes=sys.maxsize), width=width, full=full)
+
+
+class InteractivePolicy:
+    """A LocalPolicy whose decisions are typed. An answer of None ends the episode: truncated, `left`."""
+
+    name = "person"
+
+    def __init__(self) -> None:
+        self.questions: queue.SimpleQueue[View | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[Decision | None] = queue.SimpleQueue()
+
+    def decide(self, view: View) -> Decision:
+        """Waits for the person. Raises PolicyStops when the person leaves."""
+        self.questions.put(view)
+        answer = self.answers.get()
+        if answer is None:
+            raise PolicyStops("left")
+        return answer
+
+
+def play(
+    app: TaskApp,
+    settings: Settings,
+    request: wire.RolloutRequest,
+    answer: Callable[[View], Decision | None],
+    *,
+    skip_judges: bool = False,
+) -> rollout_results.Rollout:
+    """Plays one episode; `answer` is called in this thread, which is the terminal's, whenever it is the person's turn.
+
+    settings: have the models of judges and of the environment. skip_judges: no judge is asked.
+
+    Raises what `Service.rollout` raises. Ctrl-C while the environment computes leaves at the next turn.
+    """
+    person = InteractivePolicy()
+    outcome: list[rollout_results.Rollout | BaseException] = []
+
+    async def episode() -> rollout_results.Rollout:
+        async with local_app.local_service(
+            app, settings, skip_judges=skip_judges, max_time_seconds=DAY_SECONDS
+        ) as service:
+            return await service.rollout(request, policy=person)
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(episode()))
+        except BaseException as error:
+            outcome.append(error)
+        finally:
+            person.questions.put(None)
+
+    threading.Thread(target=run, name="taskapp-play", daemon=True).start()
+    left = False
+    while True:
+        try:
+            view = person.questions.get()
+        except KeyboardInterrupt:
+            if left:
+                raise
+            left = True
+            person.answers.put(None)  # the view may have been taken from the queue just when the signal came
+            continue
+        if view is None:
+            break
+        person.answers.put(None if left else answer(view))
+    (result,) = outcome
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+class _Terminal:
+    """Shows the result of the person's last action, and reads the next one."""
+
+    def __init__(self, environment: EnvironmentSpec, width: int | None) -> None:
+        self._environment = environment
+        self._out = console(width=width)
+        self._wraps = width is not None  # else the terminal does, and a pipe gets whole lines
+        self._asks = sys.stdin.isatty()
+        self._shown = 0
+        if self._asks:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401 - gives input() its line editing and history
+
+    def turn(self, view: View) -> Decision | None:
+        """The person's answer; None when the person leaves."""
+        if view.turn == 0:
+            self._out.print(clean(observation_words(view.observation)), soft_wrap=not self._wraps)
+            self._out.print()
+            self._tools(view.tools)
+        else:
+            self.last(view.results)
+        while True:
+            line = self._read()
+            if line is None or line in ("quit", "exit"):
+                return None
+            if line in ("help", "?"):
+                self._tools(view.tools)
+                continue
+            if not line:
+                continue
+            try:
+                answer = read_line(line, view.tools)
+                self._check(answer)
+            except NotUnderstood as error:
+                self._out.print(clean(str(error)), style="yellow")
+                continue
+            return answer
+
+    def last(self, results: Any) -> None:
+        """The steps of the turn that just ended; one that was shown is not shown again."""
+        for step in results:
+            if step.index < self._shown:
+                continue
+            self._shown = step.index + 1
+            words = clean(observation_words(step.observation))
+            if words:
+                self._out.print(words, soft_wrap=not self._wraps, style="yellow" if step.refused is not None else None)
+            if step.reward is not None:
+                self._out.print(f"reward {number(step.reward)}", style="bold" if step.reward else "dim")
+
+    def _check(self, answer: Decision) -> None:
+        """Check the arguments of known tools, so that a typing error costs no step. Raises NotUnderstood."""
+        for call in answer.tool_calls:
+            action = self._environment.actions.get(call.tool)
+            try:
+                if action is not None:
+                    action.arguments.read(call.args)
+            except BadArguments as error:
+                raise NotUnderstood(f"{call.tool} was not done: {error}.") from None
+
+    def _read(self) -> str | None:
+        """The next line, stripped; None at the end of the input, and for Ctrl-C."""
+        try:
+            if self._asks:
+                return input("> ").strip()
+            line = sys.stdin.readline()
+        except (EOFError, KeyboardInterrupt):
+            self._out.print()
+            return None
+        if not line:
+            return None
+        self._out.print(f"> {clean(line.strip())}")
+        return line.strip()
+
+    def _tools(self, tools: Any) -> None:
+        for tool in tools:
+            self._out.print(_signature(tool, members(tool.parameters)), style="bold")
+            self._out.print(flowing(tool.description))
+        self._out.print(f"Type {_hint(tools)}, help, or quit.", style="dim")
+
+
+def _signature(tool: Tool, parts: list[tuple[str, str]]) -> str:
+    return clean(f"{tool.name}({', '.join(f'{name}: {words}' for name, words in parts)})")
+
+
+def _hint(tools: Any) -> str:
+    if len(tools) != 1:
+        return "a tool and its arguments"
+    if tools[0].text:
+        return "your words"
+    fields = list(tools[0].parameters.get("properties", {}).values())
+    return "the words of the list" if len(fields) == 1 and fields[0].get("type") == "array" else "the arguments"

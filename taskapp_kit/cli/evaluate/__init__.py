@@ -1,0 +1,1 @@
+"""Commands that play many rollouts, and those that read stored ones."""

@@ -1,0 +1,88 @@
+"""`taskapp compare`: two or more policies, paired by environment, split, seed and sample."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from taskapp_kit.cli.options import ENV_FILES, ENVIRONMENT, SERVER_KEY, json_option, shown_source
+from taskapp_kit.cli.output import compare_output
+from taskapp_kit.cli.output.terminal import example, print_json, shown_from
+from taskapp_kit.config import load
+from taskapp_kit.contract.protocols import RolloutQuery
+from taskapp_kit.evaluate import compare as comparisons
+from taskapp_kit.evaluate import source as sources
+
+CHANGES = 10
+"""Changed seeds that are listed, unless --changes gives another number."""
+
+
+@click.command(
+    epilog=example(
+        "taskapp compare evals/small evals/large",
+        "taskapp compare evals/both --by difficulty",
+        "taskapp compare evals/before .taskapp/rollouts.db --policy scripted --force",
+        "taskapp compare evals/small evals/large --json",
+    )
+)
+@click.argument("references", metavar="DIR|STORE|URL…", nargs=-1, required=True)
+@click.option("--policy", metavar="NAME", help="Only this policy or model of each place.")
+@click.option("--baseline", metavar="NAME", help="The policy with which the others are compared.  [default: the first]")
+@ENVIRONMENT
+@click.option(
+    "--by", multiple=True, metavar="FIELD",
+    help="Break the reward down by difficulty, tag, seed or another public field of a row; may repeat.",
+)  # fmt: skip
+@click.option(
+    "--method", type=click.Choice(["bootstrap", "t"]), default="bootstrap", help="How intervals are computed."
+)
+@click.option(
+    "--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, metavar="C", help="What the intervals cover."
+)
+@click.option("--pass-at", type=float, default=1.0, metavar="X", help="A rollout passes when its reward is at least X.")
+@click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="List N seeds that changed.")
+@click.option("--force", is_flag=True, help="Compare rollouts of different declarations (spec hashes), too.")
+@SERVER_KEY
+@ENV_FILES
+@json_option()
+def command(
+    references: tuple[str, ...],
+    policy: str | None,
+    baseline: str | None,
+    environment: str | None,
+    key: str | None,
+    env_files: tuple[str, ...],
+    changes: int,
+    as_json: bool,
+    **statistics: Any,
+) -> None:
+    """Compare policies by the rollouts that both played.
+
+    Each place may have the rollouts of several policies; one place with several compares those. Rollouts are paired by
+    environment, split, seed and sample, and the interval of the difference is over seeds. A failed rollout and an undefined
+    reward are counted apart and are never a number.
+
+    Exit status: 0 compared, 2 nothing can be compared, or the declarations differ.
+    """
+    settings, how = load({}, env_files=env_files), comparisons.ComparisonSettings(**statistics)
+
+    async def read() -> list[comparisons.Side]:
+        sides = []
+        for reference in references:
+            source = sources.open_source(reference, key=key or settings.environment_api_key)
+            try:
+                query = RolloutQuery(environment=environment)
+                sides += await comparisons.read_sides(source, shown_source(reference), wanted=query)
+            finally:
+                await source.close()
+        return sides
+
+    with shown_from(", ".join(map(shown_source, references))):
+        chosen = comparisons.chosen_sides(asyncio.run(read()), policy, baseline)
+        compared = comparisons.compare(chosen, how)
+    if as_json:
+        print_json({"comparisons": [comparison.to_json() for comparison in compared]})
+    else:
+        compare_output.print_comparisons(compared, how, changes=changes)

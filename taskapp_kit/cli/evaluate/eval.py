@@ -1,0 +1,330 @@
+"""`taskapp eval`: many rollouts, here or at a server, stored in a directory from which it can be resumed."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskapp_kit.cli import policy_options as policies
+from taskapp_kit.cli.evaluate import eval_again, eval_session
+from taskapp_kit.cli.evaluate.eval_options import (
+    ELSEWHERE,
+    EPISODES,
+    OF_THE_PLAN,
+    OF_THE_POLICIES,
+    OUT,
+    POLICIES,
+    RUN,
+    STORED_OPTIONS,
+    SUMMARY,
+    EvalOptions,
+)
+from taskapp_kit.cli.options import (
+    CACHE,
+    ENV_CONFIG,
+    ENV_FILES,
+    JUDGES,
+    LIMITS,
+    SERVER_KEY,
+    command_with,
+    is_url,
+    json_option,
+)
+from taskapp_kit.cli.output import eval_output, show_output
+from taskapp_kit.cli.output.terminal import clean, complain, console, echo, example, exit_status, print_json, shown_from
+from taskapp_kit.config import Settings, load
+from taskapp_kit.errors import ConfigError, EvaluationStopped, KitError, TaskAppError
+from taskapp_kit.evaluate import continued, directory, own_directories
+from taskapp_kit.evaluate import plan as plans
+from taskapp_kit.evaluate import seeds as seed_lists
+from taskapp_kit.evaluate import summary as summaries
+
+
+@click.command(
+    epilog=example(
+        "taskapp eval crafter --policy random --seeds 1000-1299 --workers 2 --out r1",
+        "taskapp eval r1",
+        "taskapp eval adder.py --model m --inference-url http://127.0.0.1:8100/v1 --seeds 0-99 --repeats 4",
+        "taskapp eval adder.py --model small --model large --policy random --seeds 0-99 --max-cost 2",
+        "taskapp eval http://127.0.0.1:8001 --policy gold --seeds 0,5,9 --json",
+        "taskapp eval --seeds-from r1 --worst 5 --out r2",
+    )
+)
+@click.argument("app", metavar="APP|URL|DIR", required=False)
+@click.option(
+    "--app-id",
+    "--app",
+    "app_id",
+    metavar="APP",
+    help="The same as APP. Beside a URL: the app whose aggregates are computed. Beside a DIR from elsewhere: its app or URL.",
+)
+@EPISODES
+@POLICIES
+@ENV_CONFIG
+@LIMITS
+@RUN
+@OUT
+@click.option("--resume/--no-resume", default=False, help="Go on with what DIR holds, where it holds something.")
+@click.option("--retry-failed", is_flag=True, help="With --resume or DIR: play failed rollouts again.")
+@SUMMARY
+@click.option("--store", metavar="URL", help="Where whole rollouts are stored, or none.  [default: DIR/rollouts.db]")
+@CACHE
+@JUDGES
+@SERVER_KEY
+@ENV_FILES
+@json_option("Print the summary as JSON, and nothing else.")
+@click.pass_context
+def command(ctx: click.Context, /, app: str | None, **options: Any) -> None:
+    """Play many rollouts and summarise them.
+
+    Each finished rollout is a line of DIR/results.jsonl; whatever ends the command, `taskapp eval DIR` goes on from there and
+    plays none twice. A failed rollout is counted by where it broke, never averaged. Ctrl-C stops.
+
+    Exit status: 0 no rollout failed, 1 some failed, or it was stopped, 2 the command line is wrong.
+    """
+    ctx.exit(_run(ctx, app, options))
+
+
+def _run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
+    """The exit status. app: an APP, the URL of a server, or the directory of an evaluation. Raises UsageError, ConfigError."""
+    env_files, note = options.pop("env_files"), ""
+    if app is not None and continued.is_evaluation(app):
+        path, config = Path(app), directory.read_config(Path(app))
+        own = own_directories.is_own(path, config)
+        typed = _typed(ctx, app, own=own)
+        with shown_from(app):
+            stored = config.get("options", {})
+            options |= {name: stored[name] for name in STORED_OPTIONS if name in stored and name not in typed}
+            options["by"] = tuple(options["by"])
+            how = summaries.SummaryOptions(options["by"], options["pass_at"], options["interval"])
+            finished = None if options["retry_failed"] else continued.summarise_again(path, how)
+            if finished is not None:
+                if not options["as_json"]:
+                    echo(f"Nothing is left to play in {app}.", err=True)
+                ended = _evaluation(
+                    options, app="", local=None, key=None, models={}, plan={}, seeds=None, selected=True, out=path
+                )
+                return _print(finished, eval_session.Session(ended, Settings(), note), as_json=options["as_json"])
+        if not own:
+            config = _named(path, config, options)
+        settings = _settings_again(path, config, typed, options, env_files)
+        evaluation = _again(path, config, options, settings)
+    else:
+        settings = load({"store": options["store"], "cache": options["cache"]}, env_files=env_files)
+        evaluation, note = _new(ctx, app, settings, options)
+    session = eval_session.Session(evaluation, settings, note)
+    try:
+        summary = session.run()
+    except KeyboardInterrupt:
+        session.display.close()
+        echo("\nStopped.", err=True)
+        session.how_to_go_on()
+        return 1
+    except EvaluationStopped as error:
+        complain(error)
+        session.how_to_go_on(retry_failed=True)
+        return 1
+    except KitError as error:
+        complain(error)
+        session.how_to_go_on()
+        refused = isinstance(error, TaskAppError) and error.status == 422  # as a wrong request is here
+        return 2 if refused else exit_status(error)
+    return _print(summary, session, as_json=evaluation.as_json)
+
+
+def _evaluation(options: dict[str, Any], **more: Any) -> EvalOptions:
+    """The command's options with `more`, which replace some; an evaluation in a directory is resumed."""
+    names = (*STORED_OPTIONS, "out", "resume", "retry_failed", "as_json")
+    return EvalOptions(**({name: options[name] for name in names} | more))
+
+
+def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[str, Any]) -> tuple[EvalOptions, str]:
+    """The options of a new evaluation, or of one that is named with --out; and what to say about the policy."""
+    source, failed, worst = (options[name] for name in ("seeds_from", "failed", "worst"))
+    again = None
+    if source is not None:
+        again = eval_again.played_again(ctx, source, settings, failed=failed, worst=worst)
+        app = app or options["app_id"] or again.app
+        options |= {"environment": again.environment, "split": again.split, "seeds": again.seeds, **again.options}
+        if options["env_config"] is None:
+            options["env_config"] = again.env_config
+    elif failed or worst is not None:
+        raise click.UsageError("--failed and --worst go with --seeds-from DIR.")
+    app_id = options["app_id"]
+    played = app or app_id
+    if played is None:
+        raise click.UsageError("Which app? Give APP, or the URL of a running server.")
+    if again is not None and again.policies is not None:
+        chosen = policies.ChosenPolicies(again.policies, again.models)
+    else:
+        flags = {name: options[name] for name in OF_THE_POLICIES}
+        chosen = policies.chosen_policies(settings, **flags, app=played)
+    if app is not None and app_id is not None and not is_url(app) and app_id != app:
+        raise click.UsageError("APP and --app-id name two apps.")
+    if is_url(played):
+        for name in ("workers", "store", "cache"):
+            if options[name] is not None:
+                raise click.UsageError(f"--{name} is for an app in this process; a server has its own.")
+        if options["judges"] == "skip":
+            raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
+    if options["retry_failed"] and not options["resume"]:
+        raise click.UsageError("--retry-failed goes with --resume.")
+    evaluation = _evaluation(
+        options,
+        app=played,
+        local=app_id if app not in (None, app_id) and is_url(played) else None,
+        key=options["key"] or settings.environment_api_key,
+        models=chosen.in_models_file,
+        plan=_plan_of(options, chosen.configs, () if again is None else again.only),
+        seeds=None if options["seeds"] is None else seed_lists.Seeds.read(options["seeds"]),
+        selected=False,
+    )
+    return evaluation, chosen.note
+
+
+def _plan_of(
+    options: dict[str, Any], configs: dict[str, dict[str, Any]], only: tuple[tuple[int, int], ...]
+) -> dict[str, Any]:
+    """The members of EvalPlan but its seeds. configs: `policy.config` by the policy's name."""
+    same = (
+        "environment", "split", "repeats", "output_mode", "max_time_seconds", "max_refusals", "max_rollout_tokens",
+        "difficulty",
+    )  # fmt: skip
+    return {
+        **{name: options[name] for name in same},
+        "policies": tuple(configs.values()),
+        "names": tuple(configs),
+        "config": options["env_config"] or {},
+        "ops": options["ops"] or 0,
+        "skip_judges": options["judges"] == "skip",
+        "tags": tuple(tag.strip() for tag in (options["tags"] or "").split(",") if tag.strip()),
+        "only": only,
+    }
+
+
+def _typed(ctx: click.Context, path: str, *, own: bool) -> set[str]:
+    """The options on the command line beside a directory. Raises UsageError: one of them makes the directory's plan.
+
+    own: whether it is the user's own; the models' addresses of another one are repeated to confirm them.
+    """
+    typed = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    for param in ctx.command.params:
+        if param.name in typed and param.name in OF_THE_PLAN and (own or param.name != "inference_urls"):
+            raise click.UsageError(
+                f"{path} is an evaluation that has its own {param.opts[0]}; start another one with APP and --out."
+            )
+    return typed
+
+
+def _named(path: Path, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a directory from elsewhere, with the app, the store and the cache of the command line alone.
+
+    Raises ConfigError: the command line does not name all that the directory names. UsageError: another address.
+    """
+    stored, app, urls = dict(config.get("options", {})), options["app_id"], options["inference_urls"]
+    addresses = own_directories.model_addresses(config)
+    if not set(urls) <= set(addresses):
+        raise click.UsageError(f"{path} is an evaluation that has its own --inference-url.")
+    missing = [word for url in addresses if url not in urls for word in ("--inference-url", url)]
+    if stored.get("store") not in (None, ELSEWHERE) and options["store"] is None:
+        missing += ["--store", str(stored["store"])]
+    if app is None or ("url" in stored and not is_url(app)):
+        missing += ["--app", str(stored.get("url") or config.get("app_reference") or "APP")]
+    if missing:
+        own_directories.check_own(path, config, command_with(missing))
+    named = {name: value for name, value in stored.items() if name not in ("url", "store", "cache")}
+    return {
+        **config,
+        "app_reference": None if is_url(app) else app,
+        "options": named | ({"url": app} if is_url(app) else {}),
+    }
+
+
+def _settings_again(
+    path: Path, config: dict[str, Any], typed: set[str], options: dict[str, Any], env_files: tuple[str, ...]
+) -> Settings:
+    """The settings with which an evaluation goes on: a flag, else what it had, else the environment. Raises ConfigError."""
+    stored = {name: value for name, value in config.get("options", {}).items() if value != ELSEWHERE}
+    flags = {name: options[name] if name in typed else stored.get(name) for name in ("store", "cache")}
+    settings = load(flags, env_files=env_files)
+    if settings.store is None and "store" not in stored and "store" in config.get("options", {}):
+        raise ConfigError(
+            f"The rollouts of {path} are in a store whose address is not kept there.",
+            hint="Give --store URL, or TASKAPP_STORE.",
+        )
+    return settings
+
+
+def _again(path: Path, config: dict[str, Any], options: dict[str, Any], settings: Settings) -> EvalOptions:
+    """The options of a stored evaluation, with its app and its keys. Raises ConfigError: one cannot be found again."""
+    stored = config.get("options", {})
+    app, local = stored.get("url") or config.get("app_reference"), None
+    if options["app_id"] not in (None, app):
+        app, local = (app, options["app_id"]) if "url" in stored else (options["app_id"], None)
+    elif "url" in stored:
+        local = config.get("app_reference")
+    if app is None:
+        raise ConfigError(f"{path} does not name its app.", hint="Give it with --app-id APP, or --app-id URL.")
+    configs = continued.policies_again(config, lambda name: policies.chosen_model(settings, name, None))
+    sent = {"environment": stored.get("environment")} if stored else {}
+    plan = plans.EvalPlan.of_stored(config["asked"], configs, **sent)
+    return _evaluation(
+        options,
+        app=str(app),
+        local=local,
+        key=options["key"] or settings.environment_api_key,
+        models=stored.get(continued.NAMES_IN_FILE, {}),
+        plan={member.name: getattr(plan, member.name) for member in fields(plan) if member.name != "seeds"},
+        seeds=plan.seeds,
+        selected=True,
+        out=path,
+        resume=True,
+    )
+
+
+def _print(summary: dict[str, Any], session: eval_session.Session, *, as_json: bool) -> int:
+    """The exit status."""
+    assert session.path is not None, "it was written there"
+    if as_json:
+        print_json(summary)
+    else:
+        eval_output.print_summary(summary, session.path)
+        if session.without_app:
+            console().print("\nNo aggregates: the app's own code is not here. --app-id APP computes them.")
+        show_output.print_worst(session.path)
+        if len(summary.get("by_policy") or ()) > 1:
+            line = shlex.join(["taskapp", "compare", str(session.path)])
+            console().print(f"`{clean(line)}` says which policy is better.", style="dim", soft_wrap=True)
+    failed, problem = summary["rollouts"]["failed"], summary["aggregates_problem"]
+    notes = []
+    if summary.get("judges") == "skip":
+        notes.append("Judges were skipped: their scores are null, and so is every reward that needs one.")
+    if failed:
+        unscored = sum(summary["failures"].get("scoring", {}).values())
+        again = session.command_to_go_on(retry_failed=True)
+        notes.append(
+            f"{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. "
+            f"`{show_output.show_line(str(session.path), '--failed')}` says why. {session.how_to_score(unscored)}"
+            f"{again[:1].upper()}{again[1:]} plays {'the failed ones' if unscored else 'them'} again."
+        )
+    idle = summary["rollouts"]["without_valid_action"]
+    if idle:
+        notes.append(
+            f"Warning: in {idle} of {summary['rollouts']['done']} rollouts every action was refused or unusable; "
+            f"`{show_output.show_line(str(session.path), 'ID')}` shows why."
+        )
+    notes += [f"Warning: {clean(warning)}" for warning in session.warnings]
+    if problem:
+        notes.append(f"The aggregates could not be computed: {clean(problem)}")
+    errors = console(stderr=True)
+    for paragraph in notes:
+        errors.print(f"\n{paragraph}", soft_wrap=not errors.is_terminal)
+    if session.stopped is not None:
+        echo("", err=True)
+        complain(session.stopped)
+        session.how_to_go_on()
+    return 1 if failed or problem or session.stopped is not None else 0

@@ -1,0 +1,284 @@
+"""One run of `taskapp eval`: opens the app and the directory, plays what is missing, summarises, closes."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.cli.evaluate.eval_options import ELSEWHERE, STORED_OPTIONS, EvalOptions
+from taskapp_kit.cli.local_app import only_authors_log, open_app
+from taskapp_kit.cli.options import is_url
+from taskapp_kit.cli.output.eval_progress import EvalDisplay
+from taskapp_kit.cli.output.terminal import clean, echo, one_line
+from taskapp_kit.contract.inference_url import stored_url
+from taskapp_kit.contract.words import counted
+from taskapp_kit.declare.discovery import find_app, reference_of
+from taskapp_kit.errors import DiscoveryError, EvaluationLimitReached
+from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE, AutoConcurrency, FixedConcurrency
+from taskapp_kit.evaluate.continued import NOT_STORED, policies_to_store
+from taskapp_kit.evaluate.directory import DATABASE, Directory, new_path
+from taskapp_kit.evaluate.limits import EvalLimits
+from taskapp_kit.evaluate.own_directories import remember
+from taskapp_kit.evaluate.plan import EvalPlan
+from taskapp_kit.evaluate.report import write_report
+from taskapp_kit.evaluate.run import configuration, evaluate, summarise
+from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
+from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
+from taskapp_kit.evaluate.summary import SummaryOptions
+from taskapp_kit.rollout.models.registry import ModelNames
+from taskapp_kit.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from taskapp_kit.config import Settings
+    from taskapp_kit.contract.protocols import Store
+    from taskapp_kit.declare.app import TaskApp
+    from taskapp_kit.evaluate.runners import EvaluatedApp
+
+
+SILENCE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class DirectoryCounts:
+    """Rollouts in the directory when an evaluation ended: done, failed among them, unscored among these, and of the plan."""
+
+    done: int
+    failed: int
+    unscored: int
+    total: int
+
+
+class Session:
+    """One run of the command: opens the app and the directory, plays, summarises, closes.
+
+    warnings: sentences about the app that `run` adds, one for each environment. stopped: the limit that ended it early.
+    """
+
+    def __init__(self, evaluation: EvalOptions, settings: Settings, note: str) -> None:
+        self.display = EvalDisplay(quiet=evaluation.as_json)
+        self.path: Path | None = evaluation.out
+        self.stopped: EvaluationLimitReached | None = None
+        self._evaluation = evaluation
+        self._settings = settings
+        self._note = note
+        self._counts: DirectoryCounts | None = None
+        self._app_reference: str | None = None
+        self._goes_on_alone = True
+        self.warnings: list[str] = []
+        self._how = SummaryOptions(evaluation.by, evaluation.pass_at, evaluation.interval)
+        self.without_app = is_url(evaluation.app) and evaluation.local is None
+
+    def run(self) -> dict[str, Any]:
+        """The summary, of what was played when a limit ended it early. Raises KitError."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> dict[str, Any]:
+        player = self._player()
+        try:
+            return await self._evaluate(player)
+        finally:
+            self.display.close()
+            self.warnings += player.warnings.values()
+            await player.close()
+
+    def _player(self) -> LocalRunner | RemoteRunner:
+        evaluation, plan = self._evaluation, self._evaluation.plan
+        seconds = plan["max_time_seconds"]
+        if is_url(evaluation.app):
+            only_authors_log()
+            spec = None if evaluation.local is None else self._named(find_app(evaluation.local)).freeze()
+            names = ModelNames.of(self._settings)
+            return RemoteRunner(evaluation.app, evaluation.key, max_time_seconds=seconds, spec=spec, model_names=names)
+        app = self._named(open_app(evaluation.app, self._settings))
+        app.freeze()
+        if self.path is None:
+            self.path = new_path(app.name, plan["names"])
+        return LocalRunner(
+            app,
+            self._settings,
+            store=self._store(self.path),
+            concurrency=evaluation.concurrency if isinstance(evaluation.concurrency, int) else MOST_AT_ONCE,
+            workers=evaluation.workers or 0,
+            max_time_seconds=seconds,
+            skip_judges=plan["skip_judges"],
+        )
+
+    def _named(self, app: TaskApp) -> TaskApp:
+        """The app; its import reference is stored in the configuration."""
+        with suppress(DiscoveryError):  # an app that no module's global holds
+            self._app_reference = reference_of(app)
+        return app
+
+    def _store(self, path: Path) -> Callable[[], Store] | None:
+        url = self._settings.store
+        if url == "none":
+            return None
+
+        def opened() -> Store:
+            return open_store(str(path / "rollouts.db") if url is None else url)
+
+        return opened
+
+    async def _evaluate(self, player: LocalRunner | RemoteRunner) -> dict[str, Any]:
+        evaluation = self._evaluation
+        about = await self._waited_for(player.about(evaluation.plan["environment"]))
+        plan = await self._plan(player, about)
+        await player.check(plan)
+        self.path = self.path or new_path(about.app, plan.names)
+        directory = Directory(self.path, plan)
+        try:
+            whole = configuration(plan, about, app_reference=self._app_reference, options=self._stored_options())
+            config = directory.begin(whole, resume=evaluation.resume)
+            self._remember(whole)
+            self._begin(plan, about, directory, config)
+            if next(directory.missing(retry_failed=evaluation.retry_failed), None) is not None:
+                await player.open()
+                try:
+                    await self._play(plan, player, directory, config["eval_id"])
+                except EvaluationLimitReached as reached:
+                    self.stopped = reached
+                finally:
+                    self._counts = DirectoryCounts(directory.done, directory.failed, directory.unscored, len(plan))
+            self.display.close()
+            rows = await self._rows(player, plan, directory)
+            summary = summarise(plan, directory, about, player.spec, self._how, rows=rows)
+            write_report(plan, directory, summary, self._how, created_at=config["created_at"])
+            return summary
+        finally:
+            directory.close()
+
+    def _remember(self, config: dict[str, Any]) -> None:
+        """Record that the directory is this user's own. Without the record it is as one from elsewhere, which is said."""
+        assert self.path is not None
+        try:
+            remember(self.path, config)
+        except OSError as error:
+            self.warnings.append(
+                f"The state directory cannot be written ({error.strerror}), so later commands need --app for {self.path}."
+            )
+
+    async def _play(
+        self, plan: EvalPlan, player: LocalRunner | RemoteRunner, directory: Directory, eval_id: str
+    ) -> None:
+        evaluation = self._evaluation
+        number = evaluation.concurrency
+        await evaluate(
+            plan,
+            player,
+            directory,
+            eval_id=eval_id,
+            concurrency=FixedConcurrency(number) if isinstance(number, int) else AutoConcurrency(),
+            retry_failed=evaluation.retry_failed,
+            max_consecutive_failures=evaluation.max_consecutive_failures,
+            limits=EvalLimits(evaluation.max_failures, evaluation.max_cost, evaluation.max_total_tokens),
+            watch=self.display,
+        )
+
+    async def _rows(self, player: LocalRunner | RemoteRunner, plan: EvalPlan, directory: Directory) -> dict[int, Any]:
+        """Fields of the rows of lines without any (of an earlier release), where results are grouped by them."""
+        if all(by == "seed" for by in self._evaluation.by):
+            return {}
+        seeds = sorted({result.seed for result in directory.results() if not result.row})
+        return dict(zip(seeds, await player.rows(plan.environment, plan.split, seeds), strict=True))
+
+    async def _waited_for(self, answer: Coroutine[Any, Any, EvaluatedApp]) -> EvaluatedApp:
+        """The answer; reports a server that is slow to give it (a cold container, or one that hangs)."""
+        task = asyncio.create_task(answer)
+        try:
+            if not (await asyncio.wait([task], timeout=SILENCE_SECONDS))[0]:
+                self.display.say(clean(f"{self._evaluation.app} takes its time to answer; Ctrl-C stops waiting."))
+            return await task
+        finally:
+            task.cancel()
+
+    async def _plan(self, player: LocalRunner | RemoteRunner, about: EvaluatedApp) -> EvalPlan:
+        evaluation, seeds = self._evaluation, self._evaluation.seeds
+        if seeds is None or not evaluation.selected:
+            names = ("environment", "split", "difficulty", "tags")
+            seeds = await select_seeds(player, about, given=seeds, **{name: evaluation.plan[name] for name in names})
+        plan = EvalPlan(seeds=seeds, **evaluation.plan)
+        await check_groups(player, evaluation.by, plan.seeds, environment=plan.environment, split=plan.split)
+        return plan
+
+    def _stored_options(self) -> dict[str, Any]:
+        """What the command that goes on without flags needs; no key."""
+        evaluation, plan, settings = self._evaluation, self._evaluation.plan, self._settings
+        stored = {name: getattr(evaluation, name) for name in STORED_OPTIONS}
+        stored |= policies_to_store(dict(zip(plan["names"], plan["policies"], strict=True)), evaluation.models)
+        stored["environment"] = plan["environment"]  # as it is sent, absent where the app chose
+        if is_url(evaluation.app):
+            stored["url"] = stored_url(evaluation.app)
+        if settings.store is not None:
+            stored["store"] = _store_to_store(settings.store)
+        if settings.cache is not None:
+            stored["cache"] = str(settings.cache.absolute())
+        self._goes_on_alone = NOT_STORED not in stored and stored.get("store") != ELSEWHERE
+        return {name: value for name, value in stored.items() if value not in (None, ())}
+
+    def _begin(self, plan: EvalPlan, about: EvaluatedApp, directory: Directory, config: dict[str, Any]) -> None:
+        """Print what will be played and what was there before."""
+        name = " ".join(filter(None, (about.app, about.version)))
+        note = f" ({self._note})" if self._note else ""
+        seeds = one_line(str(plan.seeds), 60)
+        self.display.several = len(plan.names) > 1
+        count = counted(len(plan), "rollout")
+        who = "policy" if len(plan.names) == 1 else "policies"
+        self.display.say(
+            clean(
+                f"{name}, {who} {', '.join(plan.names)}{note}, seeds {seeds}: {count}; results go to {directory.path}"
+            )
+        )
+        if not directory.done:
+            return
+        for result in directory.results():
+            if not (result.failed and self._evaluation.retry_failed):
+                self.display.counts.see(result)
+        failed = f", {directory.failed} of them failed" if directory.failed else ""
+        self.display.say(f"{directory.done} are there already{failed}.")
+        if config["git"] != about.git:
+            self.display.say("Warning: the app's checkout is at another commit than when this evaluation began.")
+
+    def command_to_go_on(self, *, retry_failed: bool = False) -> str:
+        """The command that plays what is left, in words; retry_failed: and what failed."""
+        again = " --retry-failed" if retry_failed else ""
+        if self._goes_on_alone:
+            return f"`taskapp eval {shlex.quote(clean(str(self.path)))}{again}`"
+        return f"the same command with --out {clean(str(self.path))} --resume{again}"
+
+    def how_to_score(self, unscored: int) -> str:
+        """The sentence about rollouts that only lack their scores; empty without any, or where they are not stored."""
+        if not unscored or self.path is None or not (self.path / DATABASE).is_file():
+            return ""
+        line = shlex.join(["taskapp", "rescore", str(self.path)])
+        return f"`{clean(line)}` scores the {unscored} that were played and not scored; no policy is called. "
+
+    def how_to_go_on(self, *, retry_failed: bool = False) -> None:
+        """Print, after an interruption, what is stored and how to resume. retry_failed: failures ended the evaluation."""
+        if self._counts is None or not self._counts.done:
+            return
+        counts = self._counts
+        failed = f" ({counts.failed} of them failed)" if counts.failed else ""
+        score = self.how_to_score(counts.unscored)
+        commands = []
+        if counts.done < counts.total and (score or not retry_failed):
+            commands.append(f"{self.command_to_go_on()} goes on")
+        if retry_failed:
+            commands.append(f"{self.command_to_go_on(retry_failed=True)} goes on and plays the failed ones again")
+        if commands:
+            words = "; ".join(commands)
+            echo(
+                f"{counts.done} of {counts.total} rollouts are stored{failed}. {score}{words[:1].upper()}{words[1:]}.",
+                err=True,
+            )
+
+
+def _store_to_store(url: str) -> str:
+    if url == "none" or url.startswith("sqlite:"):
+        return url
+    return ELSEWHERE if "://" in url else str(Path(url).absolute())

@@ -1,0 +1,204 @@
+"""`taskapp replay`: stored rollouts, played again from their recorded answers and compared with the originals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskapp_kit.cli import local_app
+from taskapp_kit.cli.options import JSON_OBJECT, SEED, episode, json_option
+from taskapp_kit.cli.output.terminal import clean, console, echo, example, one_line, print_json
+from taskapp_kit.cli.selection import ROLLOUT_ID, whole_id
+from taskapp_kit.config import Settings, load
+from taskapp_kit.contract import wire
+from taskapp_kit.contract.protocols import Store
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.errors import ConfigError, RequestError, RolloutFailed
+from taskapp_kit.evaluate import continued, directory
+from taskapp_kit.evaluate import replay as replays
+from taskapp_kit.evaluate import source as sources
+from taskapp_kit.store import open_store
+
+VALUE_WIDTH = 400
+FLAGS = {"env_name": "--env", "seed": "--seed", "split": "--split", "sample": "--sample"}
+
+
+@click.command(
+    epilog=example(
+        "taskapp replay adder.py 4fd1d0d5c1f14b6f9a4a0e8f0c2b7a11 --from .taskapp/rollouts.db",
+        "taskapp replay .taskapp/evals/adder-gold-20260301-110000",
+        "taskapp replay .taskapp/evals/adder-gold-20260301-110000 4fd1d0d5",
+        "taskapp replay crafter --from postgresql://… --store replays.db",
+    )
+)
+@click.argument("app", metavar="[APP|DIR]", required=False)
+@click.argument("rollout_id", metavar="[ID]", required=False)
+@click.option(
+    "--from", "source", metavar="DIR|STORE",
+    help="Where the rollouts are: an evaluation's directory, or a store (sqlite:///PATH, postgresql://…).  [default: DIR]",
+)  # fmt: skip
+@click.option("--store", metavar="URL", help="Keep the replays there.  [default: none]")
+@click.option("--app", "app_option", metavar="APP", help="The app, in place of the one that the evaluation names.")
+@click.option("--env", "environment", metavar="NAME", help="With ID: has to be the rollout's environment.")
+@click.option("--seed", type=SEED, metavar="S", help="With ID: has to be its seed.")
+@click.option("--split", metavar="NAME", help="With ID: has to be its split.")
+@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With ID: has to agree with its config.")
+@click.option("--sample", type=click.IntRange(0), metavar="N", help="With ID: has to be its policy's sample.")
+@json_option()
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    app: str | None,
+    rollout_id: str | None,
+    source: str | None,
+    store: str | None,
+    app_option: str | None,
+    as_json: bool,
+    **selected: Any,
+) -> None:
+    """Play stored rollouts again, and say whether the same happened.
+
+    DIR is an evaluation's directory, which names its app; rollouts of other places are named by --from, after the app.
+    Environment, split, seed, config and sample are taken from each stored rollout, and what its policy answered is
+    answered again; no model and no judge is asked. ID is a rollout's id or the beginning of one. One that failed in its
+    environment or its scoring fails again, with its traceback. Without ID every rollout of the app that did not fail is
+    replayed. Where something differs, the first difference is printed: the step, the stored value and the new one. Exit
+    status 1 then.
+    """
+
+    if source is None and app is not None and continued.is_evaluation(app):
+        app, source = None, app
+    if app is not None and rollout_id is None and ROLLOUT_ID.fullmatch(app):
+        app, rollout_id = None, app
+    if source is None:
+        raise click.UsageError("Where are the rollouts? Give an evaluation's directory, or the app and --from STORE.")
+    if app is not None and app_option is not None:
+        raise click.UsageError("The app is given twice, as APP and by --app.")
+    if rollout_id is None and any(value is not None for value in selected.values()):
+        raise click.UsageError("--env, --seed, --split, --config and --sample go with the ID of one rollout.")
+    address, reference = _source_of(source, app_option or app)
+    if reference is None:
+        raise click.UsageError("Which app? Give APP; only an evaluation's directory can name it.")
+    settings = load()
+    target = local_app.open_app(reference, settings)
+    show = None if as_json else _print
+    try:
+        compared = asyncio.run(_replayed(target, settings, address, store, rollout_id, selected, show))
+    except RequestError as error:
+        raise _by_flag(error) from None
+    differ = sum(not comparison.same for comparison in compared)
+    if as_json:
+        rollouts = [{**asdict(comparison), "same": comparison.same} for comparison in compared]
+        print_json({"replayed": len(compared), "differ": differ, "rollouts": rollouts})
+    else:
+        echo(f"{len(compared)} replayed, {differ} differ.")
+    if differ:
+        ctx.exit(1)
+
+
+def _by_flag(error: RequestError) -> RequestError:
+    """`replay_differs` as the command line names things; any other error as it is."""
+    if error.code != "replay_differs":
+        return error
+    named = [f"{FLAGS.get(str(field.loc[-1]), f'--config {field.loc[-1]}')} {field.message}" for field in error.fields]
+    return RequestError(
+        f"That is another episode than the stored one: {'; '.join(named)}.",
+        fields=error.fields,
+        code=error.code,
+        hint="Leave them out: a replay takes them from the stored rollout.",
+    )
+
+
+def _print(compared: replays.Compared) -> None:
+    out = console()
+    head = f"{compared.rollout_id}  {compared.environment} {compared.split} {compared.seed}"
+    out.print(clean(f"{head}  {'same' if compared.same else 'differs'}"), soft_wrap=True)
+    for sentence in (compared.failed, compared.problem):
+        if sentence is not None:
+            out.print(clean(f"  {sentence}"), soft_wrap=True)
+    if compared.difference is not None:
+        difference = compared.difference
+        out.print(clean(f"  {difference.where}, {difference.what}"), soft_wrap=True)
+        for word, value in (("was", difference.was), ("is", difference.now)):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            out.print(clean(f"    {word:4}{one_line(text, VALUE_WIDTH)}"), soft_wrap=True)
+
+
+def _source_of(source: str, app: str | None) -> tuple[str, str | None]:
+    """The address of the store, and the app: the given one, else that of the user's own evaluation. Raises ConfigError."""
+    path = Path(source)
+    if not path.is_dir():
+        return source, app
+    config = directory.read_config(path)
+    database = path / "rollouts.db"
+    if not database.is_file():
+        raise ConfigError(
+            f"{path} has no rollouts.db: its rollouts are stored elsewhere, or nowhere.",
+            hint="Give their store: --from sqlite:///PATH or postgresql://…",
+        )
+    return str(database), local_app.app_named(app, source, config)
+
+
+async def _replayed(
+    app: TaskApp,
+    settings: Settings,
+    source: str,
+    target: str | None,
+    rollout_id: str | None,
+    selected: dict[str, Any],
+    show: Callable[[replays.Compared], None] | None,
+) -> list[replays.Compared]:
+    """Replay one rollout of a store, or all of the app; show is called after each.
+
+    A single rollout whose replay fails shows the traceback, unless show is None. source, target: addresses of stores.
+    selected: what the rollout's request must agree with. Raises RequestError (`replay_differs`), StoreError, ConfigError,
+    UsageError.
+    """
+
+    def traced(failed: RolloutFailed) -> None:
+        if rollout_id is not None and show is not None:
+            local_app.show_traceback(failed.__cause__)
+
+    if rollout_id is not None:
+        rows = sources.open_source(source)
+        try:
+            rollout_id = await whole_id(rows, rollout_id)
+        finally:
+            await rows.close()
+    stored_in = open_store(source, create=False)
+    compared = []
+    try:
+        async with local_app.local_service(app, settings, store=target, skip_judges=True) as service:
+            _not_the_same_place(stored_in, service.store)
+            async for rollout in replays.replay_all(
+                service, stored_in, rollout_id, lambda name: _request(name, selected), traced
+            ):
+                compared.append(rollout)
+                if show is not None:
+                    show(rollout)
+    finally:
+        await stored_in.close()
+    return compared
+
+
+def _not_the_same_place(source: Store, target: Store | None) -> None:
+    place = getattr(source, "place", None)
+    if target is not None and place not in (None, "memory") and place == getattr(target, "place", None):
+        raise click.UsageError("--store is the store that --from reads; a replay adds nothing to what it looks at.")
+
+
+def _request(rollout_id: str, selected: dict[str, Any]) -> wire.RolloutRequest:
+    policy = {"policy": "replay", "rollout_id": rollout_id}
+    if selected["sample"] is not None:
+        policy["sample"] = selected["sample"]
+    env = episode(selected["environment"], selected["seed"], selected["env_config"], selected["split"])
+    return wire.RolloutRequest.model_validate(
+        {"run_id": f"replay-{rollout_id}"[:512], "env": env, "policy": {"config": policy}, "ops": [], "mode": "eval"}
+    )

@@ -1,0 +1,171 @@
+"""`taskapp rescore`: today's rubrics and judges on stored rollouts, without asking the policy again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from taskapp_kit.cli import local_app
+from taskapp_kit.cli.evaluate.compare import CHANGES
+from taskapp_kit.cli.options import ENV_FILES, ENVIRONMENT, JUDGES, json_option, shown_source
+from taskapp_kit.cli.output import compare_output
+from taskapp_kit.cli.output.terminal import clean, console, example, print_json
+from taskapp_kit.config import Settings, load
+from taskapp_kit.contract.protocols import RolloutQuery
+from taskapp_kit.contract.words import counted, dollars
+from taskapp_kit.evaluate import compare as comparisons
+from taskapp_kit.evaluate import rescore as rescoring
+from taskapp_kit.evaluate import runners
+from taskapp_kit.evaluate import source as sources
+
+CONCURRENCY = 8
+PROBLEMS = 10
+"""Refusals and failures that are printed; `--json` has all of them."""
+
+
+@click.command(
+    epilog=example(
+        "taskapp rescore evals/small",
+        "taskapp rescore evals/small --dry-run",
+        "taskapp rescore .taskapp/rollouts.db --app adder.py --policy scripted",
+        "taskapp show evals/small --scores 1.1.0-3f2a90b1c4d5 --worst 5",
+    )
+)
+@click.argument("source", metavar="DIR|STORE")
+@click.option("--app", "app_option", metavar="APP", help="The app.  [default: the one that the evaluation names]")
+@click.option("--scores", "scorer", metavar="VERSION", help="Store the scores as this version.  [default: computed]")
+@click.option("--policy", metavar="NAME", help="Only the rollouts of this policy or model.")
+@ENVIRONMENT
+@JUDGES
+@click.option(
+    "--concurrency", type=click.IntRange(1, 4096), default=CONCURRENCY, metavar="N", help="Rollouts scored at once."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Compute nothing: count rollouts and judge calls, and estimate their cost."
+)
+@click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="List N rollouts that changed.")
+@ENV_FILES
+@json_option()
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    source: str,
+    app_option: str | None,
+    changes: int,
+    env_files: tuple[str, ...],
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Score stored rollouts with today's rubrics and judges.
+
+    The policy is not asked: what it did is read from the store, also of rollouts whose scoring failed. The answered scores
+    stay as they are; the new ones are stored beside them, by the version of the scorer, and `taskapp show --scores VERSION`
+    shows them. What moved is printed as a comparison. A rollout whose task has changed since is refused.
+
+    Rollouts that this version has scored are not scored again, so an interrupted run goes on where it was.
+
+    Exit status: 0 all were scored, 1 some were refused or their scoring failed, 2 the command line is wrong.
+    """
+
+    settings = load({}, env_files=env_files)
+    report, compared = asyncio.run(_rescored(source, app_option, settings, **how))
+    if as_json:
+        print_json({**report.to_json(), "comparison": None if compared is None else compared.to_json()})
+    else:
+        _print_report(report, compared, changes)
+    if report.refused or report.failed:
+        ctx.exit(1)
+
+
+async def _rescored(
+    reference: str,
+    app_option: str | None,
+    settings: Settings,
+    *,
+    scorer: str | None,
+    policy: str | None,
+    environment: str | None,
+    judges: str,
+    concurrency: int,
+    dry_run: bool,
+) -> tuple[rescoring.RescoreReport, comparisons.Comparison | None]:
+    """Score the matching rollouts of a directory or store. Returns the report, and what moved where something was scored.
+
+    app_option: in place of the app that the evaluation names. Raises UsageError, DiscoveryError, DeclarationError,
+    ConfigError, StoreError, Unavailable.
+    """
+    skip, scored = judges == "skip", 0
+    source = sources.open_source(reference)
+    try:
+        name = local_app.app_named(app_option, reference, source.config)
+        if name is None:
+            raise click.UsageError("Which app? Give --app APP; only an evaluation's directory can name it.")
+        app = local_app.open_app(name, settings)
+        spec = app.freeze()
+        models = runners.judge_models(spec, settings)
+        version = scorer or rescoring.scorer_version(spec, app.file, models, skip_judges=skip)
+        query = RolloutQuery(app=spec.name, environment=environment, policy=policy)
+        with console(stderr=True).status("") as status:
+
+            def watch(_: rescoring.Rescored) -> None:
+                nonlocal scored
+                scored += 1
+                status.update(f"{counted(scored, 'rollout')} scored")
+
+            async with local_app.local_service(app, settings, skip_judges=skip, concurrency=concurrency) as service:
+                rescorer = rescoring.Rescorer(service, source, version, concurrency=concurrency)
+                report = await rescorer.run(query, dry=dry_run, watch=watch)
+        return report, None if dry_run else rescoring.compared_scores(report, spec, shown_source(reference))
+    finally:
+        await source.close()
+
+
+def _print_report(report: rescoring.RescoreReport, compared: comparisons.Comparison | None, changes: int) -> None:
+    """Print how many were scored, what could not be, and what moved. changes: the most rollouts to list."""
+    out = console()
+    before = sum(rollout.scores is not None and not rollout.new for rollout in report.rollouts)
+    if report.dry:
+        words = f"{counted(report.ready, 'rollout')} would be scored as version {report.scorer}"
+    else:
+        words = f"{counted(report.new, 'rollout')} scored as version {report.scorer}"
+    notes = [
+        f"{count} {what}"
+        for count, what in (
+            (before, "scored before"),
+            (len(report.failed), "failed"),
+            (len(report.refused), "refused"),
+            (report.unplayed, "without a whole episode"),
+        )
+        if count
+    ]
+    out.print(clean("; ".join([words, *notes]) + "."), soft_wrap=True)
+    if report.dry:
+        calls = ", ".join(
+            f"{count} of the role {role}, {'at an unknown cost' if cost is None else f'about {dollars(cost)}'}"
+            for (role, count), cost in zip(report.judge_calls.items(), report.judge_costs.values(), strict=True)
+        )
+        out.print(clean(f"Judge calls: {calls or 'none'}."), soft_wrap=True)
+    _print_problems(report)
+    if compared is not None:
+        out.print()
+        compare_output.print_comparisons(
+            [compared], comparisons.ComparisonSettings(), changes=changes, rescored=report.scorer
+        )
+
+
+def _print_problems(report: rescoring.RescoreReport) -> None:
+    out = console()
+    problems = [("refused", rollout.row, rollout.refusal) for rollout in report.refused]
+    problems += [
+        ("failed", rollout.row, str((rollout.scores.failure or {}).get("message")))
+        for rollout in report.failed
+        if rollout.scores
+    ]
+    for kind, row, problem in problems[:PROBLEMS]:
+        where = f"{row.environment} {row.split} {row.seed} ({row.rollout_id})"
+        out.print(clean(f"  {kind}: {where}: {problem}"), soft_wrap=True)
+    if len(problems) > PROBLEMS:
+        out.print(f"  … and {len(problems) - PROBLEMS} more, with --json.")

@@ -1,0 +1,208 @@
+"""`taskapp show`: stored rollouts as a list, or one of them turn by turn."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shlex
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, WIDTH, is_url, json_option, shown_source
+from taskapp_kit.cli.output import show_output
+from taskapp_kit.cli.output.terminal import clean, echo, example, print_json, shown_from
+from taskapp_kit.cli.selection import CHOICE, FILTERS, LIMIT, Selection, selection, whole_id
+from taskapp_kit.config import Settings, load
+from taskapp_kit.contract.content import Json
+from taskapp_kit.contract.protocols import RolloutRow, RowOrder, StoredRollout
+from taskapp_kit.declare.episode_selection import find_instance
+from taskapp_kit.declare.tasks import row_hash, row_json
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate import own_directories, scored_source
+from taskapp_kit.evaluate import source as sources
+from taskapp_kit.rollout import details as rollout_details
+from taskapp_kit.rollout import source as rollout_source
+from taskapp_kit.rollout.policy import select as policies
+from taskapp_kit.system.private_files import write_private
+
+SORTS = tuple(name for name in get_args(RowOrder) if name not in ("worst", "best"))
+
+
+@click.command(
+    epilog=example(
+        "taskapp show r1 --worst 5",
+        "taskapp show r1 4fd1d0d5",
+        "taskapp show r1 --failed --boundary policy",
+        "taskapp show .taskapp/rollouts.db --sort cost --limit 3",
+        "taskapp show http://127.0.0.1:8001 --reward-below 0.5 --json",
+        "taskapp show r1 4fd1d0d5 --html rollout.html",
+    )
+)
+@click.argument("source", metavar="DIR|STORE|URL")
+@click.argument("rollout_id", metavar="[ID]", required=False)
+@CHOICE
+@FILTERS
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    help="newest first, or the largest first.  [default: an evaluation's by seed, others newest first]",
+)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help=f"Rows of the list.  [default: {LIMIT}]")
+@click.option("--scores", "scorer", metavar="VERSION", help="With the scores of this version; see `taskapp rescore`.")
+@click.option("--app", metavar="APP", help="With --private: the app whose row is shown.")
+@click.option("--private", is_flag=True, help="With --app, of one rollout: show the private fields of its task, too.")
+@SERVER_KEY
+@ENV_FILES
+@click.option("--full", is_flag=True, help="Leave nothing out and cut nothing: every turn, prompt and metric.")
+@WIDTH
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the rollout as one HTML file, with its pictures, in place of printing it.",
+)
+@json_option("Print the rows, or the rollout, as JSON.")
+def command(
+    source: str,
+    rollout_id: str | None,
+    scorer: str | None,
+    app: str | None,
+    private: bool,
+    key: str | None,
+    env_files: tuple[str, ...],
+    full: bool,
+    width: int | None,
+    html: Path | None,
+    as_json: bool,
+    **selected: Any,
+) -> None:
+    """List stored rollouts, or show one of them turn by turn.
+
+    DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), URL a running
+    task app. ID is a rollout's id or the beginning of one. A list of one, such as --worst 1, is shown turn by turn, too.
+
+    A rollout that failed or whose reward is undefined is in neither --worst nor --best.
+    """
+    chosen = selection(**selected)
+    if rollout_id is not None and chosen != Selection():
+        raise click.UsageError(
+            "An ID names one rollout: leave out --worst, --best, --failed, --sort, --limit and filters."
+        )
+    if private and app is None:
+        raise click.UsageError("--private needs --app APP: private fields are in the app's rows, never in a store.")
+    if private and (as_json or html is not None or is_url(source)):
+        raise click.UsageError("--private is for the terminal, and for rollouts that are stored on this machine.")
+    settings = load(env_files=env_files)
+    key = key or settings.environment_api_key
+    with shown_from(shown_source(source)):
+        rows, rollout = asyncio.run(_read(source, key, scorer, rollout_id, chosen, images=html is not None))
+        if rollout is None:
+            if private or html is not None:
+                raise click.UsageError(
+                    "--private and --html are for one rollout: name its ID, or choose one with --worst 1."
+                )
+            _show_list(rows, source, chosen, full=full, width=width, as_json=as_json)
+            return
+        if as_json:
+            print_json(rollout.details.to_json())
+        if html is not None:
+            _write_page(rollout, html)
+        elif not as_json:
+            fields = _private_fields(rollout.stored, str(app), settings) if private else None
+            show_output.print_rollout(rollout.details, private=fields, again=rollout.again, full=full, width=width)
+
+
+def _show_list(
+    rows: list[RolloutRow], source: str, chosen: Selection, *, full: bool, width: int | None, as_json: bool
+) -> None:
+    """Print rows. rows: one more than are shown, where there are more."""
+    shown, most = shown_source(source), chosen.limit or LIMIT
+    more, rows = len(rows) > most, rows[:most]
+    if as_json:
+        print_json({"source": shown, "more": more, "rollouts": [asdict(row) for row in rows]})
+    else:
+        show_output.print_list(rows, more=more, source=shown, order=chosen.order, full=full, width=width)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rollout:
+    """A rollout to be shown.
+
+    images: PNG bytes by SHA-256, where they are needed. again: the command line that plays it again, if known.
+    """
+
+    stored: StoredRollout
+    details: rollout_details.RolloutDetails
+    images: dict[str, bytes]
+    again: str | None
+
+
+async def _read(
+    reference: str, key: str | None, scorer: str | None, rollout_id: str | None, chosen: Selection, *, images: bool
+) -> tuple[list[RolloutRow], _Rollout | None]:
+    """The rows, one more than requested where there are more; or the one rollout."""
+    source = sources.open_source(reference, key=key)
+    try:
+        if scorer is not None:
+            source = await scored_source.with_scores(source, scorer)
+        if rollout_id is not None:
+            return [], await _rollout(source, await whole_id(source, rollout_id), images=images)
+        rows = await chosen.rows(source, (chosen.limit or LIMIT) + 1)
+        if chosen.limit == 1 and rows:
+            return [], await _rollout(source, rows[0].rollout_id, images=images)
+        return rows, None
+    finally:
+        await source.close()
+
+
+async def _rollout(source: rollout_source.RolloutSource, rollout_id: str, *, images: bool) -> _Rollout:
+    stored = await source.load(rollout_id)
+    details = rollout_details.details_of(stored)
+    names = details.pictures if images else ()
+    loaded = {name: png for name in names if (png := await source.blob(name)) is not None}
+    return _Rollout(stored, details, loaded, _again(details, source))
+
+
+def _again(details: rollout_details.RolloutDetails, source: rollout_source.RolloutSource) -> str | None:
+    """The command that plays a rollout again, if known. A model is not asked again where its answers are at hand."""
+    if isinstance(source, sources.DirectorySource) and not own_directories.is_own(Path(source.place), source.config):
+        return None  # a line to paste would import what somebody else named
+    line = show_output.rollout_line(details, source.config)
+    if line is None or details.policy != policies.MODEL or not isinstance(source, sources.DirectorySource):
+        return line
+    return shlex.join(["taskapp", "replay", source.place, details.stored.rollout_id[: show_output.ID_WIDTH]])
+
+
+def _write_page(rollout: _Rollout, path: Path) -> None:
+    """Raises ConfigError when the file cannot be written."""
+    from taskapp_kit.serve.viewer.pages import standalone_rollout
+
+    try:
+        write_private(path, standalone_rollout(rollout.details, rollout.images).encode())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.", hint="Give another --html.") from None
+    echo(f"Written to {clean(str(path))}", err=True)
+
+
+def _private_fields(stored: StoredRollout, reference: str, settings: Settings) -> dict[str, Json]:
+    """The fields of a rollout's task that hold something private, from the app's own row.
+
+    Raises ConfigError: the app has no rows, or other ones than the one that was played.
+    """
+    from taskapp_kit.cli.local_app import open_app
+
+    spec = open_app(reference, settings).freeze()
+    environment = spec.environments.get(stored.environment)
+    if environment is None or environment.tasks is None or stored.row_hash is None:
+        raise ConfigError(f"The environment {stored.environment} of {reference} has no rows with private fields.")
+    task = find_instance(environment, stored.split, stored.seed, random.Random(0)).task
+    if row_hash(task) != stored.row_hash:
+        raise ConfigError(
+            f"The row of split {stored.split}, seed {stored.seed} in {reference} is not the one that was played.",
+            hint="Show it with the version of the app that played it.",
+        )
+    whole, public = row_json(task), environment.tasks.public(task)
+    return {name: value for name, value in whole.items() if name not in public or public[name] != value}

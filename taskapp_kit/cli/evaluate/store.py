@@ -1,0 +1,202 @@
+"""`taskapp store`: what takes space in a store, whether it is sound, and old rollouts removed from it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import click
+
+from taskapp_kit.cli.options import ValueKind, json_option
+from taskapp_kit.cli.output.terminal import clean, console, echo, example, print_json, size_words, table
+from taskapp_kit.contract.words import counted
+from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.evaluate import directory
+from taskapp_kit.rollout import retention
+from taskapp_kit.store import open_store, sql
+
+Result = TypeVar("Result")
+
+
+class Keep(ValueKind):
+    """What stays: `30d`, the rollouts of the last 30 days, or `1000`, the newest 1000. As (days, number)."""
+
+    name = "keep"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, int | None]:
+        """Return the days or the number, None for the other one. Fails for anything else."""
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"([0-9]{1,9})(d?)", str(value).strip().lower())
+        if found is None or int(found[1]) < 1:
+            self.fail(
+                f"{str(value)[:80]!r} is neither a number of days such as 30d nor how many of the newest rollouts stay.",
+                param,
+                ctx,
+            )
+        number = int(found[1])
+        return (number, None) if found[2] else (None, number)
+
+
+PLACE = click.argument("place", metavar="STORE|DIR")
+
+
+@click.group(
+    epilog=example(
+        "taskapp store size .taskapp/rollouts.db",
+        "taskapp store check .taskapp/evals/adder-gold-20260301-110000",
+        "taskapp store prune sqlite:///.taskapp/rollouts.db --keep 30d --dry-run",
+    )
+)
+def command() -> None:
+    """Measure, check and prune a store of rollouts.
+
+    STORE is a path, sqlite:///PATH or postgresql://…; DIR is the directory of an evaluation, whose rollouts.db it is.
+    """
+
+
+@command.command(epilog=example("taskapp store size .taskapp/rollouts.db"))
+@PLACE
+@json_option()
+def size(place: str, as_json: bool) -> None:
+    """Show what takes space, by environment and by kind.
+
+    Events count as stored, that is compressed. A picture is stored once; it counts for each environment that shows it.
+    """
+
+    usage = _with_store(place, lambda store: store.usage())
+    kinds = {
+        "events": (usage.rollouts, usage.events_bytes),
+        "other columns": (usage.rollouts, usage.columns_bytes),
+        "pictures": (usage.pictures, usage.pictures_bytes),
+        "scores of rescore": (usage.scores, usage.scores_bytes),
+        "idempotency records": (usage.records, usage.records_bytes),
+        "indexes, numbers, free": (None, usage.other_bytes),
+    }
+    if as_json:
+        shown = {name: {"count": many, "bytes": taken} for name, (many, taken) in kinds.items()}
+        total = {"rollouts": usage.rollouts, "size_bytes": usage.size_bytes}
+        print_json({"environments": [asdict(item) for item in usage.environments], "kinds": shown, **total})
+        return
+    out = console()
+    right = ("rollouts", "events", "other columns", "pictures", "a rollout")
+    rows = table("environment", *right, right=right)
+    for item in usage.environments:
+        own = item.events_bytes + item.columns_bytes
+        rows.add_row(
+            clean(f"{item.app}/{item.environment}"),
+            f"{item.rollouts}",
+            size_words(item.events_bytes),
+            size_words(item.columns_bytes),
+            f"{size_words(item.pictures_bytes)} ({item.pictures})",
+            size_words(own // max(1, item.rollouts)),
+        )
+    out.print(rows)
+    out.print()
+    rows = table("kind", "count", "size", right=("count", "size"))
+    for name, (many, taken) in kinds.items():
+        rows.add_row(name, "" if many is None else f"{many}", size_words(taken))
+    rows.add_row("all", "", size_words(usage.size_bytes))
+    out.print(rows)
+
+
+@command.command(epilog=example("taskapp store check .taskapp/rollouts.db"))
+@PLACE
+@json_option()
+@click.pass_context
+def check(ctx: click.Context, place: str, as_json: bool) -> None:
+    """Read everything and report what is damaged or missing; exit status 1 then.
+
+    The database's own check, every rollout, every picture's hash, and pictures that a rollout lists and the store lacks.
+    """
+
+    checked = _with_store(place, lambda store: store.check())
+    if as_json:
+        print_json({"ok": checked.ok, **asdict(checked)})
+    else:
+        out = console()
+        what = f"{counted(checked.rollouts, 'rollout')}, {counted(checked.blobs, 'picture')}, {size_words(checked.size_bytes)}"
+        out.print(f"{what}: {'sound' if checked.ok else 'not sound'}.")
+        lines = [
+            *checked.integrity,
+            *checked.damaged,
+            *(f"picture {name} is missing" for name in checked.missing_blobs),
+        ]
+        for line in lines:
+            out.print(clean(f"  {line}"), soft_wrap=True)
+    if not checked.ok:
+        ctx.exit(1)
+
+
+@command.command(
+    epilog=example(
+        "taskapp store prune .taskapp/rollouts.db --keep 30d --dry-run",
+        "taskapp store prune .taskapp/rollouts.db --keep 10000 --yes",
+    )
+)
+@PLACE
+@click.option(
+    "--keep", type=Keep(), required=True, metavar="30d|N",
+    help="What stays of each app: the rollouts of the last 30 days, or the newest N.",
+)  # fmt: skip
+@click.option("--app", "app", metavar="NAME", help="Only the rollouts of this app.  [default: of each]")
+@click.option("--dry-run", is_flag=True, help="Count what would go, and remove nothing.")
+@click.option("--yes", is_flag=True, help="Remove it.")
+@json_option()
+def prune(
+    place: str, keep: tuple[int | None, int | None], app: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Remove old rollouts, and the pictures that no other rollout shows.
+
+    Rollouts with an idempotency record of the last 24 hours stay. A server may use the store meanwhile. The file does not
+    become smaller: what is freed is used again.
+    """
+
+    if dry_run == yes:
+        raise click.UsageError("Give --dry-run to count what would go, or --yes to remove it: exactly one.")
+    days, newest = keep
+    which = {"before": None if days is None else time.time() - days * retention.DAY_SECONDS, "keep": newest}
+
+    async def pruned(opened: sql.SqlStore) -> dict[str, int]:
+        names = await opened.apps()
+        if app is not None and app not in names:
+            raise ConfigError(
+                f"The store has no rollouts of an app {app[:80]!r}.",
+                hint=f"It has those of {', '.join(names) or 'none'}.",
+            )
+        work: Callable[..., Awaitable[int]] = opened.prunable if dry_run else opened.prune
+        return {name: await work(name, **which) for name in ([app] if app is not None else names)}
+
+    removed = _with_store(place, pruned)
+    if as_json:
+        print_json({"removed": 0 if dry_run else sum(removed.values()), "apps": removed, "dry_run": dry_run})
+        return
+    verb = "would go" if dry_run else "removed"
+    for name, many in removed.items():
+        echo(f"{name}: {counted(many, 'rollout')} {verb}.")
+    if not removed:
+        echo("The store has no rollouts.")
+
+
+def _with_store(place: str, use: Callable[[sql.SqlStore], Awaitable[Result]]) -> Result:
+    """What `use` makes of an existing store. place: its address, or the directory of an evaluation.
+
+    Raises ConfigError, StoreError; Unavailable for a plugin's store.
+    """
+
+    async def run() -> Result:
+        store = open_store(directory.store_address(place), create=False)
+        try:
+            if not isinstance(store, sql.SqlStore):
+                raise Unavailable("`taskapp store` reads SQLite and Postgres stores; this one is a plugin's.")
+            return await use(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())

@@ -1,0 +1,118 @@
+"""`taskapp view`: the viewer for an evaluation's directory or a store, on this machine."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from taskapp_kit.cli import local_app
+from taskapp_kit.cli.options import is_url
+from taskapp_kit.cli.output.terminal import clean, console, example, until_stopped
+from taskapp_kit.config import load
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate import source as sources
+from taskapp_kit.net import response as net_response
+from taskapp_kit.rollout import source as rollout_source
+from taskapp_kit.serve import keys as server_keys
+from taskapp_kit.serve import uvicorn_server
+from taskapp_kit.serve.viewer import source as viewer_source
+from taskapp_kit.serve.viewer import viewer as viewers
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+DEFAULT_SOURCE = ".taskapp/rollouts.db"
+DEFAULT_PORT = 8002
+HOST = "127.0.0.1"
+LABEL = "local"
+"""The key label behind the link: the annotator of annotations that are made here."""
+REPORT = "report.html"
+
+
+@click.command(
+    epilog=example(
+        "taskapp view",
+        "taskapp view .taskapp/evals/adder-gold-20260301-110000",
+        "taskapp view postgresql://… --app adder.py --port 0",
+    )
+)
+@click.argument("source", metavar="[DIR|STORE]", default=DEFAULT_SOURCE, required=False)
+@click.option("--app", metavar="APP", help="The app, for the scales in which people score rollouts.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=DEFAULT_PORT,
+    metavar="P",
+    help="On 127.0.0.1; 0 takes a free one.",
+)
+@click.pass_context
+def command(ctx: click.Context, /, source: str, app: str | None, port: int) -> None:
+    """Show stored rollouts as web pages, on this machine alone.
+
+    DIR is an evaluation's directory, STORE a path or an address (sqlite:///PATH, postgresql://…); without either the
+    store of `taskapp serve` here. A link is printed that logs a browser in, once. A running server has the same pages at
+    /ui. Ctrl-C ends it.
+    """
+    if is_url(source):
+        raise click.UsageError(f"A server has the viewer itself: open {source.rstrip('/')}/ui.")
+    with until_stopped(ctx, ConfigError):
+        _serve(source, app, port)
+
+
+def _serve(reference: str, app: str | None, port: int) -> None:
+    """Serve the pages of a source until Ctrl-C. Raises ConfigError, StoreError, DiscoveryError, DeclarationError."""
+    settings = load()
+    scales = [] if app is None else viewer_source.scales_of(local_app.open_app(app, settings).freeze())
+    rollouts, directory = sources.open_source(reference), Path(reference)
+    shown = ui_source(rollouts, scales)
+    if directory.is_dir():
+        report = directory / REPORT
+        shown.report = report if report.is_file() else None
+    elif app is not None:
+        shown.replay_arguments = (app,)
+    keys = server_keys.Keys([(LABEL, secrets.token_urlsafe(32))])
+    title = directory.resolve().name if directory.exists() else "rollouts"
+    viewer = viewers.Viewer(shown, keys, title=title)
+
+    def announce(url: str) -> None:
+        out = console()
+        out.print(f"{clean(shown.place)} at", style="bold", soft_wrap=True)
+        out.print(viewer.login_link(url), soft_wrap=True)
+        out.print("\nThe link logs a browser in, once. Ctrl-C stops it.", style="dim")
+
+    served = viewers.UiMount(viewer, _Elsewhere(rollouts))
+    uvicorn_server.run(served, host=HOST, port=port, log_level="warning", announce=announce)
+
+
+def ui_source(
+    source: rollout_source.RolloutSource, scales: Sequence[viewer_source.Scale] = ()
+) -> viewer_source.UiSource:
+    """What the pages of an evaluation's directory or of a store show."""
+    interval = source.config.get("options", {}).get("interval", "bootstrap")
+    return viewer_source.UiSource(source.place, source, scales, annotates=source.annotates, interval=interval)
+
+
+class _Elsewhere:
+    """Everything but `/ui`: the way there, and the end of the server."""
+
+    def __init__(self, source: rollout_source.RolloutSource) -> None:
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "http":
+            at_root = scope["path"] == "/"
+            headers = [(b"location", f"{viewers.UI}/".encode())] if at_root else []
+            await net_response.EncodedResponse(303 if at_root else 404, b"", headers)(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            while (message := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{message['type']}.complete"})
+            await self._source.close()
+            await send({"type": "lifespan.shutdown.complete"})
+        else:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})

@@ -1,0 +1,1 @@
+"""What commands print: the terminal, tables, and each kind of result."""

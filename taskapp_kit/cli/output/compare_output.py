@@ -1,0 +1,195 @@
+"""Comparisons on the terminal: differences with intervals, a verdict in words, the seeds that changed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from taskapp_kit.cli.output.show_output import ID_WIDTH, show_line
+from taskapp_kit.cli.output.terminal import clean, console, figure, number, one_line, table
+from taskapp_kit.contract.words import counted
+
+if TYPE_CHECKING:
+    from taskapp_kit.contract.content import Json
+    from taskapp_kit.contract.protocols import RolloutRow
+    from taskapp_kit.evaluate.compare import Change, Comparison, ComparisonSettings, Measure
+
+NAME_WIDTH = 32
+VALUE_WIDTH = 48
+GAP = 2
+NARROW = ("sign p", "won/tied/lost", "permutation p")
+"""Columns that are left out, in this order, where the terminal is too narrow for all."""
+FEW_SEEDS_MORE = 100_000
+"""Where more further seeds than this would be needed, their number says nothing."""
+
+
+def print_comparisons(
+    compared: Sequence[Comparison], how: ComparisonSettings, *, changes: int, rescored: str | None = None
+) -> None:
+    """Print each comparison. changes: the most pairs to list. rescored: the version of the scores of the compared side, which
+    has the baseline's own rollouts."""
+    for position, one in enumerate(compared):
+        if position:
+            console().print()
+        _print_comparison(one, how, changes, rescored)
+
+
+def _print_comparison(one: Comparison, how: ComparisonSettings, changes: int, rescored: str | None) -> None:
+    out = console()
+    facts = table("", "")
+    for what, side in (("baseline", one.baseline), ("compared", one.other)):
+        older = f", {side.replaced} older ones left out" if side.replaced else ""
+        facts.add_row(what, clean(f"{side.name}: {counted(len(side.rows), 'rollout')} in {side.place}{older}"))
+    facts.add_row("pairs", _pairs(one))
+    out.print(facts)
+    _print_measures(one, how)
+    if rescored is None:
+        out.print()
+        for line in _verdict(one):
+            out.print(clean(line), soft_wrap=not out.is_terminal)
+    _print_changes(one, how, changes, () if rescored is None else ("--scores", rescored))
+    _print_configuration(one)
+
+
+def _pairs(one: Comparison) -> str:
+    """`47, of 50 seeds with both rewards; failed: 2 only in weak, 1 in both; without a partner: 3 in weak`."""
+    interval = one.reward.difference.interval
+    parts = [f"{one.pairs}, of {counted(interval.clusters, 'seed')} with both rewards"]
+    names = {"baseline": one.baseline.name, "other": one.other.name}
+    if len(set(names.values())) < len(names):
+        names = {"baseline": "the baseline", "other": "the compared"}
+    for what, only, counts in (("failed", "only ", one.failed), ("without a partner", "", one.unpaired)):
+        shown = [
+            f"{count} in both" if name == "both" else f"{count} {only}in {one_line(names[name], NAME_WIDTH)}"
+            for name, count in counts.items()
+            if count
+        ]
+        if shown:
+            parts.append(f"{what}: {', '.join(shown)}")
+    if one.reward.undefined:
+        parts.append(f"{one.reward.undefined} without a reward")
+    return "; ".join(parts)
+
+
+def _print_measures(one: Comparison, how: ComparisonSettings) -> None:
+    confidence = f"{100 * how.confidence:g} % interval"
+    left, right = (one_line(side.name, NAME_WIDTH) for side in (one.baseline, one.other))
+    right = f"{right} " if right == left else right
+    names = ["", left, right, "difference", confidence, "won/tied/lost", "sign p", "permutation p"]
+    rows = [[one_line(measure.name, NAME_WIDTH), *_cells(measure)] for measure in one.measures]
+    for name, groups in one.breakdowns.items():
+        rows += [[one_line(f"reward, {name} {measure.name}", NAME_WIDTH), *_cells(measure)] for measure in groups]
+    out = console()
+    columns = [[name, *cells] for name, *cells in zip(names, *rows, strict=True)]
+    hidden = []
+    for name in NARROW:
+        if sum(max(map(len, column)) + GAP for column in columns) - GAP > out.width:
+            hidden.append(name)
+            columns = [column for column in columns if column[0] != name]
+    shown = table(
+        *(column[0] for column in columns), right=(left, right, "difference", "sign p", "permutation p"), pad=GAP
+    )
+    for measure, cells in zip_longest(one.measures, zip(*(column[1:] for column in columns), strict=True)):
+        shown.add_row(*cells, style="bold" if measure is not None and measure.of == "reward" else None)
+    out.print()
+    out.print(shown)
+    methods = {measure.difference.interval.method for measure in one.measures if measure.difference.interval.n}
+    words = {"bootstrap": "clustered bootstrap", "t": "Student's t over seeds"}
+    tests = sum(measure.of != "number" for measure in one.measures) + sum(map(len, one.breakdowns.values()))
+    note = f"Intervals by {' and '.join(sorted(words[method] for method in methods))}."
+    if tests > 1:
+        note += f" Each p is of its line alone: of {tests} lines without any difference, one in 20 falls below 0.05."
+    if hidden:
+        note += f" Too narrow for: {', '.join(hidden)}."
+    out.print(note, style="dim", soft_wrap=not out.is_terminal)
+
+
+def _cells(measure: Measure) -> list[str]:
+    difference, interval = measure.difference, measure.difference.interval
+    low, mean, high = (figure(value, sign="+") for value in (interval.low, interval.mean, interval.high))
+    reach = "-" if interval.low is None or interval.high is None else f"{low} to {high}"
+    if measure.of == "number":
+        return [figure(measure.baseline), figure(measure.other), mean, reach, "", "", ""]
+    return [
+        figure(measure.baseline), figure(measure.other), mean, reach,
+        f"{difference.wins}/{difference.ties}/{difference.losses}", _p(difference.sign_p), _p(difference.permutation_p),
+    ]  # fmt: skip
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _verdict(one: Comparison) -> list[str]:
+    """Who is better in reward, or what would decide it."""
+    difference = one.reward.difference
+    interval, more = difference.interval, one.more_seeds
+    if not interval.n:
+        return ["No pair has two rewards, so nothing can be said about the reward."]
+    if interval.clusters < 2:
+        return ["One seed cannot tell two policies apart: play more seeds."]
+    if difference.decided and interval.mean is not None:
+        better = one.other if interval.mean > 0 else one.baseline
+        return [f"{better.name} has the higher reward: the interval leaves out 0 and the permutation test agrees."]
+    if not difference.wins and not difference.losses:
+        return [f"No pair differs in reward, over {counted(interval.clusters, 'seed')}."]
+    undecided = f"Not decided: the difference may be chance, over {counted(interval.clusters, 'seed')}."
+    if more is None or more > FEW_SEEDS_MORE:
+        return [undecided, f"If there is one, it is too small for {FEW_SEEDS_MORE:,} seeds more."]
+    seeds = f"{more:,} more {'seed' if more == 1 else 'seeds'}"
+    return [undecided, f"If it is as large as it seems, about {seeds} would show it, 4 times out of 5."]
+
+
+def _print_changes(one: Comparison, how: ComparisonSettings, most: int, show: Sequence[str]) -> None:
+    out = console()
+    if not one.changes or not most:
+        return
+    kinds = Counter(change.kind for change in one.changes)
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    first = f"; the first {most}" if len(one.changes) > most else ""
+    out.print()
+    out.print(
+        f"{counted(len(one.changes), 'pair')} changed: {counts} (a reward passes from {number(how.pass_at)}){first}:"
+    )
+    rows = table("", "seed", "baseline", "compared", "")
+    for change in one.changes[:most]:
+        rows.add_row(
+            change.kind, _episode(change), _reward(change.baseline), _reward(change.other), clean(_line(one, change, show))
+        )  # fmt: skip
+    out.print(rows, soft_wrap=True)
+
+
+def _episode(change: Change) -> str:
+    row = change.other
+    sample = f" sample {row.sample}" if row.sample else ""
+    return clean(f"{row.environment} {row.split} {row.seed}{sample}")
+
+
+def _reward(row: RolloutRow) -> str:
+    return one_line(f"failed: {row.boundary}", NAME_WIDTH) if row.status == "failed" else figure(row.reward)
+
+
+def _line(one: Comparison, change: Change, show: Sequence[str]) -> str:
+    """The command that shows what the compared policy did."""
+    return show_line(one.other.place, change.other.rollout_id[:ID_WIDTH], *show)
+
+
+def _print_configuration(one: Comparison) -> None:
+    out = console()
+    out.print()
+    if not one.configuration:
+        out.print("Nothing that is recorded of the configuration differs.")
+        return
+    out.print("What differed in the configuration:")
+    rows = table("", "baseline", "compared")
+    for name, values in one.configuration.items():
+        rows.add_row(one_line(name, NAME_WIDTH), *map(_value, values))
+    out.print(rows)
+
+
+def _value(value: Json) -> str:
+    text = value if isinstance(value, str) else "-" if value is None else json.dumps(value, ensure_ascii=False)
+    return one_line(text, VALUE_WIDTH)

@@ -1,0 +1,45 @@
+"""The findings of `taskapp doctor` and `taskapp train`, for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from taskapp_kit.cli.output.terminal import clean, table
+from taskapp_kit.contract.words import counted
+from taskapp_kit.net.redact import without_keys
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from taskapp_kit.testing.doctor.finding import DoctorFinding
+
+MARKS = {"ok": "ok", "warning": "warning", "wrong": "WRONG", "skipped": "skipped", "allowed": "allowed"}
+
+
+def failed(findings: Sequence[DoctorFinding]) -> bool:
+    """Return whether any of them is wrong."""
+    return any(not finding.ok for finding in findings)
+
+
+def summary(findings: Sequence[DoctorFinding]) -> str:
+    """Return the counts in one line."""
+    counts = {status: sum(finding.status == status for finding in findings) for status in MARKS}
+    parts = [counted(counts["ok"], "check") + " ok"]
+    parts += [f"{counts[status]} {MARKS[status]}" for status in list(MARKS)[1:] if counts[status]]
+    return ", ".join(parts) + "."
+
+
+def show(findings: Sequence[DoctorFinding], out: Console, keys: Sequence[str | None]) -> None:
+    """Print one row each: what was checked, whether it is right, what was found, where, what to do. keys: never shown.
+
+    A check of a server removes the key that it sends; here the other one is removed, too.
+    """
+    rows = table("check" if any(finding.environment for finding in findings) else "part", "", "found")
+    for finding in findings:
+        found, do = (clean(str(without_keys(text, keys))) for text in (finding.found, finding.do))
+        if finding.place and finding.status not in ("ok", "skipped") and finding.place not in found:
+            found = f"{clean(finding.place)}: {found}"
+        name = finding.name if finding.environment is not None else finding.part
+        rows.add_row(name, MARKS[finding.status], found + (f"\n→ {do}" if do else ""))
+    out.print(rows)

@@ -1,0 +1,77 @@
+"""Episodes of the same seeds, played before and after training, side by side on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from taskapp_kit.cli.output.rollout_output import action_words
+from taskapp_kit.cli.output.terminal import clean, number
+from taskapp_kit.contract.words import counted, cut
+from taskapp_kit.rollout.details import RolloutDetails, TurnDetails, words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOST_TURNS = 6
+MOST_CHARACTERS = 300
+"""Of one text."""
+COLUMN_GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodePair:
+    """Two episodes of one seed; None for one that failed or is not stored. rewards: None where undefined."""
+
+    seed: int
+    before: RolloutDetails | None
+    after: RolloutDetails | None
+    rewards: tuple[float | None, float | None]
+
+
+def print_pairs(pairs: Sequence[EpisodePair], out: Console) -> None:
+    """Print each pair: its seed and rewards, the first observation, and both courses in two columns."""
+    for pair in pairs:
+        before, after = map(number, pair.rewards)
+        out.print(Text(f"\nseed {pair.seed}: reward {before} before, {after} after", style="bold"))
+        known = pair.before or pair.after
+        if known is not None:
+            out.print(Text(_text(words(known.initial)), style="dim"))
+        columns = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), expand=True, header_style="bold")
+        for heading in ("before", "after"):
+            columns.add_column(heading, ratio=1, overflow="fold")
+        columns.add_row(_course(pair.before), _course(pair.after))
+        out.print(columns)
+
+
+def _course(details: RolloutDetails | None) -> Text:
+    """The turns of an episode and how it ended."""
+    if details is None:
+        return Text("(failed, or not stored)", style="dim")
+    shown = Text()
+    for turn in details.turns[:MOST_TURNS]:
+        shown.append(f"> {_answer(turn)}\n", style="bold")
+        for step in turn.steps:
+            if observed := _text(words(step.observation)):
+                shown.append(f"{observed}\n", style="yellow" if step.refused is not None else "")
+    left = len(details.turns) - MOST_TURNS
+    if left > 0:
+        shown.append(f"… {counted(left, 'more turn')}\n", style="dim")
+    if details.failure is not None or details.stored.stop_reason not in ("", "environment"):
+        why = details.stored.stop_reason if details.failure is None else details.failure.code
+        shown.append(clean(f"{details.stored.status}: {why}"), style="dim")
+    return shown
+
+
+def _answer(turn: TurnDetails) -> str:
+    """What the model wrote, else what it called."""
+    calls = " ".join(action_words(call.tool, call.args) for call in turn.calls)
+    return _text(turn.words) or _text(calls) or "(nothing)"
+
+
+def _text(text: str) -> str:
+    return clean(cut(text.strip(), MOST_CHARACTERS))

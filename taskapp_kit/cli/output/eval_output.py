@@ -1,0 +1,293 @@
+"""An evaluation's summary on the terminal: means with their errors, failures by boundary, the app's aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.cli.output.terminal import clean, console, figure, one_line, table
+from taskapp_kit.contract.model_use import POLICY, tokens_of, unpriced_words
+from taskapp_kit.contract.trajectory import KIT_METRICS
+from taskapp_kit.contract.words import counted, dollars
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+MOST_GROUPS = 30
+"""Groups of one breakdown that are printed; `summary.json` has all."""
+FORMULAS = (
+    "pass@k = 1 - C(n-c, k)/C(n, k) (Chen et al. 2021), pass^k = C(c, k)/C(n, k) (Yao et al. 2024); c of n samples of a seed "
+    "passed, that is had a reward of at least {at:g}; means over seeds"
+)
+Numbers = Mapping[str, Any]
+
+
+def print_summary(summary: Mapping[str, Any], path: Path) -> None:
+    """Print the figures that matter first; the rest is in `summary.json`."""
+    out = console()
+    policies: dict[str, Numbers] = summary.get("by_policy") or {"": summary}
+    one = len(policies) == 1
+    facts = table("", "")
+    facts.add_row("app", clean(f"{summary['app']} {summary['app_version'] or ''}".strip()) + _environment(summary))
+    if one:
+        facts.add_row("policy", clean(_policy(summary["policy"])))
+    for name, policy in () if one else summary["policies"].items():
+        facts.add_row("policy", clean(name if _policy(policy) == name else f"{name}: {_policy(policy)}"))
+    facts.add_row("rollouts", _rollouts(summary))
+    if one:
+        _add_numbers(facts, summary)
+    _add_usage(facts, summary)
+    facts.add_row("stored in", clean(str(path)))
+    out.print(facts)
+    if not one:
+        _print_policies(policies)
+    _print_pass_rates(policies, shown=summary["repeats"] > 1)
+    for by in next(iter(policies.values()))["by"]:
+        _print_groups(by, {name: numbers["by"][by] for name, numbers in policies.items()})
+    _print_columns("criterion", {name: numbers["criteria"] for name, numbers in policies.items()})
+    _print_metrics({name: numbers["metrics"] for name, numbers in policies.items()})
+    _print_failures(summary["failures"])
+    published = {name: value for numbers in policies.values() for name, value in numbers["published"].items()}
+    for aggregate in dict.fromkeys(name for numbers in policies.values() for name in numbers["aggregates"] or ()):
+        values = {name: (numbers["aggregates"] or {}).get(aggregate) for name, numbers in policies.items()}
+        _print_aggregate(aggregate, values, published.get(aggregate, {}))
+
+
+def _add_numbers(facts: Table, summary: Numbers) -> None:
+    """The rows of an evaluation of one policy."""
+    count = summary["rollouts"]
+    facts.add_row(
+        "reward", _mean(summary["reward"], of=count["done"]) + f"   {clean(summary['reward_formula'])}", style="bold"
+    )
+    if summary["interval"]["low"] is not None:
+        facts.add_row("95 % interval", f"{_interval(summary['interval'])} ({_method(summary['interval'])})")
+    for name in ("outcome_score", "events_score", "return", "length"):
+        if summary[name]["n"] and not (name == "return" and summary["return"] == summary["reward"]):
+            facts.add_row(name, _mean(summary[name]) + (" steps" if name == "length" else ""))
+    if count["truncated"]:
+        facts.add_row("truncated", _truncated(summary))
+    if _invalid(summary):
+        facts.add_row("invalid actions", f"{_mean(summary['metrics']['invalid_actions'])} a rollout")
+
+
+def _add_usage(facts: Table, summary: Numbers) -> None:
+    tokens = {name.removesuffix("_tokens"): total for name, total in summary["usage"].items() if total}
+    tokens.pop("cost", None)
+    models = summary.get("models") or []
+    parts = [f"{clean(name)} {total:,.0f}" for name, total in tokens.items()]
+    parts += [f"{clean(use['role'])} {use['tokens']:,.0f}" for use in models if use["role"] != POLICY]
+    if parts:
+        facts.add_row("tokens", ", ".join(parts))
+    cost, unpriced = summary["cost"], clean(unpriced_words(models))
+    if cost["total"] is not None:
+        parts = [f"{dollars(cost[part])} {words}" for part, words in COST_PARTS.items() if cost[part]]
+        facts.add_row("cost", dollars(cost["total"]) + (f" ({', '.join(parts)})" if parts else ""))
+    if unpriced:
+        facts.add_row("" if cost["total"] is not None else "cost", unpriced)
+    seconds = summary["timing"]["rollout_seconds"]
+    if seconds["mean"] is not None:
+        facts.add_row("seconds", f"{seconds['mean']:.3g} a rollout, {seconds['total']:.4g} in all")
+
+
+COST_PARTS = {"other": "of it judges and other models", "of_failed": "of it failed rollouts"}
+
+
+def _print_policies(policies: Mapping[str, Numbers]) -> None:
+    """One line for each policy; columns in which nothing stands are left out."""
+    columns: dict[str, list[str]] = {
+        "policy": [clean(name) for name in policies],
+        "rollouts": [str(one["rollouts"]["done"]) for one in policies.values()],
+        "failed": [str(one["rollouts"]["failed"] or "") for one in policies.values()],
+        "no reward": [str(one["rollouts"]["undefined"] or "") for one in policies.values()],
+        "reward": [_mean(one["reward"]) for one in policies.values()],
+        "95 % interval": [_interval(one["interval"]) for one in policies.values()],
+        "truncated": [_truncated(one) if one["rollouts"]["truncated"] else "" for one in policies.values()],
+        "invalid": [f"{_invalid(one):.3g}" if _invalid(one) else "" for one in policies.values()],
+        "steps": [_mean(one["length"]) for one in policies.values()],
+        "tokens": [f"{total:,.0f}" if (total := tokens_of(one["usage"])) else "" for one in policies.values()],
+        "cost": [
+            dollars(one["cost"]["total"]) if one["cost"]["total"] is not None else "" for one in policies.values()
+        ],
+        "seconds": [figure(one["timing"]["rollout_seconds"]["mean"]) for one in policies.values()],
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    rows = table(*columns, right=tuple(name for name in columns if name != "policy"))
+    for cells in zip(*columns.values(), strict=True):
+        rows.add_row(*cells)
+    console().print()
+    console().print(rows)
+
+
+def _print_pass_rates(policies: Mapping[str, Numbers], *, shown: bool) -> None:
+    """Of evaluations that play each seed more than once."""
+    if not shown or not any(numbers["pass"]["k"] for numbers in policies.values()):
+        return
+    names = ("policy", "k", "pass@k", "pass^k", "seeds")[0 if len(policies) > 1 else 1 :]
+    rows = table(*names, right=tuple(name for name in names if name != "policy"))
+    for name, numbers in policies.items():
+        for k, rates in numbers["pass"]["k"].items():
+            cells = (clean(name), k, _mean_of(rates["pass_at_k"]), _mean_of(rates["pass_hat_k"]), str(rates["seeds"]))
+            rows.add_row(*cells[-len(names) :])
+    console().print()
+    console().print(rows)
+    at = next(iter(policies.values()))["pass"]["at"]
+    console().print(FORMULAS.format(at=at), style="dim")
+
+
+def _print_groups(by: str, policies: Mapping[str, list[Numbers]]) -> None:
+    """A line for each group; with several policies a column of rewards for each."""
+    several = len(policies) > 1
+    found = {name: {_value(group["value"]): group for group in groups} for name, groups in policies.items()}
+    values = list(dict.fromkeys(value for groups in found.values() for value in groups))
+    names = [clean(name) for name in policies] if several else ["rollouts", "failed", "reward", "95 % interval"]
+    rows = table(clean(by), *names, right=tuple(names))
+    for value in values[:MOST_GROUPS]:
+        groups = [found[name].get(value) for name in policies]
+        if several:
+            cells = ["-" if group is None else _mean(group["reward"]) for group in groups]
+        else:
+            (group,) = (group for group in groups if group is not None)
+            count = group["rollouts"]
+            cells = [
+                str(count["done"]),
+                str(count["failed"] or ""),
+                _mean(group["reward"]),
+                _interval(group["interval"]),
+            ]
+        rows.add_row(value, *cells)
+    console().print()
+    console().print(rows)
+    if len(values) > MOST_GROUPS:
+        console().print(f"{len(values) - MOST_GROUPS} more are in summary.json", style="dim")
+
+
+def _value(value: Any) -> str:
+    return "(none)" if value is None else one_line(str(value), 60)
+
+
+def _interval(interval: Mapping[str, Any]) -> str:
+    return "" if interval["low"] is None else f"{interval['low']:.4g} to {interval['high']:.4g}"
+
+
+def _method(interval: Mapping[str, Any]) -> str:
+    method = "bootstrap" if interval["method"] == "bootstrap" else "Student's t"
+    return f"{method} over {counted(interval['clusters'], 'seed')}"
+
+
+def _truncated(summary: Numbers) -> str:
+    count = summary["rollouts"]
+    return f"{count['truncated'] / (count['done'] - count['failed']):.0%}"
+
+
+def _invalid(summary: Numbers) -> float:
+    column = summary["metrics"].get("invalid_actions")
+    return (column["mean"] or 0.0) if column is not None else 0.0
+
+
+def _environment(summary: Mapping[str, Any]) -> str:
+    same = summary["environment"] == summary["app"]
+    split = f"split {summary['split']}" if summary["split"] else ""
+    return clean(
+        "".join(f", {part}" for part in ("" if same else f"environment {summary['environment']}", split) if part)
+    )
+
+
+def _policy(policy: Mapping[str, Any]) -> str:
+    """`random`; `model qwen at http://…`; and what it was given."""
+    given = {
+        name: value for name, value in policy.items() if name not in ("policy", "model", "inference_url", "others")
+    }
+    if "inference_url" in policy:
+        name = f"model {policy.get('model', '')}".strip() + f" at {policy['inference_url']}"
+    else:
+        name = str(policy.get("policy") or policy.get("model") or "")
+    return ", ".join([name, *(f"{key} {value}" for key, value in given.items())])
+
+
+def _rollouts(summary: Mapping[str, Any]) -> str:
+    count = summary["rollouts"]
+    parts = [f"{count[name]} {name}" for name in ("terminated", "truncated", "failed") if count[name]]
+    if count["undefined"]:
+        parts.append(f"{count['undefined']} without a reward")
+    each = f", {summary['repeats']} of each" if summary["repeats"] > 1 else ""
+    return f"{count['done']} ({', '.join(parts)}), seeds {one_line(summary['seeds'], 60)}{each}"
+
+
+def _mean(column: Mapping[str, Any], *, of: int | None = None) -> str:
+    """`1.377 ± 0.071`; beside it how many, when some have none."""
+    if not column["n"]:
+        return "-"
+    error = "" if column["standard_error"] is None else f" ± {column['standard_error']:.2g}"
+    many = f" ({column['n']} of {of})" if of is not None and column["n"] != of else ""
+    return f"{column['mean']:.4g}{error}{many}"
+
+
+def _mean_of(column: Mapping[str, Any]) -> str:
+    """`0.5 ± 0.1`."""
+    error = "" if column["standard_error"] is None else f" ± {column['standard_error']:.2g}"
+    return "-" if column["mean"] is None else f"{column['mean']:.4g}{error}"
+
+
+def _print_metrics(policies: Mapping[str, Numbers]) -> None:
+    """The environment's and the app's own; those that are always 0 are counted."""
+    names = dict.fromkeys(name for metrics in policies.values() for name in metrics if name not in KIT_METRICS)
+    shown = [name for name in names if any(metrics.get(name, {}).get("mean") for metrics in policies.values())]
+    _print_columns(
+        "metric",
+        {
+            policy: {name: metrics[name] for name in shown if name in metrics}
+            for policy, metrics in policies.items()
+        },
+    )  # fmt: skip
+    zero = len(names) - len(shown)
+    if zero:
+        out = console()
+        if not shown:
+            out.print()
+        out.print(f"{zero} {'metric is' if zero == 1 else 'metrics are'} 0 on average", style="dim")
+
+
+def _print_columns(heading: str, policies: Mapping[str, Numbers]) -> None:
+    """Means with their errors; with several policies a column for each."""
+    names = list(dict.fromkeys(name for columns in policies.values() for name in columns))
+    if not names:
+        return
+    several = len(policies) > 1
+    headings = [clean(policy) for policy in policies] if several else ["mean", "± s.e.", "n"]
+    rows = table(heading, *headings, right=tuple(headings))
+    for name in names:
+        found = [columns.get(name) for columns in policies.values()]
+        if several:
+            cells = ["-" if column is None else _mean(column) for column in found]
+        else:
+            (column,) = (column for column in found if column is not None)
+            error = column["standard_error"]
+            cells = [figure(column["mean"]), "" if error is None else f"{error:.2g}", str(column["n"])]
+        rows.add_row(clean(name), *cells)
+    console().print()
+    console().print(rows)
+
+
+def _print_failures(failures: Mapping[str, Mapping[str, int]]) -> None:
+    if not failures:
+        return
+    rows = table("failed at", "code", "rollouts", right=("rollouts",))
+    for boundary, codes in failures.items():
+        for code, count in codes.items():
+            rows.add_row(clean(boundary), clean(code), str(count))
+    console().print()
+    console().print(rows)
+
+
+def _print_aggregate(name: str, values: Mapping[str, Any], published: Mapping[str, Mapping[str, float]]) -> None:
+    """One number, or a table of several: a column for each policy, and for each heading of what was published."""
+    console().print()
+    figures = {policy: value if isinstance(value, Mapping) else {name: value} for policy, value in values.items()}
+    headings = [clean(policy) or "here" for policy in figures] + [clean(heading) for heading in published]
+    rows = table(clean(name), *headings, right=tuple(headings), pad=3)
+    columns = [*figures.values(), *published.values()]
+    for part in dict.fromkeys(name for column in columns for name in column):
+        rows.add_row(clean(part), *(figure(column.get(part)) for column in columns))
+    console().print(rows)

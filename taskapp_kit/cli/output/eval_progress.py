@@ -1,0 +1,147 @@
+"""How far an evaluation is: a line every ten seconds, on a terminal a bar below it. On stderr."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from taskapp_kit.cli.output.terminal import clean, console, one_line
+from taskapp_kit.contract.words import dollars
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from taskapp_kit.contract.protocols import RolloutRow
+    from taskapp_kit.evaluate.progress import Progress as Used
+
+
+FAILURES_SHOWN = 3
+"""The first failure of each kind is shown as it happens, up to so many kinds; the others are counted."""
+
+
+class Counts:
+    """The results so far, and their rate. `seconds` counts from the last `begin`."""
+
+    def __init__(self) -> None:
+        self.asked = self.done = self.played = 0
+        self._scored = 0
+        self._sum = 0.0
+        self.failures: Counter[str] = Counter()
+        self._began = time.monotonic()
+
+    def begin(self, asked: int, done: int) -> None:
+        """Rollouts are played from now on."""
+        self.asked, self.done, self.played = asked, done, 0
+        self._began = time.monotonic()
+
+    def see(self, result: RolloutRow) -> None:
+        """Count a result, of this run or of an earlier one."""
+        if result.failed:
+            self.failures[result.boundary or "untold"] += 1
+        elif result.reward is not None:
+            self._scored += 1
+            self._sum += result.reward
+
+    @property
+    def seconds(self) -> float:
+        """Since `begin`."""
+        return time.monotonic() - self._began
+
+    def words(self) -> list[str]:
+        """Mean reward, rate, time to go, failures by boundary; what is not known yet is left out."""
+        parts = [f"reward {self._sum / self._scored:.4g}"] if self._scored else []
+        rate = self.played / self.seconds if self.seconds > 0 else 0.0
+        if rate:
+            parts += [f"{rate:.3g}/s", f"{_clock((self.asked - self.done) / rate)} to go"]
+        if self.failures:
+            by = ", ".join(f"{clean(name)} {count}" for name, count in self.failures.most_common())
+            parts.append(f"{self.failures.total()} failed ({by})")
+        return parts
+
+
+class EvalDisplay:
+    """The watch of `evaluate`: a line at each tick, the bar as results come. quiet: shows nothing.
+
+    several: whether a failure's line names its policy. Close it before printing on.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.counts = Counts()
+        self.several = False
+        self._out = console(stderr=True)
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._failures_shown: set[tuple[str | None, str | None]] = set()
+
+    def say(self, text: str) -> None:
+        """A line above what changes."""
+        if not self._quiet:
+            self._out.print(text, soft_wrap=not self._out.is_terminal)
+
+    def begin(self, *, asked: int, done: int) -> None:
+        """Show the bar."""
+        self.counts.begin(asked, done)
+        if self._quiet or not self._out.is_terminal or done == asked:
+            return
+        self._bar = Progress(
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[words]}", markup=False),
+            console=self._out,
+            transient=True,
+            refresh_per_second=4,
+        )
+        self._task = self._bar.add_task("", total=asked, completed=done, words="")
+        self._bar.start()
+
+    def result(self, result: RolloutRow, policy: str) -> None:
+        """Count and show one more result."""
+        self.counts.see(result)
+        self.counts.done += 1
+        self.counts.played += 1
+        if result.failed:
+            self._failure(result, policy)
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self.counts.done, words="  ".join(self.counts.words()))
+
+    def tick(self, progress: Used) -> None:
+        """The line of every ten seconds."""
+        counts = self.counts
+        self.say(", ".join([f"{counts.done} of {counts.asked} done", *used_words(progress), *counts.words()]))
+
+    def _failure(self, result: RolloutRow, policy: str) -> None:
+        kind = result.boundary, result.code
+        if kind in self._failures_shown or len(self._failures_shown) >= FAILURES_SHOWN:
+            return
+        self._failures_shown.add(kind)
+        whose = f"{policy}, " if self.several else ""
+        where = f"{whose}seed {result.seed} failed at {result.boundary or 'an unknown boundary'} ({result.code}): "
+        self.say(clean(where) + one_line(result.message or "", 300))
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def used_words(progress: Used) -> list[str]:
+    """Rollouts under way; turns and tokens so far, where there are any; cost, where a price is known."""
+    parts = [f"{progress.under_way} under way"]
+    if progress.turns:
+        parts.append(f"{progress.turns:,} turn{'' if progress.turns == 1 else 's'}")
+    if progress.tokens:
+        parts.append(f"{progress.tokens:,.0f} tokens")
+    if progress.cost is not None:
+        parts.append(dollars(progress.cost))
+    return parts
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,311 @@
+"""A job followed in a terminal: progress, the reward's curve and events; plain lines where stderr is no terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+from rich.console import Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from taskapp_kit.cli.output.terminal import clean, console, echo, number, one_line, table
+from taskapp_kit.cli.output.text_chart import curve
+from taskapp_kit.client.job_status import best_checkpoint, tag_texts, weights_note
+from taskapp_kit.errors import JobTimeout
+from taskapp_kit.net.envelope import ended
+from taskapp_kit.net.redact import without_keys
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from taskapp_kit.client import RLJob
+
+
+QUIET_SECONDS = 15.0
+"""Without a terminal, progress alone is printed this often at most."""
+LAST_EVENTS_SECONDS = 5.0
+"""How long the stream of events may go on after the job's end."""
+SHOWN_EVENTS = 6
+SHOWN_EVALUATIONS = 5
+SHOWN_WARNINGS = 10
+
+
+class JobDisplay(Protocol):
+    """Shows a running job. `status` is the backend's status object, `event` one of its events."""
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """The job's status changed."""
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Something happened."""
+
+
+async def follow(
+    job: RLJob, display: JobDisplay, *, timeout_seconds: float, interval_seconds: float, keys: Sequence[str | None] = ()
+) -> dict[str, Any]:
+    """The job's last status. keys: never shown, though a backend may send them. Raises JobTimeout, BackendError."""
+    display = _WithoutKeys(display, keys)
+    with _without_warnings():
+        events_task = asyncio.create_task(_show_events(job, display))
+        try:
+            last = await job.poll_until_complete_async(
+                timeout=timeout_seconds, interval=interval_seconds, on_status=display.status
+            )
+            await asyncio.wait([events_task], timeout=LAST_EVENTS_SECONDS)
+        finally:
+            events_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # events are shown; the status decides
+                await events_task
+    return last
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Of the stream, since polling warns of the same; of the job, since the report has the note on weights."""
+    loggers = [logging.getLogger(f"taskapp_kit.client.{name}") for name in ("stream", "rl_job")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+async def _show_events(job: RLJob, display: JobDisplay) -> None:
+    async for event in job.stream_async():
+        display.event(event)
+
+
+@contextlib.contextmanager
+def display_for(*, quiet: bool = False) -> Iterator[JobDisplay]:
+    """The display that suits stderr: live on a terminal, else lines; nothing at all when `quiet`."""
+    out = console(stderr=True)
+    if quiet:
+        yield Silent()
+    elif out.is_terminal:
+        live_display = LiveDisplay(out)
+        with Live(get_renderable=live_display.render, console=out, refresh_per_second=4, transient=False):
+            yield live_display
+    else:
+        yield Lines(out)
+
+
+class Silent:
+    """Shows nothing."""
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+
+class _WithoutKeys:
+    """Passes everything on to a display, without the keys."""
+
+    def __init__(self, display: JobDisplay, keys: Sequence[str | None]) -> None:
+        self._display, self._keys = display, keys
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Passed on."""
+        self._display.status(without_keys(status, self._keys))
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Passed on."""
+        self._display.event(without_keys(event, self._keys))
+
+
+class Lines:
+    """One line for each event, and for each change of the status word; progress now and then."""
+
+    def __init__(self, out: Console, clock: Any = time.monotonic) -> None:
+        self._out, self._clock = out, clock
+        self._word = ""
+        self._printed_at = -QUIET_SECONDS
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Print the word when it changed; progress when nothing was printed for a while."""
+        word = word_of(status)
+        if word == self._word and self._clock() - self._printed_at < QUIET_SECONDS:
+            return
+        self._word = word
+        self._say(" · ".join([word, *facts(status)]))
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Its sentence."""
+        self._say(sentence(event))
+
+    def _say(self, text: str) -> None:
+        self._printed_at = self._clock()
+        self._out.print(text, soft_wrap=True)
+
+
+class LiveDisplay:
+    """A live view: the status, a bar, the reward's curve, the latest events."""
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        self._status: Mapping[str, Any] = {}
+        self._rewards: dict[int, float | None] = {}
+        self._evaluations: dict[int, float | None] = {}
+        self._events: list[str] = []
+        self._began = time.monotonic()
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Shown from now on."""
+        self._status = status
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Its sentence, among the last few; the rewards of train steps are a curve, those of evaluations a line."""
+        self._events = [*self._events, sentence(event)][-SHOWN_EVENTS:]
+        for kind, rewards in (("rl.train.step", self._rewards), ("rl.eval.summary", self._evaluations)):
+            step = reward_of(event, kind)
+            if step is not None:
+                rewards[step[0]] = step[1]
+
+    def render(self) -> RenderableType:
+        """The current view."""
+        width = max(20, min(72, self._out.width - 12))
+        completed, total = progress_of(self._status)
+        seconds = int(time.monotonic() - self._began)
+        head = f"{word_of(self._status)}  {seconds // 60}:{seconds % 60:02d}  " + "  ".join(facts(self._status))
+        parts: list[RenderableType] = [Text(head, style="bold", no_wrap=True, overflow="ellipsis")]
+        if total > 0:
+            parts.append(Padding(ProgressBar(total=total, completed=max(0.0, min(completed, total)), width=width), 0))
+        drawn = curve([self._rewards[step] for step in sorted(self._rewards)], width=width)
+        if len(self._rewards) > 1 and drawn:
+            parts += [Text("reward, by iteration", style="dim"), *(Text(line, no_wrap=True) for line in drawn)]
+        if self._evaluations:
+            parts.append(Text(evaluation_words(self._evaluations), no_wrap=True, overflow="ellipsis"))
+        parts += [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._events]
+        return Group(*parts)
+
+
+def word_of(status: Mapping[str, Any]) -> str:
+    """The status word, `waiting` before there is one."""
+    return one_line(str(status.get("status") or status.get("state") or "waiting"), 40)
+
+
+def progress_of(status: Mapping[str, Any]) -> tuple[float, float]:
+    """(completed, total), zeros where the backend says neither."""
+    progress = status.get("progress")
+    if not isinstance(progress, Mapping):
+        return 0.0, 0.0
+    return _finite(progress.get("completed")) or 0.0, _finite(progress.get("total")) or 0.0
+
+
+def facts(status: Mapping[str, Any]) -> list[str]:
+    """Progress and the latest metrics, in a few words each."""
+    parts = []
+    completed, total = progress_of(status)
+    if total > 0:
+        unit = " rollouts" if status["progress"].get("unit") == "rollouts" else ""
+        parts.append(f"{completed:g}/{total:g}{unit}")
+    metrics = status.get("metrics")
+    if isinstance(metrics, Mapping):
+        parts += [
+            f"{one_line(str(name), 24)} {number(metrics[name])}"
+            for name in ("reward", "eval_reward", "failed")
+            if _finite(metrics.get(name)) is not None
+        ]
+    return parts
+
+
+def sentence(event: Mapping[str, Any]) -> str:
+    """One line for an event: its message, or its type; a warning or an error says so."""
+    level = str(event.get("level") or "info").lower()
+    words = str(event.get("message") or event.get("type") or "event")
+    mark = f"{level}: " if level in ("warning", "error", "critical") else ""
+    return mark + one_line(words, 300)
+
+
+def evaluation_words(rewards: Mapping[int, float | None]) -> str:
+    """The mean rewards of evaluations: the first, and the last few."""
+    words = [f"{number(rewards[step])} after step {step}" for step in sorted(rewards)]
+    shown = words if len(words) <= SHOWN_EVALUATIONS else [words[0], "…", *words[1 - SHOWN_EVALUATIONS :]]
+    return f"evaluations: {', '.join(shown)}"
+
+
+def reward_of(event: Mapping[str, Any], kind: str = "rl.train.step") -> tuple[int, float | None] | None:
+    """(step, mean reward) of an event of this type, a train step's by default; None for any other event."""
+    data = event.get("data")
+    if event.get("type") != kind or not isinstance(data, Mapping):
+        return None
+    step = data.get("step", data.get("iteration"))
+    if isinstance(step, bool) or not isinstance(step, int):
+        return None
+    return step, _finite(data.get("reward", data.get("mean_reward")))
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def bounded(text: str) -> str:
+    """A backend's words for the terminal, bounded."""
+    return clean(text)[:2000]
+
+
+def report(last: Mapping[str, Any]) -> None:
+    """The job's last status as a table on stdout."""
+    out = console()
+    rows = table("", "")
+    rows.add_row("job", one_line(str(last.get("job_id") or last.get("id") or "-"), 80))
+    rows.add_row("status", one_line(str(last.get("status") or last.get("state")), 40))
+    rows.add_row("tags", one_line(" ".join(tag_texts(last)) or "-", 200))
+    rows.add_row("final reward", number(last.get("final_reward")))
+    if best := best_checkpoint(last):
+        rows.add_row("best checkpoint", one_line(best, 200))
+    note = weights_note(last)
+    if note:
+        rows.add_row("", note)
+    metrics = last.get("metrics")
+    for name, value in sorted(metrics.items()) if isinstance(metrics, dict) else ():
+        rows.add_row(one_line(str(name), 40), number(value))
+    out.print(rows)
+    results = last.get("results")
+    warnings = results.get("warnings") if isinstance(results, Mapping) else None
+    for warning in warnings[:SHOWN_WARNINGS] if isinstance(warnings, list) else ():
+        out.print(f"warning: {one_line(str(warning), 300)}", soft_wrap=True)
+
+
+def cause_of(last: Mapping[str, Any]) -> str:
+    """One sentence on a job that did not succeed."""
+    cause = last.get("error")
+    if isinstance(cause, Mapping):
+        cause = cause.get("message")
+    return f"The job ended as {word_of(last)}" + (f": {ended(bounded(str(cause)))}" if cause else ".")
+
+
+@contextlib.contextmanager
+def leaving_says_so(ctx: click.Context, job: RLJob, backend: str) -> Iterator[None]:
+    """Print, for Ctrl-C and a JobTimeout inside, that the job goes on; Ctrl-C ends the command with status 1."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _print_left(job, backend)
+        ctx.exit(1)
+    except JobTimeout:
+        _print_left(job, backend)
+        raise
+
+
+def _print_left(job: RLJob, backend: str) -> None:
+    if job.job_id is None:
+        echo("\nStopped before the backend had named a job.", err=True)
+    else:
+        name = clean(job.job_id)
+        echo(f"\nNo longer followed; job {name} goes on at {clean(backend)} (taskapp jobs follow {name}).", err=True)

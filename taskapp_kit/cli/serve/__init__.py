@@ -1,0 +1,1 @@
+"""Commands that serve an app or play it once, and the keys of servers."""

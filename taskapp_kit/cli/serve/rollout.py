@@ -1,0 +1,185 @@
+"""`taskapp rollout`: one scored episode, here or at a server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+import pydantic
+
+from taskapp_kit.cli import local_app, remote_task_app
+from taskapp_kit.cli import policy_options as policies
+from taskapp_kit.cli.options import (
+    CACHE,
+    ENV_CONFIG,
+    ENV_FILES,
+    EPISODE,
+    FULL,
+    JUDGES,
+    LIMITS,
+    SERVER_KEY,
+    WIDTH,
+    episode,
+    is_url,
+    json_option,
+    policy_options,
+)
+from taskapp_kit.cli.output import conversation_output
+from taskapp_kit.cli.output.rollout_output import print_result, print_steps
+from taskapp_kit.cli.output.terminal import console, example, print_json, shown_from
+from taskapp_kit.config import Settings, load
+from taskapp_kit.contract import result as results
+from taskapp_kit.contract import wire
+from taskapp_kit.contract.events import Event
+from taskapp_kit.errors import RequestError
+from taskapp_kit.rollout import response as responses
+from taskapp_kit.system.private_files import write_private
+
+
+@click.command(
+    epilog=example(
+        "taskapp rollout adder.py --policy gold --seed 3",
+        """taskapp rollout adder.py --action '{"add": {"amount": 3}}' --config '{"high": 30}'""",
+        "taskapp rollout adder.py --model m --inference-url http://127.0.0.1:8100/v1",
+        "taskapp rollout http://127.0.0.1:8001 --policy random --json",
+    )
+)
+@click.argument("app", metavar="APP|URL")
+@EPISODE
+@policy_options("random, noop, constant, replay")
+@CACHE
+@ENV_CONFIG
+@LIMITS
+@JUDGES
+@SERVER_KEY
+@ENV_FILES
+@click.option("--store", metavar="URL", help="Keep the rollout: sqlite:///PATH.  [default: none]")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the answer as JSON."
+)
+@WIDTH
+@FULL
+@json_option("Print the answer of POST /rollout, and nothing else.")
+def command(
+    app: str,
+    environment: str | None,
+    seed: int | None,
+    split: str | None,
+    output_mode: str,
+    cache: Path | None,
+    env_config: dict[str, Any] | None,
+    ops: int | None,
+    max_time_seconds: float,
+    judges: str,
+    max_refusals: int | None,
+    max_rollout_tokens: int | None,
+    key: str | None,
+    env_files: tuple[str, ...],
+    store: str | None,
+    out: Path | None,
+    width: int | None,
+    full: bool,
+    as_json: bool,
+    **policy: Any,
+) -> None:
+    """Play and score one episode, in this process or (with a URL) at a server.
+
+    With --inference-url a language model plays; with --model alone one that models.toml names. Otherwise, without
+    --policy, the random policy plays; with --action the constant one.
+    """
+
+    settings = load({"store": store, "cache": cache}, env_files=env_files)
+    config, note = policies.chosen_policy(settings, app=app, **policy)
+    body: dict[str, Any] = {
+        "run_id": f"cli-{uuid.uuid4().hex[:12]}",
+        "env": episode(environment, seed, env_config, split),
+        "policy": {"policy_name": config.get("policy"), "config": config, "output_mode": output_mode},
+        "ops": ["agent"] * (ops or 0),
+        "safety": {"max_time_s": max_time_seconds},
+        "mode": "eval",
+    }
+    limits = {"max_refusals": max_refusals, "max_rollout_tokens": max_rollout_tokens}
+    body["safety"] |= {name: limit for name, limit in limits.items() if limit is not None}
+    if out is not None and not out.parent.is_dir():  # before a long rollout, not after
+        raise click.BadParameter(f"there is no directory {out.parent}.", param_hint="--out")
+    if is_url(app):
+        if store is not None:
+            raise click.UsageError("--store keeps local rollouts; a server has a store of its own.")
+        if judges == "skip":
+            raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
+        answer = _remote(app, key or settings.environment_api_key, body, max_time_seconds)
+        if not as_json:
+            with shown_from(app):
+                print_steps(answer, width=width, full=full)
+    else:
+        listener = None if as_json else conversation_output.RolloutLines(width=width, full=full).show
+        answer = _local(app, settings, body, listener, skip_judges=judges == "skip", policy_note=note)
+    if out is not None:
+        write_private(out, orjson.dumps(answer, option=orjson.OPT_INDENT_2))
+    if as_json:
+        print_json(answer)
+        return
+    with shown_from(app) if is_url(app) else nullcontext():
+        print_result(answer, policy_note=note, width=width, full=full)
+    if out is not None:
+        console().print(f"\nWritten to {out}")
+
+
+def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The answer of the server at url. seconds: the rollout's deadline. Raises RemoteError, JobTimeout, ConfigError."""
+    answer = remote_task_app.Remote(url, key).rollout(body, timeout_seconds=seconds + 30.0)
+    try:
+        wire.RolloutResponse.model_validate(answer)
+    except pydantic.ValidationError as error:
+        field = ".".join(map(str, error.errors()[0]["loc"]))
+        raise remote_task_app.RemoteError(
+            f"{url} answered with something that is no rollout as taskapp-kit gives it ({field}).",
+            hint="Is that the address of a task app served by taskapp-kit?",
+        ) from None
+    return answer
+
+
+def _local(
+    app: str,
+    settings: Settings,
+    body: dict[str, Any],
+    listener: Callable[[Event], None] | None,
+    *,
+    skip_judges: bool,
+    policy_note: str,
+) -> dict[str, Any]:
+    """The answer of the app, played in this process. listener: is called with each event, in the environment's thread.
+
+    policy_note: why a default policy was chosen; where it cannot play, the error names another way. Raises DiscoveryError,
+    DeclarationError, RequestError, RolloutFailed, Unavailable, StoreError.
+    """
+    target, request = local_app.open_app(app, settings), wire.RolloutRequest.model_validate(body)
+
+    async def played() -> results.Rollout:
+        async with local_app.local_service(
+            target,
+            settings,
+            store=settings.store,
+            skip_judges=skip_judges,
+            max_time_seconds=request.safety.max_time_s,
+            max_calls=settings.max_calls_per_answer,
+        ) as service:
+            return await service.rollout(request, listener=listener)
+
+    try:
+        with local_app.failure_shown():
+            rollout = asyncio.run(played())
+    except RequestError as error:
+        if error.code == "policy_unavailable" and policy_note:
+            raise RequestError(
+                error.message, code=error.code, hint=f"Give another --policy (`taskapp info {app}` lists them)."
+            ) from error
+        raise
+    return responses.response_body(rollout, inline_image_bytes=sys.maxsize)

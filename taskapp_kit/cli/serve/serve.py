@@ -1,0 +1,268 @@
+"""`taskapp serve`: an app over HTTP, on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskapp_kit import asgi
+from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL
+from taskapp_kit.cli.output.app_output import curl_lines, reward_words, split_words
+from taskapp_kit.cli.output.terminal import clean, complain, console, example, table, until_stopped
+from taskapp_kit.config import (
+    Settings,
+    export,
+    from_environment,
+    hand_over,
+    hidden_from_authors,
+    keep_from_authors,
+    load,
+)
+from taskapp_kit.contract import example_policy as example_policies
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import ConfigError, KitError
+from taskapp_kit.rollout import describe
+from taskapp_kit.rollout.policy import select as policies
+from taskapp_kit.serve import connection_limits, uvicorn_server
+from taskapp_kit.serve import keys as server_keys
+from taskapp_kit.serve.viewer import viewer as viewers
+from taskapp_kit.system.child_python import hide_memory
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+DEFAULT_STORE = "sqlite:///.taskapp/rollouts.db"
+HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVED_EXPOSURE", "TASKAPP_SERVED_LOG_LEVEL"
+
+
+@click.command(
+    epilog=example(
+        "taskapp serve adder.py",
+        "taskapp serve crafter --port 8010 --store none",
+        "taskapp serve crafter --workers 2",
+        "taskapp serve adder.py --host 0.0.0.0 --env-file production.env",
+    )
+)
+@click.argument("app")
+@click.option("--host", metavar="H", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), metavar="P", help="Its port; 0 takes a free one.  [default: 8001]"
+)
+@click.option(
+    "--max-concurrent", type=click.IntRange(1, 1_000_000), metavar="N", help="Rollouts at once.  [default: 1024]"
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(0, 256),
+    metavar="N",
+    help="Processes that play rollouts; 0 plays them in threads of the server.  [default: 0]",
+)
+@click.option(
+    "--grace-seconds",
+    type=click.IntRange(0, 3600),
+    metavar="T",
+    help="How long rollouts may go on after SIGTERM or Ctrl-C.  [default: 25]",
+)
+@click.option(
+    "--max-time-seconds", type=click.FloatRange(0, 86_400, min_open=True), metavar="T", help="Longest rollout."
+)
+@click.option(
+    "--max-calls-per-answer",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Tool calls of one answer that are done.  [default: 64]",
+)
+@click.option("--max-body-bytes", type=click.IntRange(1024, 2**30), metavar="N", help="Longest request body.")
+@click.option("--cors-origins", metavar="LIST", help="Web pages that may call, with commas between.  [default: none]")
+@click.option("--protocols", metavar="LIST", help="Protocols of others, with commas between, or all.  [default: none]")
+@click.option(
+    "--gold/--no-gold",
+    default=None,
+    help="Whether callers may ask for the policy gold.  [default: not where it reads private rows and others can call]",
+)
+@click.option("--debug-env", is_flag=True, default=None, help="Offer /debug/env, which reports whether keys are set.")
+@ENV_FILES
+@click.option("--keys-file", metavar="F", help="A file with one valid key a line, read again when it changes.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help=f"Where rollouts are stored: sqlite:///PATH, postgresql://…, or none.  [default: {DEFAULT_STORE}]",
+)
+@click.option("--reload", is_flag=True, help="Start again whenever a Python file beside the app's changes.")
+@LOG_LEVEL
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="How it is written: json is one object a line.  [default: text]",
+)
+@click.option("--show-config", is_flag=True, help="Show each setting and where it came from, and do not serve.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    app: str,
+    env_files: tuple[str, ...],
+    reload: bool,
+    log_level: str,
+    show_config: bool,
+    **flags: Any,
+) -> None:
+    """Serve an app over HTTP, behind a key.
+
+    A setting is taken from the first of: flag, process environment, --env-file, .env, taskapp.toml, default. On the
+    loopback address a missing key is made and shown once; elsewhere serving without a key is refused. Ctrl-C ends it.
+    """
+    settings = load(flags, env_files=env_files)
+    if settings.store is None:
+        settings = dataclasses.replace(settings, store=DEFAULT_STORE)
+    if show_config:
+        _show(settings)
+        return
+    settings, minted, local = _with_key(settings)
+    with until_stopped(ctx, ConfigError):
+        _serve(app, settings, minted=minted, local=local, reload=reload, log_level=log_level)
+
+
+def _show(settings: Settings) -> None:
+    rows = table("setting", "value", "from")
+    for row in settings.shown():
+        rows.add_row(*map(clean, row))
+    console().print(rows)
+
+
+def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, reload: bool, log_level: str) -> None:
+    """Serve the app until Ctrl-C. minted: the key that was made for this run, shown once.
+
+    Raises DiscoveryError, DeclarationError, Unavailable, StoreError, ConfigError: the address is taken.
+    """
+    uvicorn_server.log_to_stderr(log_level, settings.log_format)
+    exposure: Any = "local" if local else "public"
+    export(settings)
+    if not reload:
+        keep_from_authors()
+    with hidden_from_authors():
+        target = find_app(app)
+        target.freeze()
+    viewer: viewers.Viewer | None = None
+    if reload:
+        hand_over(settings, **{HANDED_APP: app, HANDED_EXPOSURE: exposure, HANDED_LEVEL: log_level})
+        _hide_handed_keys()
+        served: Any = f"{__name__}:{reload_factory.__name__}"
+        how: dict[str, Any] = {"factory": True, "reload": True, "reload_dirs": [str(target.file.resolve().parent)]}
+    else:
+        served = asgi.build(target, settings, exposure=exposure)
+        viewer = served.state.viewer
+        served.state.service.prepare()
+        how = {"grace_seconds": settings.grace_seconds, "drain": served.state.drain}
+    uvicorn_server.run(
+        served,
+        host=settings.host,
+        port=settings.port,
+        log_level=log_level,
+        log_format=settings.log_format,
+        announce=lambda url: _banner(target, url, settings, minted=minted, local=local, viewer=viewer),
+        limits=connection_limits.limits_of(settings),
+        **how,
+    )
+
+
+def _hide_handed_keys() -> None:
+    """Protect this process, which has the keys for the child that serves, from processes that run an author's code.
+
+    The resource tracker of `multiprocessing` starts with the child, inherits the environment and can be read by every
+    process of the user, so it is started here, without the keys.
+    """
+    with hidden_from_authors():
+        resource_tracker.ensure_running()
+    hide_memory()
+
+
+def reload_factory() -> FastAPI:
+    """The application, in the child process that `--reload` restarts; its settings come from the environment.
+
+    An author's error is printed in one paragraph and ends the child; the next change of a file starts another.
+    """
+    settings = from_environment()
+    keep_from_authors()
+    uvicorn_server.log_to_stderr(settings.variable(HANDED_LEVEL) or "info", settings.log_format)
+    exposure: Any = settings.variable(HANDED_EXPOSURE) or "public"
+    try:
+        return asgi.build(find_app(settings.variable(HANDED_APP) or ""), settings, exposure=exposure)
+    except KitError as error:
+        complain(error)
+        raise SystemExit(1) from None
+
+
+def _with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
+    """Settings with a key, the key where it was made here, and whether only this machine can call. Raises ConfigError."""
+    local = uvicorn_server.bound_to_this_machine(settings.host)
+    if server_keys.Keys.of(settings).configured():
+        return settings, None, local
+    if not local:
+        raise ConfigError(
+            f"No key is configured, and {settings.host} can be reached from other machines, so nothing is served.",
+            hint="Set ENVIRONMENT_API_KEY (in the environment or an --env-file), or serve on 127.0.0.1.",
+        )
+    key = secrets.token_urlsafe(24)
+    return dataclasses.replace(settings, environment_api_key=key), key, local
+
+
+def _banner(
+    app: TaskApp, url: str, settings: Settings, *, minted: str | None, local: bool, viewer: viewers.Viewer | None
+) -> None:
+    """Print what is served, where, how it is scored and how to call it; a minted key and a login link, once."""
+    spec = policies.offered(app.freeze(), exposure="local" if local else "public", gold=settings.gold)
+    description = describe.Description(
+        spec,
+        max_time_seconds=settings.max_time_seconds,
+        max_concurrent=settings.max_concurrent,
+        max_body_bytes=settings.max_body_bytes,
+    )
+    out = console()
+    out.print(f"{clean(spec.name)} {spec.version} at {url}", style="bold", soft_wrap=True)
+    facts = table("", "")
+    for environment in spec.environments.values():
+        task = description.task(environment, environment.split_names[0], 0)
+        facts.add_row("environment", f"{environment.name}: {split_words(task['dataset'])}")
+        facts.add_row("reward", clean("\n".join(reward_words(task))))
+    store = next(value for name, value, _ in settings.shown() if name == "store")
+    facts.add_row("store", "none: rollouts are answered and not stored" if store == "none" else store)
+    facts.add_row("key", _key_words(settings, minted))
+    if local:
+        facts.add_row("docs", f"{url}/docs")
+        if viewer is not None:
+            facts.add_row("viewer", "the link below logs a browser in, once; later the key does")
+    else:
+        facts.add_row("warning", "this address can be reached from other machines; put TLS before it")
+    out.print(facts)
+    out.print()
+    if viewer is not None and local:
+        out.print(viewer.login_link(url), soft_wrap=True)
+    if minted is not None:
+        out.print(f"export ENVIRONMENT_API_KEY={minted}", soft_wrap=True)
+    first = spec.default_environment
+    shown = url if local else url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    for line in curl_lines(
+        shown,
+        None,
+        first.first_seed,
+        example_policies.example_policy(policies.policies_of(spec, first), words=first.text_action is not None),
+    ):
+        out.print(line, soft_wrap=True)
+    out.print("\nCtrl-C stops it.", style="dim")
+
+
+def _key_words(settings: Settings, minted: str | None) -> str:
+    if minted is not None:
+        return "made for this run and shown here only; ENVIRONMENT_API_KEY gives one that stays"
+    if settings.environment_api_key:
+        source = settings.sources.get("environment_api_key", "given").removesuffix(", ENVIRONMENT_API_KEY")
+        return f"ENVIRONMENT_API_KEY ({source})"
+    if settings.keys_file:
+        return f"those of {settings.keys_file}"
+    return "configured"

@@ -1,0 +1,1 @@
+"""Commands of training jobs and their models, and those that deploy an app."""

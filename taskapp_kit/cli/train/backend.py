@@ -1,0 +1,223 @@
+"""`taskapp backend serve`: a job server on this machine, whose engine trains a model or only plays rollouts."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import click
+
+from taskapp_kit.backend import app as backends
+from taskapp_kit.backend import auth, rollouts_engine
+from taskapp_kit.backend import engine as engines
+from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL, listen_options
+from taskapp_kit.cli.output.terminal import clean, console, example, table, until_stopped
+from taskapp_kit.cli.train import backend_viewer as viewers
+from taskapp_kit.config import Settings, load
+from taskapp_kit.deploy.tunnel import gateway_tunnel as tunnels
+from taskapp_kit.errors import ConfigError, StoreError
+from taskapp_kit.serve import connection_limits, uvicorn_server
+from taskapp_kit.serve.viewer import viewer as server_viewer
+from taskapp_kit.train.engine import local_engine
+from taskapp_kit.train.gateway import options as gateways
+from taskapp_kit.train.sampler.vllm import place as vllm_place
+from taskapp_kit.train.serving import served_models
+
+DEFAULT_STORE = "sqlite:///.taskapp/backend.db"
+KEY = "SYNTH_API_KEY"
+GRACE_SECONDS = 5
+"""How long requests may go on after Ctrl-C; jobs go on when the backend starts again."""
+
+
+@click.group(epilog=example("taskapp backend serve"))
+def command() -> None:
+    """Serve training jobs: submit, follow, cancel.
+
+    The engine `local` trains a model on this machine with the rollouts of the task app. The engine `rollouts` plays them
+    and reports their rewards; it updates no weights.
+    """
+
+
+@command.command(
+    epilog=example(
+        "taskapp backend serve",
+        "taskapp backend serve --engine local",
+        "taskapp backend serve --port 8510 --store none",
+        "taskapp backend serve --host 0.0.0.0 --env-file backend.env --allow-task-app 10.0.0.0/8",
+    )
+)
+@listen_options(8500)
+@click.option(
+    "--engine",
+    type=click.Choice(["rollouts", "local"]),
+    default="rollouts",
+    help="rollouts plays and scores; local trains, one job at a time (extra: train).",
+)
+@click.option(
+    "--store",
+    default=DEFAULT_STORE,
+    metavar="URL",
+    help="Where jobs are stored; none forgets them when the backend stops.",
+)
+@ENV_FILES
+@click.option(
+    "--max-jobs",
+    type=click.IntRange(1, 256),
+    default=4,
+    metavar="N",
+    help="Jobs that run at once; with the engine local it is one.",
+)
+@click.option(
+    "--models",
+    metavar="DIR",
+    help="Where the engine local has models and saves checkpoints; TASKAPP_MODELS, else .taskapp/models.",
+)
+@click.option(
+    "--gateway-url",
+    metavar="URL",
+    help="The address of the engine local's gateway for task apps, if they cannot use this machine's loopback address.",
+)
+@click.option(
+    "--gateway-listen",
+    metavar="HOST:PORT",
+    help="Where that gateway listens; a free port of 127.0.0.1 if it is left out.",
+)
+@click.option("--gateway-tunnel", is_flag=True, help="Open a tunnel to it, for task apps elsewhere (https).")
+@click.option(
+    "--allow-task-app",
+    "allow",
+    multiple=True,
+    metavar="HOST",
+    help="Call task apps at this private host or network, though others can reach the backend.",
+)
+@LOG_LEVEL
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How it is written.")
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    /,
+    host: str,
+    port: int,
+    engine: str,
+    store: str,
+    env_files: tuple[str, ...],
+    max_jobs: int,
+    models: str | None,
+    gateway_url: str | None,
+    gateway_listen: str | None,
+    gateway_tunnel: bool,
+    allow: tuple[str, ...],
+    log_level: str,
+    log_format: Any,
+) -> None:
+    """Serve jobs over HTTP, behind a key.
+
+    SYNTH_API_KEY (a comma list) opens it, from the process environment, --env-file or .env; on the loopback address a
+    missing one is made and shown once, elsewhere nothing is served without it. ENVIRONMENT_API_KEY is the key of task
+    apps for which none was uploaded. Ctrl-C stops it; jobs that run go on when it starts again.
+    """
+    settings = load({} if models is None else {"models": models}, env_files=env_files)
+    gateway = gateways.GatewayOptions.of(url=gateway_url, listen=gateway_listen, tunnel=gateway_tunnel)
+    local = uvicorn_server.bound_to_this_machine(host)
+    with until_stopped(ctx, StoreError):
+        keys, minted = _keys(settings, host, local=local)
+        bearer = auth.BearerKeys(keys, minted=minted)
+        uvicorn_server.log_to_stderr(log_level, log_format)
+        with _engine(engine, settings, gateway) as running:
+            app = backends.create_backend(
+                bearer,
+                store=store,
+                environment_api_key=settings.environment_api_key,
+                local=local,
+                allow=allow,
+                hosts=(host, *settings.hosts) if local else settings.hosts,
+                max_jobs=max_jobs,
+                engine=running,
+                models=served_models.ServedModels(settings.models, settings.aliases)
+                if running.updates_weights
+                else None,
+            )
+            viewer = None
+            if settings.ui if settings.ui is not None else local:
+                viewer = viewers.backend_viewer(app.state.jobs, bearer, keys if minted is None else [minted], settings)
+            uvicorn_server.run(
+                app if viewer is None else server_viewer.UiMount(viewer, app),
+                host=host,
+                port=port,
+                log_level=log_level,
+                log_format=log_format,
+                grace_seconds=GRACE_SECONDS,
+                drain=app.state.drain,
+                limits=connection_limits.limits_of(settings),
+                announce=lambda url: _banner(url, settings, running, store, minted, local=local, viewer=viewer),
+            )
+
+
+def _keys(settings: Settings, host: str, *, local: bool) -> tuple[list[str], str | None]:
+    """The keys that are configured, and the one that is made where there is none. Raises ConfigError."""
+    keys = [key for key in (settings.variable(KEY) or "").split(",") if key.strip()]
+    if keys:
+        return keys, None
+    if not local:
+        raise ConfigError(
+            f"No key is configured, and {host} can be reached from other machines, so nothing is served.",
+            hint=f"Set {KEY} (in the environment or an --env-file), or serve on 127.0.0.1.",
+        )
+    return [], secrets.token_urlsafe(24)
+
+
+@contextmanager
+def _engine(name: str, settings: Settings, gateway: gateways.GatewayOptions) -> Iterator[engines.Engine]:
+    """The engine of this name, with its gateway's tunnel while the block runs. Raises ConfigError, Unavailable, TunnelError."""
+    if name == rollouts_engine.RolloutsEngine.name:
+        if gateway != gateways.GatewayOptions():
+            raise ConfigError("The engine rollouts has no gateway.", hint="Add --engine local.")
+        yield rollouts_engine.RolloutsEngine()
+        return
+    local_engine.check_installed()
+    with tunnels.gateway_tunnel(gateway) if gateway.tunnel else nullcontext(gateway) as reached:
+        vllm = vllm_place.VllmPlace.of(settings.vllm, settings.variable(vllm_place.KEY_VARIABLE))
+        yield local_engine.LocalEngine(settings.models, settings.aliases, gateway=reached, vllm=vllm)
+
+
+def _banner(
+    url: str,
+    settings: Settings,
+    engine: engines.Engine,
+    store: str,
+    minted: str | None,
+    *,
+    local: bool,
+    viewer: server_viewer.Viewer | None,
+) -> None:
+    """What is served and what it is not; a minted key, once; the next command."""
+    out = console()
+    out.print(f"taskapp backend at {url}", style="bold", soft_wrap=True)
+    facts = table("", "")
+    facts.add_row("engine", engine.description)
+    facts.add_row("trainer id", engine.name)
+    if engine.updates_weights:
+        facts.add_row("models", clean(str(settings.models)))
+    persistent = store.strip().lower() not in ("none", "memory", ":memory:")
+    facts.add_row("store", clean(store) if persistent else "none: jobs are forgotten when it stops")
+    facts.add_row("key", f"made for this run and shown here only; {KEY} gives one that stays" if minted else KEY)
+    own = "ENVIRONMENT_API_KEY" if settings.environment_api_key else "those that are uploaded (taskapp setup)"
+    facts.add_row("task apps", own)
+    if viewer is not None:
+        facts.add_row(
+            "viewer",
+            "the link below logs a browser in, once; later the key does" if local else f"{url}{server_viewer.UI}",
+        )
+    if not local:
+        facts.add_row("warning", "this address can be reached from other machines; put TLS before it")
+    out.print(facts)
+    out.print()
+    if minted is not None:
+        out.print(f"export {KEY}={minted}", soft_wrap=True)
+    if viewer is not None and local:
+        out.print(viewer.login_link(url), soft_wrap=True)
+    out.print(f"export BACKEND_BASE_URL={url}", soft_wrap=True)
+    out.print("taskapp train --config rl.toml --task-url http://127.0.0.1:8001", soft_wrap=True)
+    out.print("\nCtrl-C stops it.", style="dim")

@@ -1,0 +1,167 @@
+"""`taskapp models`: the trained models of this machine, listed, exported, imported and removed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskapp_kit.cli.options import ENV_FILES, json_option, options
+from taskapp_kit.cli.output.terminal import (
+    clean,
+    console,
+    echo,
+    example,
+    number,
+    one_line,
+    print_json,
+    size_words,
+    table,
+)
+from taskapp_kit.config import load
+from taskapp_kit.errors import CheckpointError
+from taskapp_kit.train.checkpoints import facts as checkpoint_facts
+from taskapp_kit.train.checkpoints import library, stored
+from taskapp_kit.train.engine import local_engine
+
+NAME = "rl:tiny:rl_0123456789abcdef:checkpoint-10"
+LIST_EXAMPLE = "taskapp models list"
+EXPORT_EXAMPLES = (f"taskapp models export {NAME} lever.tar", f"taskapp models export {NAME} lever.tar.gz --merge")
+IMPORT_EXAMPLE = "taskapp models import lever.tar"
+
+
+def _here(command: Callable[..., None]) -> Callable[..., None]:
+    """--models, which with the settings names the folder `models`; and --json."""
+
+    @functools.wraps(command)
+    def with_folder(*args: Any, models: Path | None, env_files: Sequence[str], as_json: bool, **others: Any) -> None:
+        folder = load({"models": models}, env_files=env_files).models
+        command(*args, models=folder, as_json=as_json, **others)
+
+    return options(
+        click.option(
+            "--models",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="The models folder.  [default: TASKAPP_MODELS, or .taskapp/models]",
+        ),
+        ENV_FILES,
+        json_option("Print JSON, and nothing else on stdout."),
+    )(with_folder)
+
+
+@click.group(epilog=example(LIST_EXAMPLE, EXPORT_EXAMPLES[0], IMPORT_EXAMPLE))
+def command() -> None:
+    """List, export, import and remove the trained models of this machine.
+
+    NAME is rl:MODEL:JOB:CHECKPOINT, as a job's results have it, or ft:… of a fine-tuned model; `eval` and `rollout` take it
+    as --model.
+    """
+
+
+@command.command("list", epilog=example(LIST_EXAMPLE))
+@_here
+def list_(models: Path, as_json: bool) -> None:
+    """List them. The score is the reward at its evaluation; of a fine-tuned model, minus the held-out loss."""
+    listed = [_shown(model) for model in library.trained_models(models)]
+    if as_json:
+        print_json({"folder": str(models), "models": listed})
+        return
+    if not listed:
+        echo(f"There are no trained models in {clean(str(models))}; `taskapp train --local` trains one.", err=True)
+        return
+    rows = table("name", "iteration", "score", "size", "kind", "saved", right=("iteration", "score", "size"))
+    for model in listed:
+        rows.add_row(
+            clean(model["name"]),
+            f"{model['iteration']}",
+            number(model["score"]),
+            size_words(model["size_bytes"]),
+            f"adapter on {one_line(model['base'], 60)}" if model["adapter"] else "whole",
+            model["saved_at"][:19].replace("T", " "),
+        )
+    console().print(rows)
+
+
+@command.command(epilog=example(*EXPORT_EXAMPLES))
+@click.argument("name", metavar="NAME")
+@click.argument("archive", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--merge", is_flag=True, help="Of an adapter: merge it with its base into whole weights.")
+@_here
+def export(name: str, archive: Path, merge: bool, models: Path, as_json: bool) -> None:
+    """Write NAME into a tar archive, without the optimizer's state; compressed if FILE ends in .gz.
+
+    It has the weights, the tokenizer, the job's config, and the licence of the base with a notice of the change.
+    """
+    checkpoint = library.trained_model(models, checkpoint_facts.TrainedModelName.parse(name))
+    written: dict[str, Any] = {"name": name, "archive": str(archive), "size_bytes": 0}
+    if merge:
+        if stored.ADAPTER not in checkpoint.files:
+            raise CheckpointError(f"{name} has whole weights, so there is nothing to merge.", hint="Leave --merge out.")
+        local_engine.check_installed("Merging an adapter")
+        from taskapp_kit.train.models.loading import export_merged
+
+        written["largest_difference"] = export_merged(name, models, archive)
+    else:
+        library.export_checkpoint(checkpoint, archive)
+    written["size_bytes"] = archive.stat().st_size
+    if as_json:
+        print_json(written)
+        return
+    echo(f"Written to {clean(str(archive))} ({size_words(written['size_bytes'])}).")
+    if merge:
+        difference = written["largest_difference"]
+        echo(f"Log-probabilities of the merged model differ from the adapter's by at most {difference:.1g}.")
+
+
+@command.command("import", epilog=example(IMPORT_EXAMPLE))
+@click.argument("archive", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_here
+def import_(archive: Path, models: Path, as_json: bool) -> None:
+    """Unpack an archive of `taskapp models export` into the models folder, and print the model's name.
+
+    Only plain files of known kinds are unpacked, and each has to have the SHA-256 that its manifest names.
+    """
+    checkpoint = library.import_checkpoint(archive, models)
+    name = str(checkpoint.facts.name)
+    if as_json:
+        print_json({"name": name, "folder": str(checkpoint.path)})
+    else:
+        echo(name)
+
+
+@command.command(epilog=example(f"taskapp models rm {NAME}"))
+@click.argument("names", metavar="NAME…", nargs=-1, required=True)
+@_here
+def rm(names: tuple[str, ...], models: Path, as_json: bool) -> None:
+    """Remove models. A job can go on from its other checkpoints only."""
+    parsed = [checkpoint_facts.TrainedModelName.parse(name) for name in names]
+    removed: list[dict[str, Any]] = [
+        {"name": str(name), "size_bytes": library.remove_trained_model(models, name)} for name in parsed
+    ]
+    if as_json:
+        print_json({"removed": removed})
+        return
+    for model in removed:
+        echo(f"Removed {model['name']} ({size_words(model['size_bytes'])}).")
+
+
+def _shown(model: library.TrainedModel) -> dict[str, Any]:
+    facts = model.facts
+    return {
+        "name": str(model.name),
+        "base": facts.origin.base,
+        "licence": facts.origin.licence,
+        "job": facts.job,
+        "iteration": facts.position.iteration,
+        "weights_version": facts.weights_version,
+        "score": facts.score,
+        "size_bytes": model.size,
+        "adapter": model.adapter,
+        "resumable": model.resumable,
+        "saved_at": datetime.fromtimestamp(model.modified, UTC).isoformat(),
+    }

@@ -1,0 +1,267 @@
+"""`taskapp train`: a training job from a config: RL, submitted and followed or run here; fine-tuning, run here."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from taskapp_kit import client
+from taskapp_kit.cli.job_options import TASK_APP_VARIABLES, JobSettings, job_settings_or_ask
+from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option
+from taskapp_kit.cli.output import job_progress
+from taskapp_kit.cli.output.doctor_output import failed, show
+from taskapp_kit.cli.output.terminal import clean, console, echo, example, print_json
+from taskapp_kit.client import checks
+from taskapp_kit.client.job_status import succeeded
+from taskapp_kit.config import Settings, load
+from taskapp_kit.errors import BackendError, ConfigError, JobError
+from taskapp_kit.net.redact import without_keys
+from taskapp_kit.testing.doctor import finding as doctor_finding
+
+
+@click.command(
+    epilog=example(
+        "taskapp train --type rl --config rl.toml",
+        "taskapp train --local --config rl.toml --task-app my_task_app.py",
+        "taskapp train --type sft --config sft.toml",
+        "taskapp train --type rl --config rl.toml --env-file .env --env-file run.env --task-url http://127.0.0.1:8001",
+        "taskapp train --type rl --config rl.toml --backend-url http://127.0.0.1:8500 --no-poll --json",
+    )
+)
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(["rl", "sft"]),
+    default="rl",
+    help="The kind of job: RL, or fine-tuning on conversations.",
+)
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="F",
+    help="The job's config (TOML).",
+)
+@ENV_FILES
+@BACKEND
+@click.option(
+    "--task-url",
+    "--task-app-url",
+    "task_url",
+    metavar="U",
+    help="The task app.  [default: TASK_APP_URL, else services.task_url of the config]",
+)
+@click.option(
+    "--model", metavar="M", help="Train this model instead of the config's (ft:… starts from a finetuned one)."
+)
+@click.option("--trainer-id", metavar="ID", help="The backend's trainer that shall do it.")
+@click.option("--idempotency", metavar="K", help="Idempotency-Key: the same one again gives the same job.")
+@click.option("--allow-experimental", is_flag=True, default=None, help="Ask for what the backend calls experimental.")
+@click.option("--local", is_flag=True, help="Train on this machine: starts a backend and the task app, and stops them.")
+@click.option(
+    "--task-app",
+    "task_app",
+    metavar="FILE",
+    help="With --local: the task app.  [default: services.task_app of the config]",
+)
+@click.option(
+    "--fresh", is_flag=True, help="With --local or --type sft: begin anew, although a job of this config was left."
+)
+@click.option("--poll/--no-poll", default=True, help="Follow the job until it ends.")
+@POLLING
+@json_option("Print the job's last status as JSON, and nothing else on stdout.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    kind: str,
+    config_path: Path,
+    env_files: tuple[str, ...],
+    model: str | None,
+    local: bool,
+    task_app: str | None,
+    fresh: bool,
+    as_json: bool,
+    **remote: Any,
+) -> None:
+    """Submit an RL job and follow it until it ends, or fine-tune a model on this machine.
+
+    The task app is checked first: its address, its key, its contract. Exit status 0 is a job that succeeded (with
+    --no-poll, which prints the job's id: one that was taken), 1 one that did not, 2 a config or a setting that is
+    wrong. Ctrl-C stops following; the job goes on.
+
+    With --local, no backend and no account are needed: the engine `local` trains here (extra: train), and ends with a
+    picture of the curves and episodes before and after. Ctrl-C stops everything; the same command again goes on with the
+    job where it stopped.
+
+    With --type sft, the model learns the answers in a file of `taskapp export --format sft`, on this machine (--local is
+    implied), and becomes ft:MODEL:JOB:CHECKPOINT, from which an RL job can start.
+    """
+    if local or kind == "sft":
+        way = "--type sft, which trains on this machine" if kind == "sft" else LOCAL
+        for param in ctx.command.params:
+            if param.name in remote and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"{param.opts[0]} is not for {way}.")
+    if kind == "sft":
+        if task_app is not None:
+            raise click.UsageError("--task-app is not for --type sft, which plays no episodes.")
+        _fine_tune(ctx, config_path, load(env_files=env_files), model, fresh=fresh, as_json=as_json)
+        return
+    try:
+        config = client.load_rl_config(config_path)
+    except FileNotFoundError as error:
+        raise ConfigError(str(error) or f"There is no file {config_path}.") from None
+    if local:
+        _train_here(ctx, config, task_app, load(env_files=env_files), model, fresh=fresh, as_json=as_json)
+        return
+    if task_app is not None or fresh:
+        raise click.UsageError("--fresh is for --local and --type sft." if fresh else "--task-app is for --local.")
+    _submit(ctx, config, env_files, model, as_json=as_json, **remote)
+
+
+LOCAL = "--local, which starts its own backend and task app"
+
+
+def _submit(
+    ctx: click.Context,
+    config: client.RlConfig,
+    env_files: tuple[str, ...],
+    model: str | None,
+    *,
+    backend_url: str | None,
+    task_url: str | None,
+    poll: bool,
+    poll_timeout: float,
+    poll_interval: float,
+    as_json: bool,
+    **submitted: Any,
+) -> None:
+    """Submit a job, and with `poll` follow it to its end. submitted: further options of `RLJob.from_config`."""
+    named = config.document.get("services", {}).get("task_url")
+    settings = job_settings_or_ask(
+        env_files=env_files, backend_url=backend_url, task_app_url=task_url, task_app_needed=not named
+    )
+    _warn(config.warnings)
+    app_url = settings.task_app_url or named
+    if not app_url:
+        raise ConfigError(
+            "No task app is named.",
+            hint=f"Give --task-url, set {TASK_APP_VARIABLES[0]}, or write task_url into [services] of {config.path}.",
+        )
+    backend, backend_key = settings.needed_backend(), settings.needed_backend_key()
+    job = client.RLJob.from_config(
+        config.path,
+        backend_url=backend,
+        api_key=backend_key,
+        task_app_url=app_url,
+        task_app_api_key=settings.needed_task_app_key(),
+        idempotency_key=submitted.pop("idempotency") or uuid.uuid4().hex,
+        model=model,
+        **submitted,
+    )
+
+    async def to_its_end() -> dict[str, Any]:
+        await _check(settings, app_url, quiet=as_json)
+        job_id = await job.submit_async()
+        echo(f"Job {clean(job_id)} is submitted.", err=True)
+        if not poll:
+            return await _status(job, job_id)
+        with job_progress.display_for(quiet=as_json) as display:
+            return await job_progress.follow(
+                job, display, timeout_seconds=poll_timeout, interval_seconds=poll_interval, keys=settings.keys
+            )
+
+    with job_progress.leaving_says_so(ctx, job, backend):
+        last = asyncio.run(to_its_end())
+    shown = without_keys(last, settings.keys)
+    if as_json:
+        print_json(shown)
+    elif poll:
+        job_progress.report(shown)
+    else:
+        echo(str(job.job_id))
+    if poll and not succeeded(last):
+        raise JobError(
+            job_progress.cause_of(shown), hint=f"`taskapp train` again makes a new job; the events stand at {backend}."
+        )
+
+
+async def _check(settings: JobSettings, app_url: str, *, quiet: bool) -> None:
+    """Check the task app and the backend. quiet: print only what is wrong. Raises JobError: one cannot be used."""
+    checked = [
+        *await checks.check_task_app(app_url, settings.needed_task_app_key()),
+        *await checks.check_backend(settings.needed_backend(), settings.needed_backend_key(), app_url),
+    ]
+    findings = [doctor_finding.of_server(finding) for finding in checked]
+    if not quiet or failed(findings):
+        show(findings, console(stderr=True), settings.keys)
+    if failed(findings):
+        parts = list(dict.fromkeys(finding.part for finding in findings if not finding.ok))
+        raise JobError(f"No job was submitted: see {' and '.join(parts)} above.")
+
+
+async def _status(job: client.RLJob, job_id: str) -> dict[str, Any]:
+    """The job that was taken, also where the backend cannot be asked for it just now."""
+    try:
+        return await job.get_status_async()
+    except BackendError as error:
+        echo(f"Warning: the job is taken, and its status is not known. {clean(error.message)}", err=True)
+        return {"job_id": job_id, "status": "unknown"}
+
+
+def _train_here(
+    ctx: click.Context,
+    config: client.RlConfig,
+    task_app: str | None,
+    settings: Settings,
+    model: str | None,
+    *,
+    fresh: bool,
+    as_json: bool,
+) -> None:
+    task_app = task_app or config.document.get("services", {}).get("task_app")
+    if not task_app:
+        raise ConfigError(
+            "No task app is named.",
+            hint=f'Give --task-app FILE, or write task_app = "FILE" into [services] of {config.path}.',
+        )
+    from taskapp_kit.cli.train import train_local, train_local_output
+
+    training = train_local.LocalTraining(config, task_app, settings, model, fresh=fresh, quiet=as_json)
+    _warn(config.warnings)
+    result = train_local.train(training, ctx)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        train_local_output.show(result, training)
+    if not succeeded(result.status):
+        raise JobError(
+            job_progress.cause_of(result.status),
+            hint="The same command again goes on from its last checkpoint; with --fresh it begins anew.",
+        )
+
+
+def _fine_tune(
+    ctx: click.Context, config_path: Path, settings: Settings, model: str | None, *, fresh: bool, as_json: bool
+) -> None:
+    from taskapp_kit.cli.train import train_sft
+
+    config = train_sft.config_of(config_path, model)
+    _warn(config.warnings)
+    result, files = train_sft.train(config, settings, ctx, fresh=fresh, quiet=as_json)
+    if as_json:
+        print_json(train_sft.to_json(result, files))
+    else:
+        train_sft.show(result, files)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        echo(f"Warning: {clean(warning)}", err=True)
