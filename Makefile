@@ -170,7 +170,7 @@ $(VENV)/web: $(VENV)/dev
 
 # Uses the system's Chromium; without it, the tests are skipped with the reason.
 browser: $(VENV)/web
-	$(BIN)/pytest -p no:schemathesis -m "browser and not exhaustive" tests/browser tests/environments/web tests/services/test_web_browsing.py tests/serve/protocols/test_same_episode.py tests/cli/test_prompts.py -rs
+	$(BIN)/pytest -p no:schemathesis -m "browser and not exhaustive" tests/browser tests/environments/web tests/services/test_web_browsing.py tests/serve/protocols/test_same_episode.py tests/cli/author/test_prompts.py -rs
 
 large: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m large tests/store

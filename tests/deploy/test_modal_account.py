@@ -1,4 +1,4 @@
-"""How Modal's own errors are told. What an account has is asked in tests/cli/test_deploy.py."""
+"""How Modal's own errors are told. What an account has is asked in tests/cli/train/test_deploy.py."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
-sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 
 from click.testing import Result
 from control_plane import ControlPlane, unary

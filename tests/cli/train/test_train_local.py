@@ -27,9 +27,8 @@ from taskapp_kit.cli.train.train_local import LocalTraining, left_job
 from taskapp_kit.client.config.rl_config import load_rl_config
 from taskapp_kit.config import Settings
 from tests.backend.test_store import a_job
+from tests.cli.conftest import Run, clean_environ
 from tests.waiting import until
-
-from .conftest import Run, clean_environ
 
 TRAIN_EXTRA = all(find_spec(name) is not None for name in ("torch", "matplotlib", "tensorboardX"))
 APP = '''

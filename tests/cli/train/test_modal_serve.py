@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
-sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 
 from control_plane import ControlPlane
 from deploys import environment, taskapp, write_own

@@ -14,9 +14,8 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.keys import KeyHolder, Keys
+from tests.cli.conftest import ADDER, Run, clean_environ, serving
 from tests.waiting import until
-
-from .conftest import ADDER, Run, clean_environ, serving
 
 PLAIN = "Pl4in-text-in-the-file-0192"
 

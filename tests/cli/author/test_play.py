@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ADDER, CAPITALS, Run, clean_environ
+from tests.cli.conftest import ADDER, CAPITALS, Run, clean_environ
 
 
 def test_a_piped_game_ends_with_its_scorecard(run: Run) -> None:

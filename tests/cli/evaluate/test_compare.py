@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from taskapp_kit.cli.output.terminal import figure
 from tests.cli.conftest import Run, Served
 
-SKILLED = str(Path(__file__).parents[1] / "evaluate" / "skilled.py")
+SKILLED = str(Path(__file__).parents[2] / "evaluate" / "skilled.py")
 
 
 @pytest.fixture(scope="module")

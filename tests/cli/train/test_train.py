@@ -22,10 +22,9 @@ from taskapp_kit.client.job_status import WEIGHTS_NOTE
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.cli.conftest import ROOT, Run, clean_environ
+from tests.cli.terminals import Terminal
 from tests.waiting import until
-
-from .conftest import ROOT, Run, clean_environ
-from .terminals import Terminal
 
 pytestmark = pytest.mark.server
 

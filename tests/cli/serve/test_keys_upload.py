@@ -17,9 +17,8 @@ from taskapp_kit.backend.app import create_backend
 from taskapp_kit.serve.key_file import KeyHolder
 from taskapp_kit.serve.keys import Keys
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-
-from .conftest import Run
-from .terminals import NAMES
+from tests.cli.conftest import Run
+from tests.cli.terminals import NAMES
 
 pytestmark = pytest.mark.server
 

@@ -11,8 +11,7 @@ from taskapp_kit.cli.output.eval_progress import Counts, EvalDisplay, used_words
 from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.testing import Faults, MockModel
-
-from .conftest import ADDER, CAPITALS, ROOT, Run, Served
+from tests.cli.conftest import ADDER, CAPITALS, ROOT, Run, Served
 
 FLAKY = str(ROOT / "tests" / "evaluate" / "flaky.py")
 GOLD = (ADDER, "--policy", "gold", "--seeds", "0-19")
@@ -295,7 +294,7 @@ def test_without_a_terminal_nothing_steers_and_few_lines_come(capsys: Any) -> No
 
 
 def test_of_several_policies_a_failure_names_its_own_and_the_comparison_is_offered(run: Run, tmp_path: Path) -> None:
-    flaky = str(Path(__file__).parents[1] / "evaluate" / "flaky.py")
+    flaky = str(Path(__file__).parents[2] / "evaluate" / "flaky.py")
     done = run("eval", flaky, "--policy", "presser", "--policy", "random", "--seeds", "3,6", "--out", "two")
     assert re.search(r"^presser, seed 3 failed at environment", done.stderr, re.MULTILINE), done.stderr
     assert "`taskapp compare two` says which policy is better." in done.stdout

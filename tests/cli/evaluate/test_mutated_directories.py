@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from .conftest import ADDER, Run
-from .test_mutated_answers import EVIL, places
+from tests.cli.conftest import ADDER, Run
+from tests.cli.test_mutated_answers import EVIL, places
 
 COMMANDS = {
     "summary.json": [("eval", "r")],

@@ -16,9 +16,8 @@ from dotenv import dotenv_values
 from taskapp_kit.backend.app import create_backend
 from taskapp_kit.client import BackendClient
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-
-from .conftest import Run
-from .terminals import NAMES, Terminal
+from tests.cli.conftest import Run
+from tests.cli.terminals import NAMES, Terminal
 
 pytestmark = pytest.mark.process
 

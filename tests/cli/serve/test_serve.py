@@ -12,9 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.cli.conftest import ADDER, ROOT, Run, Served, serving
 from tests.waiting import until
-
-from .conftest import ADDER, ROOT, Run, Served, serving
 
 pytestmark = pytest.mark.process
 

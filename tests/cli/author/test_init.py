@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from taskapp_kit.cli.author.templates import NAME, TITLE, templates
-
-from .conftest import Run
+from tests.cli.conftest import Run
 
 NAMES = [item.name for item in templates()]
 

@@ -25,7 +25,7 @@ from tests.cli.conftest import Run, serving
 from tests.rollout.test_details import stored_show
 from tests.store.postgres_server import server
 
-FLAKY = str(Path(__file__).parents[1] / "evaluate" / "flaky.py")
+FLAKY = str(Path(__file__).parents[2] / "evaluate" / "flaky.py")
 APP = '''
 from taskapp_kit import InvalidAction, Private, Step, TaskApp, action
 from pydantic import BaseModel

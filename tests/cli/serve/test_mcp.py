@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import ADDER, clean_environ
+from tests.cli.conftest import ADDER, clean_environ
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: E402

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.testing import MockModel
-
-from .conftest import ADDER, ROOT, Run, Served
+from tests.cli.conftest import ADDER, ROOT, Run, Served
 
 FLAKY = str(ROOT / "tests" / "evaluate" / "flaky.py")
 

@@ -13,8 +13,7 @@ import pytest
 
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import Faults, MockModel, judge
-
-from .conftest import ADDER, ROOT, Run, Served
+from tests.cli.conftest import ADDER, ROOT, Run, Served
 
 JUDGED = str(ROOT / "tests" / "cli" / "judged.py")
 FORTY_ROWS = re.sub(r"train=\[.*\]", 'train=[{"question": f"Why {n}?"} for n in range(40)]', Path(JUDGED).read_text())

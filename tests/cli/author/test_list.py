@@ -10,8 +10,7 @@ import pytest
 
 from taskapp_kit.cli.author.templates import templates
 from taskapp_kit.declare.discovery import bundled_apps
-
-from .conftest import Run
+from tests.cli.conftest import Run
 
 
 def test_list_names_every_bundled_app_and_template(run_at_terminal: Run) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ADDER, CAPITALS, ROOT, Run, Served
+from tests.cli.conftest import ADDER, CAPITALS, ROOT, Run, Served
 
 
 def test_info_tells_what_is_declared(run: Run) -> None:

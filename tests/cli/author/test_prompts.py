@@ -14,13 +14,12 @@ import pytest
 from environments.web import chromium
 from taskapp_kit.cli.author.templates import find_template, instantiate, templates
 from taskapp_kit.declare.discovery import bundled_apps
+from tests.cli.conftest import ROOT, Run
 from tests.environments.python_sandbox.episodes import LEVELS
-
-from .conftest import ROOT, Run
 
 NEEDS = {"gymnasium": "gymnasium", "math": "reasoning_gym", "web": "playwright", "rl/clicks.py": "playwright"}
 
-DATA = Path(__file__).parent / "data" / "prompts"
+DATA = Path(__file__).parents[1] / "data" / "prompts"
 MODES = ("tool_calls", "text", "structured")
 BUNDLED = ("crafter", "math", "python_sandbox", "web")
 TEMPLATES = ("customer-service", "gymnasium", "multi-turn-game", "questions")

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from .conftest import Run, clean_environ
+from tests.cli.conftest import Run, clean_environ
 
 ASKED = {"model": "small", "messages": [{"role": "user", "content": "Hello."}]}
 

@@ -17,9 +17,8 @@ from taskapp_kit.client.job_status import WEIGHTS_NOTE
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-
-from .conftest import ROOT, Run
-from .test_train import BACKEND_KEY, TASK_APP_KEY, Both, safe
+from tests.cli.conftest import ROOT, Run
+from tests.cli.train.test_train import BACKEND_KEY, TASK_APP_KEY, Both, safe
 
 pytestmark = pytest.mark.server
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ADDER, Run
+from tests.cli.conftest import ADDER, Run
 
 CARELESS = """
 import random

@@ -12,8 +12,7 @@ import pytest
 from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel
-
-from .conftest import ADDER, CAPITALS, ROOT, Run, Served, serving
+from tests.cli.conftest import ADDER, CAPITALS, ROOT, Run, Served, serving
 
 HOSTILE = str(ROOT / "tests" / "hostile_app.py")
 

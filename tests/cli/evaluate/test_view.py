@@ -25,10 +25,10 @@ from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.serve.viewer.page import NEWEST
 from taskapp_kit.serve.viewer.run_pages import run_figures
 from taskapp_kit.testing import MockModel, judge
-from tests.cli.test_judges import FORTY_ROWS
+from tests.cli.author.test_judges import FORTY_ROWS
 from tests.waiting import until
 
-ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")
+ADDER = str(Path(__file__).parents[3] / "examples" / "adder.py")
 
 
 def test_a_server_has_the_viewer_itself() -> None:
