@@ -3,10 +3,6 @@
 What is promised is listed in `__all__`; importing it loads the declarations only.
 """
 
-from taskapp_kit.contract.content import Image, Text
-from taskapp_kit.contract.protocols import RolloutRow as RolloutSummary
-from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.trajectory import PlayedStep, Step, Trajectory
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.private_fields import Private
@@ -19,6 +15,10 @@ from taskapp_kit.errors import (
     RolloutFailed,
     Unavailable,
 )
+from taskapp_kit.records.content import Image, Text
+from taskapp_kit.records.protocols import RolloutRow as RolloutSummary
+from taskapp_kit.records.scorecard import Blend
+from taskapp_kit.records.trajectory import PlayedStep, Step, Trajectory
 from taskapp_kit.version import __version__
 
 __all__ = [

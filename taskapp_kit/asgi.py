@@ -1,16 +1,23 @@
-"""Builds the server of a task app: the only module that connects service, store and HTTP."""
+"""Builds the server of a task app: the only module that connects service, store, HTTP, protocols and viewer."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
 
 from fastapi import FastAPI
 
 from taskapp_kit.config import Settings, from_environment
-from taskapp_kit.contract.protocols import Clock, IdempotencyStore, Store
 from taskapp_kit.declare.app import Exposure, TaskApp
+from taskapp_kit.interop.protocols import load_protocols
+from taskapp_kit.records.protocols import Clock, IdempotencyStore, Store
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.app import create
+from taskapp_kit.serve.app import create_app
 from taskapp_kit.serve.keys import Keys
+from taskapp_kit.serve.wire_protocol import WireProtocol
 from taskapp_kit.store import open_store
+from taskapp_kit.viewer.source import ProtocolClients, ServiceSource
+from taskapp_kit.viewer.viewer import UI, UiMount, Viewer
 
 
 def build(
@@ -52,3 +59,36 @@ def build(
         gold=settings.gold,
     )
     return create(service, settings, exposure=exposure, coordinator=coordinator)
+
+
+def create(
+    service: Service, settings: Settings, *, exposure: Exposure = "public", coordinator: IdempotencyStore | None = None
+) -> FastAPI:
+    """Return the application that serves `service`. Raises ConfigError: the key file cannot be read, or a protocol loaded.
+
+    It has the protocols of `settings`, and with exposure `local` the viewer at `/ui`, unless `settings.ui` says otherwise.
+    Else as `serve.app.create_app`.
+    """
+    protocols = load_protocols(settings.protocols)
+    app = create_app(service, settings, protocols=protocols, exposure=exposure, coordinator=coordinator)
+    app.state.viewer = None
+    if settings.ui if settings.ui is not None else exposure == "local":
+        metrics = app.state.metrics
+        viewer = Viewer(
+            ServiceSource(service, partial(_client_lines, protocols)),
+            app.state.keys,
+            title=service.spec.name,
+            hosts=(settings.host, *settings.hosts, *settings.ui_hosts),
+            clock=service.clock,
+            on_answer=lambda method, status: metrics.answered(method, UI, status),
+        )
+        # outside CORS: no other site reads these pages
+        app.state.viewer, app.gate = viewer, UiMount(viewer, app.gate or app.routed)
+    return app
+
+
+def _client_lines(protocols: Sequence[WireProtocol], url: str, environments: Sequence[str]) -> list[ProtocolClients]:
+    return [
+        ProtocolClients(protocol.summary, [(lines.title, lines.text) for lines in protocol.clients(url, environments)])
+        for protocol in protocols
+    ]

@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from taskapp_kit.contract.protocols import (
+from taskapp_kit.errors import Failure, StoreError
+from taskapp_kit.records.protocols import (
     Claim,
     Clock,
     IdempotencyRecord,
     IdempotencyStore,
     StoredResult,
 )
-from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.store.idempotency import RECORD_SECONDS
 
 Use = Callable[[IdempotencyStore, "HandClock"], Awaitable[None]]

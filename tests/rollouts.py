@@ -9,12 +9,12 @@ from typing import Any
 
 from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import Clock, Store, SystemClock
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.records.protocols import Clock, Store, SystemClock
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.models.access import ModelAccess, model_access
 from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.wire.rollout import RolloutRequest
 
 HEADER = """import dataclasses, enum, math, random
 from typing import Annotated, Any, Literal, Optional

@@ -18,29 +18,38 @@ import taskapp_kit
 
 PACKAGE = Path(taskapp_kit.__file__).parent
 ROOT = PACKAGE.parent
-PROTOCOLS = {path.parent.name for path in PACKAGE.glob("serve/protocols/*/__init__.py")}
-"""Found, as the server finds them: nothing lists them, so that the folder of each can be removed."""
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
 
 LAYERS = (
-    {"errors", "logs", "system", "version"},
-    {"config", "contract", "grading"},
-    {"declare", "net", "sandbox", "store"},
-    {"__init__", "client", "rollout"},
-    {"backend", "serve", "services"},
-    {"asgi", "evaluate", "train"},
-    {"adapters", "deploy", "export", "testing"},
+    {"errors", "grading", "logs", "system", "version"},
+    {"records"},
+    {"wire"},
+    {"config"},
+    {"net"},
+    {"declare", "sandbox", "store"},
+    {"__init__", "rollout"},
+    {"client"},
+    {"serve"},
+    {"interop"},
+    {"viewer"},
+    {"asgi"},
+    {"evaluate"},
+    {"doctor", "services"},
+    {"testing"},
+    {"jobs"},
+    {"train"},
+    {"deploy"},
     {"cli"},
     {"__main__"},
 )
-"""What lies at the root, from the bottom up: each imports from layers below its own only. At most 11."""
+"""What lies at the root, from the bottom up: each imports from layers below its own only."""
 
 INSIDE = {
     "rollout": (
         {"episode", "event_buffer", "failures", "models", "policy", "response", "score"},
         {"describe", "details", "request", "store_health", "token_limit", "subscribers"},
         {"in_flight", "play_and_score", "stored_record"},
-        {"admission", "source", "workers"},
+        {"admission", "executors", "source"},
         {"executor", "groups", "session", "stored_answer"},
         {"sessions"},
         {"service"},
@@ -58,13 +67,68 @@ INSIDE = {
         {"docs_page", "errors", "keys", "request_preferences", "telemetry", "uvicorn_protocol"},
         {"auth", "rollout_stream", "uvicorn_server"},
         {"route"},
-        {"routes", "viewer"},
+        {"routes", "wire_protocol"},
         {"openapi"},
         {"routing"},
-        {"protocols"},
         {"app"},
     ),
-    "serve.protocols": ({"wire_protocol", "split_tasks", "mcp_path", "call_queue"}, PROTOCOLS, {"__init__"}),
+    "interop": (
+        {
+            "blocking_session",
+            "call_queue",
+            "callers_model",
+            "chat_content",
+            "class_parts",
+            "dataset_rows",
+            "mcp_path",
+            "nemo_gym",
+            "programs",
+            "protocols",
+            "split_tasks",
+        },
+        {
+            "app_tasks",
+            "gymnasium",
+            "harbor",
+            "mcp",
+            "reasoning_gym",
+            "reward_function",
+            "schema_tools",
+            "textarena",
+            "tinker",
+        },
+        {"inspect", "server_episode", "trl", "verifiers"},
+        {"openenv", "ors"},
+    ),
+    "wire": ({"field_problems", "inference_url", "rollout"}, {"chat"}),
+    "jobs": ({"client"}, {"server"}),
+    "jobs.client": (
+        {"backend_errors", "config", "job_settings"},
+        {"stream"},
+        {"backend"},
+        {"backend_check", "environment_key", "job_payload", "job_watch"},
+        {"rl_job"},
+    ),
+    "evaluate": (
+        {
+            "answered_rollout",
+            "concurrency",
+            "consecutive_failures",
+            "export",
+            "judge_labels",
+            "pass_rates",
+            "plan",
+            "progress",
+            "replay",
+            "results",
+            "rows",
+        },
+        {"compare", "limits", "own_directories", "runners", "summary"},
+        {"directory", "seed_selection"},
+        {"report", "run", "source"},
+        {"continued", "scored_source"},
+        {"rescore"},
+    ),
     "cli": (
         {"options", "output"},
         {"env_file", "job_options", "local_app", "remote_task_app", "selection", "serve_here"},
@@ -72,26 +136,8 @@ INSIDE = {
         {"author", "evaluate", "serve", "train"},
         {"main"},
     ),
-    "client": (
-        {
-            "backend_errors",
-            "blocking_portal",
-            "config",
-            "event_decoding",
-            "job_curves",
-            "job_settings",
-            "job_status",
-            "probe",
-        },
-        {"stream", "task_app_errors"},
-        {"backend", "rollout_call", "session"},
-        {"task_app"},
-        {"checks", "environment_key", "job_payload", "job_watch"},
-        {"rl_job"},
-        {"__init__"},
-    ),
     "deploy": ({"health_check", "packaging"}, {"modal", "tunnel"}, {"local"}),
-    "testing": ({"mock_model"}, {"doctor", "play_once"}, {"__init__", "pytest_plugin"}),
+    "testing": ({"mock_model"}, {"play_once", "pytest_plugin"}, {"__init__"}),
     "train": (
         {"advantages", "curves", "rendering", "turns"},
         {"checkpoints", "gateway", "loops", "rows", "sampler", "stored_rollouts", "update"},
@@ -109,50 +155,69 @@ INSIDE = {
 """The same within the packages that have packages of their own."""
 
 EXCEPTIONS = {
+    ("client", "jobs.client.backend"),
+    ("client", "jobs.client.backend_check"),
+    ("client", "jobs.client.config.rl_config"),
+    ("client", "jobs.client.environment_key"),
+    ("client", "jobs.client.job_payload"),
+    ("client", "jobs.client.rl_job"),
     ("declare.app", "asgi"),
     ("declare.app", "services.environment_service"),
     ("declare.app", "services.service"),
+    ("interop.trl.rollouts", "train.gateway.call_reader"),
+    ("interop.trl.rollouts", "train.gateway.recognition"),
+    ("interop.trl.rollouts", "train.rendering.families"),
+    ("interop.trl.rollouts", "train.rendering.tokenizer"),
+    ("interop.trl.rollouts", "train.sampler.transformers_sampler"),
+    ("records.rollout", "wire.rollout"),
 }
-"""Imports that go upwards. `TaskApp.asgi` (2026-11-22): `uvicorn my_app:app.asgi --factory` needs no runner of ours.
-`TaskApp.as_service` (2026-11-27): an environment is a service in one line; `services.service` is its result's type."""
+"""Imports that go upwards. `taskapp_kit.client` (2026-11-28) has the names of jobs that documentation has always had there,
+loaded at their first use. `TaskApp.asgi` (2026-11-22): `uvicorn my_app:app.asgi --factory` needs no runner of ours.
+`TaskApp.as_service` (2026-11-27): an environment is a service in one line; `services.service` is its result's type.
+TRL's rollout function (2026-11-28) samples with the trainer's parts. A rollout's request is a type of the wire."""
 
-MAX_LAYERS = 11
+MAX_LAYERS = 20
 
 FOREIGN = {
     "aiohttp": {"net.http"},
     "anyio": {"client.blocking_portal"},
     "click": {"cli"},
-    "datasets": {"adapters.dataset_rows", "adapters.verifiers_v0"},
+    "datasets": {"interop.dataset_rows", "interop.verifiers.v0"},
     "dotenv": {"config", "cli.train.deploy_steps", "cli.env_file"},
-    "fastapi": {"asgi", "backend.app", "serve"},
-    "gymnasium": {"adapters.gymnasium", "adapters.gymnasium_env"},
+    "fastapi": {"asgi", "jobs.server.app", "serve"},
+    "gymnasium": {"interop.gymnasium.importer", "interop.gymnasium.env"},
     "httptools": {"testing.mock_model.connection"},
-    "inspect_ai": {"adapters.inspect_episodes", "adapters.inspect_task"},
-    "jinja2": {"serve.viewer", "train.rendering.families"},
-    "markupsafe": {"serve.viewer"},
+    "inspect_ai": {"interop.inspect.episodes", "interop.inspect.task"},
+    "jinja2": {"viewer", "train.rendering.families"},
+    "markupsafe": {"viewer"},
     "matplotlib": {"train.curves.picture"},
-    "mcp": {"cli.serve.mcp", "serve.protocols.mcp"},
-    "mcp_types": {"serve.protocols.mcp"},
+    "mcp": {"cli.serve.mcp", "interop.mcp"},
+    "mcp_types": {"interop.mcp"},
     "modal": {"deploy.modal"},
-    "nacl": {"backend.sealed_keys", "client.environment_key"},
-    "numpy": {"adapters.spaces"},
+    "nacl": {"jobs.server.sealed_keys", "jobs.client.environment_key"},
+    "numpy": {"interop.gymnasium.spaces"},
     "opentelemetry": {"serve.telemetry.tracing"},
     "orjson": None,
     "packaging": {"deploy.modal.declared_requirements", "deploy.packaging.requirements"},
     "peft": {"train.models.adapters"},
     "prometheus_client": {"serve.telemetry.metrics"},
     "psycopg": {"store.open", "store.postgres", "store.postgres_errors"},
-    "pyarrow": {"adapters.dataset_rows", "export.parquet"},
+    "pyarrow": {"interop.dataset_rows", "evaluate.export.parquet"},
     "pydantic": {
-        "adapters.harbor",
-        "adapters.reasoning_gym",
-        "adapters.schema_tools",
-        "adapters.spaces",
-        "adapters.textarena",
+        "interop.harbor.importer",
+        "interop.mcp",
+        "interop.nemo_gym",
+        "interop.openenv",
+        "interop.ors",
+        "interop.split_tasks",
+        "interop.reasoning_gym.importer",
+        "interop.schema_tools",
+        "interop.gymnasium.spaces",
+        "interop.textarena.importer",
         "cli.serve.rollout",
-        "client.config",
-        "contract.chat_request",
-        "contract.wire",
+        "jobs.client.config",
+        "wire.chat.request",
+        "wire.rollout",
         "declare.signature",
         "declare.tasks",
         "serve",
@@ -161,14 +226,14 @@ FOREIGN = {
         "train.serving.model_server",
     },
     "ray": {"services.ray_replica"},
-    "pytest": {"testing.doctor.as_tests", "testing.pytest_plugin"},
-    "reasoning_gym": {"adapters.reasoning_gym"},
+    "pytest": {"doctor.as_tests", "testing.pytest_plugin"},
+    "reasoning_gym": {"interop.reasoning_gym.importer"},
     "rich": {"cli"},
     "safetensors": {"train.checkpoints.state", "train.sampler.vllm.vllm_sampler"},
-    "sqlalchemy": {"backend.data_files", "backend.schema", "backend.store", "store"},
-    "starlette": {"backend", "net", "serve"},
+    "sqlalchemy": {"jobs.server.data_files", "jobs.server.schema", "jobs.server.store", "store"},
+    "starlette": {"asgi", "interop", "jobs.server", "net", "serve", "viewer"},
     "tensorboardX": {"train.curves.tensorboard"},
-    "textarena": {"adapters.textarena"},
+    "textarena": {"interop.textarena.importer"},
     "tokenizers": {"train.rendering.tokenizer"},
     "torch": {
         "train.checkpoints.state",
@@ -178,20 +243,20 @@ FOREIGN = {
         "train.update",
         "train.workflow.trained_policy",
     },
-    "tinker": {"adapters.tinker_episodes"},
-    "tinker_cookbook": {"adapters.tinker_episodes"},
+    "tinker": {"interop.tinker.episodes"},
+    "tinker_cookbook": {"interop.tinker.episodes"},
     "transformers": {"train.models.dequantise", "train.models.loading"},
-    "trl": {"adapters.trl_rollouts"},
-    "typing_extensions": {"adapters.spaces"},
+    "trl": {"interop.trl.rollouts"},
+    "typing_extensions": {"interop.gymnasium.spaces"},
     "uvicorn": {"serve.uvicorn_protocol", "serve.uvicorn_server"},
     "uvloop": {"testing.mock_model.server"},
     "verifiers": {
-        "adapters.verifiers_classic_episode",
-        "adapters.verifiers_taskset_episode",
-        "adapters.verifiers_v0",
-        "adapters.verifiers_v1",
+        "interop.verifiers.classic_episode",
+        "interop.verifiers.taskset_episode",
+        "interop.verifiers.v0",
+        "interop.verifiers.v1",
     },
-    "websockets": {"adapters.openenv_socket"},
+    "websockets": {"interop.openenv.server_socket"},
     "yaml": {"declare.rubric_file"},
     "yarl": {"net.http"},
 }
@@ -201,21 +266,21 @@ TRAIN = {"matplotlib", "peft", "safetensors", "tensorboardX", "tokenizers", "tor
 """The packages of the train extra: imported at the top, in `train/` only, and loaded by no command before it trains."""
 
 PEERS = {"inspect_ai", "tinker", "tinker_cookbook", "verifiers"}
-"""Packages whose own environments import modules of `adapters/`; those modules import them at the top."""
+"""Packages whose own environments import modules of `interop/`; those modules import them at the top."""
 
 EXTRA = "a package that need not be installed"
 STARTUP = "a command, or an import that is to be quick, would load it and seldom need it"
 CHILD = "a child process, before its imports are safe: it is bound to its parent, or its import path is set, first"
 REPLICA = "torch: the caller of a service imports its class, and only a replica makes an instance of it"
 LATE = {
-    "adapters.dataset_rows": EXTRA,
-    "adapters.gymnasium": EXTRA,
-    "adapters.reasoning_gym": EXTRA,
-    "adapters.spaces": EXTRA,
-    "adapters.textarena": EXTRA,
-    "adapters.trl_rollouts": EXTRA,
-    "adapters.verifiers": EXTRA,
-    "backend.sealed_keys": EXTRA,
+    "interop.dataset_rows": EXTRA,
+    "interop.gymnasium.importer": EXTRA,
+    "interop.reasoning_gym.importer": EXTRA,
+    "interop.gymnasium.spaces": EXTRA,
+    "interop.textarena.importer": EXTRA,
+    "interop.trl.rollouts": EXTRA,
+    "interop.verifiers.importer": EXTRA,
+    "jobs.server.sealed_keys": EXTRA,
     "cli.train.job_files": STARTUP,
     "cli.serve.mcp": EXTRA,
     "cli.train.models": EXTRA,
@@ -224,10 +289,10 @@ LATE = {
     "cli.train.train": STARTUP,
     "cli.train.train_sft": EXTRA,
     "cli.output.terminal": STARTUP,
-    "client.environment_key": EXTRA,
-    "client.rl_job": STARTUP,
+    "jobs.client.environment_key": EXTRA,
+    "jobs.client.rl_job": STARTUP,
     "config": STARTUP,
-    "contract.awaiting": STARTUP,
+    "records.awaiting": STARTUP,
     "declare.app": STARTUP,
     "declare.rubric_file": STARTUP,
     "declare.signature": STARTUP,
@@ -242,11 +307,11 @@ LATE = {
     "deploy.modal.load_app": EXTRA,
     "deploy.modal.sandboxes": EXTRA,
     "errors": STARTUP,
-    "export.parquet": EXTRA,
+    "evaluate.export.parquet": EXTRA,
     "net.http": STARTUP,
     "net.proxies": STARTUP,
     "rollout.service": "`sandbox_in_use`: that the sandbox is loaded says that the app uses it",
-    "rollout.workers.main": CHILD,
+    "rollout.executors.main": CHILD,
     "serve.telemetry.metrics": STARTUP,
     "services.service": EXTRA,
     "serve.telemetry.tracing": EXTRA,
@@ -501,10 +566,10 @@ OF_THE_GUIDE = {"Episode": "train.workflow.episode", "Policy": "train.workflow.p
 
 FACTS = {"rollout_id", "environment", "split", "seed", "status", "stop_reason", "reward", "length"}
 CARRIERS = {
-    "contract.protocols.RolloutRow",
-    "contract.protocols.StoredRollout",
-    "contract.result.Rollout",
-    "contract.trajectory.Trajectory",
+    "records.protocols.RolloutRow",
+    "records.protocols.StoredRollout",
+    "records.rollout.Rollout",
+    "records.trajectory.Trajectory",
 }
 """The classes that declare six or more of these facts: a new fact about a rollout has to be added to each. At most 4."""
 
@@ -582,8 +647,8 @@ def test_importing_the_kit_loads_the_declarations_only() -> None:
     loaded = loaded_by("import taskapp_kit")
     assert not loaded & set(OPTIONAL)
     own = {name for name in loaded if name.startswith("taskapp_kit.")}
-    assert "taskapp_kit.contract.wire" not in own
-    assert {name.split(".")[1] for name in own} <= {"contract", "declare", "errors", "version"}
+    assert "taskapp_kit.wire.rollout" not in own
+    assert {name.split(".")[1] for name in own} <= {"declare", "errors", "records", "version"}
 
 
 @pytest.mark.process
@@ -609,7 +674,7 @@ def test_what_a_module_promises_is_there() -> None:
             part = name.split(".")[1]
             assert (
                 (first in TRAIN and part == "train")
-                or (first in PEERS and part == "adapters")
+                or (first in PEERS and part == "interop")
                 or (first == "ray" and name == "taskapp_kit.services.ray_replica")
             ), name
             continue

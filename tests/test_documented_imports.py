@@ -10,14 +10,14 @@ import pytest
 
 DOCUMENTED = {
     "taskapp_kit": "Blend DeclarationError Image InvalidAction LateRegistration PlayedStep Private RequestError RolloutFailed RolloutSummary Step TaskApp TaskApp.load_rubric TaskApp.rubric TaskApp.tasks Text Trajectory Unavailable action",
-    "taskapp_kit.adapters.gymnasium": "from_gymnasium",
+    "taskapp_kit.interop.gymnasium": "from_gymnasium",
     "taskapp_kit.asgi": "build",
-    "taskapp_kit.backend.app": "create_backend",
+    "taskapp_kit.jobs.server.app": "create_backend",
     "taskapp_kit.client": "BackendClient RLJob SyncTaskAppClient TaskAppClient check_backend check_task_app load_rl_config read_events setup_environment_api_key weights_note",
-    "taskapp_kit.client.rl_job": "",
+    "taskapp_kit.jobs.client.rl_job": "",
     "taskapp_kit.config": "Settings load",
-    "taskapp_kit.contract.events": "fold from_json",
-    "taskapp_kit.contract.wire": "EnvSpec RolloutRequest",
+    "taskapp_kit.records.events": "fold from_json",
+    "taskapp_kit.wire.rollout": "EnvSpec RolloutRequest",
     "taskapp_kit.declare.discovery": "find_app",
     "taskapp_kit.deploy.modal": "Deployment ModalSettings",
     "taskapp_kit.errors": "BackendError ConfigError JobConfigError SandboxError SandboxTooWeak TaskAppError KitError Unavailable",
@@ -39,7 +39,7 @@ def test_a_documented_path_imports(module: str) -> None:
 
 def test_documented_loggers_keep_their_names() -> None:
     """docs/observability.md shows the first; docs/jobs.md names the second."""
-    for module, name in (("serve.telemetry.observers", "serve"), ("client.rl_job", "client.rl_job")):
+    for module, name in (("serve.telemetry.observers", "serve"), ("jobs.client.rl_job", "jobs.client.rl_job")):
         log = import_module(f"taskapp_kit.{module}").log
         assert isinstance(log, logging.Logger)
         assert log.name == f"taskapp_kit.{name}"

@@ -11,7 +11,7 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.client.config.schema import (
+from taskapp_kit.jobs.client.config.schema import (
     SECTIONS,
     ConfigSection,
     RlDocument,
@@ -21,7 +21,7 @@ from taskapp_kit.client.config.schema import (
     keys_of,
     sections_of,
 )
-from taskapp_kit.client.config.sft_config import SftDocument
+from taskapp_kit.jobs.client.config.sft_config import SftDocument
 from taskapp_kit.train.config_keys import LORA_SECTIONS, PPO_SECTION, limit_of, use_of
 
 COLUMNS = ("key", "expected", "what it is", "written")

@@ -23,8 +23,8 @@ from taskapp_kit.store import open_store
 
 if TYPE_CHECKING:
     from taskapp_kit.config import Settings
-    from taskapp_kit.contract.protocols import Store
     from taskapp_kit.declare.app import TaskApp
+    from taskapp_kit.records.protocols import Store
 
 
 def open_app(reference: str, settings: Settings) -> TaskApp:

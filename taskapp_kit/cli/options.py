@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from taskapp_kit.config import DEADLINE_SECONDS
-from taskapp_kit.contract.seeds import SEED_LIMIT
+from taskapp_kit.records.seeds import SEED_LIMIT
 
 if TYPE_CHECKING:
     ValueKind = click.ParamType[Any]

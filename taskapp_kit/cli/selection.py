@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from taskapp_kit.cli.options import options
-from taskapp_kit.contract.protocols import RolloutQuery, RowOrder
 from taskapp_kit.errors import Boundary, ConfigError
+from taskapp_kit.records.protocols import RolloutQuery, RowOrder
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.protocols import RolloutRow
+    from taskapp_kit.records.protocols import RolloutRow
     from taskapp_kit.rollout.source import RolloutSource
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")

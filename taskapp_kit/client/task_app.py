@@ -23,7 +23,7 @@ from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key
 from taskapp_kit.net.retry import again
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.wire import RolloutRequest
+    from taskapp_kit.wire.rollout import RolloutRequest
 
 
 REQUEST_SECONDS = 60.0

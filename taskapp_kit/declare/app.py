@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.declarations import NOT_GIVEN, Declaration, Declarations, Names, NotGiven
 from taskapp_kit.declare.source_location import calling_line
 from taskapp_kit.declare.specs import MAX_REFUSALS
 from taskapp_kit.declare.tasks import Rows
 from taskapp_kit.errors import DeclarationError, LateRegistration, Problem
+from taskapp_kit.records.scorecard import Blend
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.declare.declarations import Problems, check_keywords
 from taskapp_kit.declare.marks import ActionMark, action, actions_of
 from taskapp_kit.declare.signature import Arguments, SignatureProblem, is_object, parameters_of
 from taskapp_kit.declare.source_location import docstring, line_of
 from taskapp_kit.declare.specs import ActionSpec
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import Tool
 
 KIT_METHODS = ("reset", "close", "final_state", "actions", "setup_worker")
 """The methods that the kit calls itself: none of them may be an action."""

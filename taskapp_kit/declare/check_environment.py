@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.contract.seeds import SEED_LIMIT, overlap
 from taskapp_kit.declare.check_actions import KIT_METHODS, check_actions
 from taskapp_kit.declare.check_functions import readable_names
 from taskapp_kit.declare.declarations import (
@@ -23,6 +22,7 @@ from taskapp_kit.declare.rubric_file import is_role
 from taskapp_kit.declare.signature import Arguments, SignatureProblem, needed_names, parameters_of
 from taskapp_kit.declare.source_location import did_you_mean, docstring, line_of
 from taskapp_kit.declare.specs import DEFAULT_MAX_TURNS, EnvironmentSpec
+from taskapp_kit.records.seeds import SEED_LIMIT, overlap
 
 RESET_NAMES = ("seed", "task", "split", "context")
 STEP_LIMIT = "step_limit"

@@ -9,11 +9,11 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.contract.trajectory import RESERVED_METRICS
 from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, is_number
 from taskapp_kit.declare.signature import names_of, needed_names
 from taskapp_kit.declare.source_location import did_you_mean, docstring, line_of
 from taskapp_kit.declare.specs import AggregateSpec, AuthorPolicySpec, MetricSpec
+from taskapp_kit.records.trajectory import RESERVED_METRICS
 
 OUTCOME_NAMES = ("trajectory", "task", "config", "answer_text")
 """The parameters available to a function that reads a finished episode."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.check_functions import (
     OUTCOME_NAMES,
     chosen_environments,
@@ -28,6 +27,7 @@ from taskapp_kit.declare.rubric_file import (
 from taskapp_kit.declare.source_location import did_you_mean, line_of
 from taskapp_kit.declare.specs import CriterionSpec, JudgeSpec
 from taskapp_kit.errors import DeclarationError
+from taskapp_kit.records.scorecard import Blend
 
 EVENT_NAMES = ("step", "trajectory", "task", "config")
 """The parameters available to a criterion of events."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.source_location import did_you_mean
 from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.errors import Problem
+from taskapp_kit.records.scorecard import Blend
 
 Names = str | Sequence[str] | None
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.seeds import size
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.declare.tasks import TaskSource, row_json
 from taskapp_kit.errors import FieldProblem, RequestError, closest
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.seeds import size
 
 IGNORED_CONFIG = ("step_rewards", "difficulty")
 """Members of `env.config` that apps of the original kit take: accepted and ignored, with a warning, unless ours do."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from taskapp_kit.contract.content import Json
+from taskapp_kit.records.content import Json
 
 
 class BadArguments(ValueError):

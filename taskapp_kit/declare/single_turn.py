@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.contract.awaiting import finished
-from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.check_actions import check_actions
 from taskapp_kit.declare.check_environment import accepted_checks, check_limit, declared_models
 from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, check_name, check_splits
@@ -21,6 +19,8 @@ from taskapp_kit.declare.source_location import did_you_mean, line_of
 from taskapp_kit.declare.specs import MAX_REFUSALS, EnvironmentSpec
 from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.errors import DeclarationError
+from taskapp_kit.records.awaiting import finished
+from taskapp_kit.records.trajectory import Step
 
 
 def check_questions(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:

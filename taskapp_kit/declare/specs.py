@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Literal
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.digest import json_hash
-from taskapp_kit.contract.protocols import Tool
-from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.signature import Arguments
 from taskapp_kit.declare.tasks import TaskSource
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.protocols import Tool
+from taskapp_kit.records.scorecard import Blend
 
 MAX_REFUSALS = 10
 """After this many answers in a row with no accepted action an episode is truncated, unless declared otherwise."""

@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.contract.awaiting import finished
-from taskapp_kit.contract.content import Json, plain, read_exactly
-from taskapp_kit.contract.digest import json_hash
 from taskapp_kit.declare.private_fields import PublicRows, private_fields
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.errors import DeclarationError, Problem
+from taskapp_kit.records.awaiting import finished
+from taskapp_kit.records.content import Json, plain, read_exactly
+from taskapp_kit.records.digest import json_hash
 
 Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]
 """A list of rows, a path to JSONL, or a callable that returns rows."""

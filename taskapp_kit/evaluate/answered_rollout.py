@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from taskapp_kit.client.event_decoding import read_events
-from taskapp_kit.contract.events import SCHEMA_VERSION
-from taskapp_kit.contract.model_use import known_sum
-from taskapp_kit.contract.protocols import RolloutRow, StoredRollout
 from taskapp_kit.errors import TaskAppError
+from taskapp_kit.records.events import SCHEMA_VERSION
+from taskapp_kit.records.model_use import known_sum
+from taskapp_kit.records.protocols import RolloutRow, StoredRollout
 
 
 def stored_from_answer(body: Mapping[str, Any], row: RolloutRow | None = None) -> StoredRollout:

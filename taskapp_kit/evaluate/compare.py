@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow
-from taskapp_kit.contract.statistics import CONFIDENCE, TIE, IntervalMethod, PairedDifference, paired_difference
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.pass_rates import PASS_AT
 from taskapp_kit.evaluate.rows import check_by, groups_of
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import RolloutQuery, RolloutRow
+from taskapp_kit.records.statistics import CONFIDENCE, TIE, IntervalMethod, PairedDifference, paired_difference
 from taskapp_kit.rollout.policy.select import MODEL
 from taskapp_kit.rollout.source import RolloutSource
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from taskapp_kit.errors import EvaluationStopped
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.protocols import RolloutRow
+    from taskapp_kit.records.protocols import RolloutRow
 
 SHARED_CODES = frozenset(
     {

@@ -8,8 +8,6 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.inference_url import stored_url
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.directory import CONFIG, MAX_CONFIG_BYTES, SUMMARY, Directory, read_config
 from taskapp_kit.evaluate.plan import EvalPlan, stored_policies
@@ -18,7 +16,9 @@ from taskapp_kit.evaluate.rows import SEED, TAG
 from taskapp_kit.evaluate.run import summarise
 from taskapp_kit.evaluate.runners import EvaluatedApp
 from taskapp_kit.evaluate.summary import SummaryOptions
+from taskapp_kit.records.content import Json
 from taskapp_kit.system.foreign_files import read_inside
+from taskapp_kit.wire.inference_url import stored_url
 
 NOT_STORED = "not_stored"
 NAMES_IN_FILE = "models"

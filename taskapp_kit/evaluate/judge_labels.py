@@ -12,19 +12,19 @@ from typing import Any
 import orjson
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.chat import role_variable
-from taskapp_kit.contract.protocols import QueryableStore, Store, SystemClock
-from taskapp_kit.contract.trajectory import Trajectory
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
 from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.records.protocols import QueryableStore, Store, SystemClock
+from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.models.access import ThreadPort, model_access
 from taskapp_kit.rollout.play_and_score import play
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.score.calibration import Case, CaseResult, ask_about
 from taskapp_kit.rollout.source import load_trajectory
+from taskapp_kit.wire.chat.conversation import role_variable
+from taskapp_kit.wire.rollout import RolloutRequest
 
 KNOWN_MEMBERS = frozenset(
     (

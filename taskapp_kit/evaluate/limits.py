@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taskapp_kit.contract.model_use import tokens_of
-from taskapp_kit.contract.words import dollars
 from taskapp_kit.errors import EvaluationLimitReached
 from taskapp_kit.evaluate.progress import Progress
+from taskapp_kit.records.model_use import tokens_of
+from taskapp_kit.records.words import dollars
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.protocols import RolloutRow
+    from taskapp_kit.records.protocols import RolloutRow
 
 
 @dataclass(frozen=True, slots=True)

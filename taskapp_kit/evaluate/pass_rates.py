@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from array import array
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.statistics import clustered_standard_error
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.statistics import clustered_standard_error
 
 PASS_AT = 1.0
 EVERY_K_UP_TO = 8

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.inference_url import stored_url
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.seed_ranges import Seeds
 from taskapp_kit.rollout.policy.select import STORED_CONFIG
+from taskapp_kit.wire.inference_url import stored_url
+from taskapp_kit.wire.rollout import RolloutRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from taskapp_kit.contract.events import Answered, Event
-from taskapp_kit.contract.model_use import tokens_of
+from taskapp_kit.records.events import Answered, Event
+from taskapp_kit.records.model_use import tokens_of
 
 
 class Progress:

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from taskapp_kit.contract.difference import Difference, first_difference
-from taskapp_kit.contract.events import Event, fold
-from taskapp_kit.contract.protocols import QueryableStore, RolloutQuery, Store, StoredRollout
-from taskapp_kit.contract.trajectory import Trajectory
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import ConfigError, RolloutFailed, Unavailable
+from taskapp_kit.records.difference import Difference, first_difference
+from taskapp_kit.records.events import Event, fold
+from taskapp_kit.records.protocols import QueryableStore, RolloutQuery, Store, StoredRollout
+from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.policy.builtin import ReplayPolicy
 from taskapp_kit.rollout.policy.replay import as_stored, recording_of
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.source import load_trajectory
+from taskapp_kit.wire.rollout import RolloutRequest
 
 PAGE = 500
 """Rollouts that are listed in one query."""

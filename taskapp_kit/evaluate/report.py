@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.contract.model_use import tokens_of, unpriced_words
 from taskapp_kit.evaluate.rows import groups_of
 from taskapp_kit.evaluate.summary import SUMMARY_OPTIONS, Column, RewardStatistics, SummaryOptions
-from taskapp_kit.serve.viewer.pages import render, shown, standalone
-from taskapp_kit.serve.viewer.plots import Bar, bars, histogram, line, scatter
+from taskapp_kit.records.model_use import tokens_of, unpriced_words
 from taskapp_kit.version import __version__
+from taskapp_kit.viewer.pages import render, shown, standalone
+from taskapp_kit.viewer.plots import Bar, bars, histogram, line, scatter
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from taskapp_kit.contract.protocols import RolloutRow
     from taskapp_kit.evaluate.directory import Directory
     from taskapp_kit.evaluate.plan import EvalPlan
+    from taskapp_kit.records.protocols import RolloutRow
 
 DIFFICULTY = "difficulty"
 MOST_BARS = 40

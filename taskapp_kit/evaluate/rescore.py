@@ -11,11 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.digest import json_hash
-from taskapp_kit.contract.protocols import RolloutQuery, RolloutRow, StoredRollout, StoredScores
-from taskapp_kit.contract.scorecard import JudgeRecord
-from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.episode_selection import find_environment, read_config
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_hash
@@ -23,13 +18,18 @@ from taskapp_kit.errors import ConfigError, Failure, RequestError
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings, PairKey, Side, compare
 from taskapp_kit.evaluate.consecutive_failures import ModelFailures
 from taskapp_kit.evaluate.scored_source import scored_row
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.protocols import RolloutQuery, RolloutRow, StoredRollout, StoredScores
+from taskapp_kit.records.scorecard import JudgeRecord
+from taskapp_kit.records.trajectory import Trajectory
+from taskapp_kit.rollout.executors.threads import ThreadHung
 from taskapp_kit.rollout.models.access import ThreadPort
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.judges import expected_calls
 from taskapp_kit.rollout.score.scoring import score
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.source import RolloutSource, load_trajectory
-from taskapp_kit.rollout.workers.threads import ThreadHung
 from taskapp_kit.version import __version__
 
 ANSWERED = "answered"

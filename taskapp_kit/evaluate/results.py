@@ -9,12 +9,12 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.declared_types import check_types
-from taskapp_kit.contract.model_use import TOKEN_COUNTS, known_sum
-from taskapp_kit.contract.protocols import RolloutRow
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.errors import Failure, TaskAppError
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.declared_types import check_types
+from taskapp_kit.records.model_use import TOKEN_COUNTS, known_sum
+from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.rollout import Rollout
 
 MESSAGE_LENGTH = 400
 LONGEST_WORD = 1000

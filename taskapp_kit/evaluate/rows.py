@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from taskapp_kit.contract.content import Json
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import ConfigError, closest
+from taskapp_kit.records.content import Json
 
 LONGEST_TEXT = 100
 """A longer text is a question or an answer, not something to group by."""

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import uuid4
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.evaluate.concurrency import Concurrency, FixedConcurrency
 from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES, ModelFailures
@@ -19,6 +17,8 @@ from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.runners import EvaluatedApp, Runner, idempotency_key
 from taskapp_kit.evaluate.summary import SUMMARY_OPTIONS, EvalStatistics, SummaryOptions
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
 
 MODEL_RATE_LIMITED = "model_rate_limited"

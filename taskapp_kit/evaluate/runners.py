@@ -11,14 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from taskapp_kit.client import TaskAppClient
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.digest import json_hash
-from taskapp_kit.contract.inference_url import stored_url
-from taskapp_kit.contract.model_use import POLICY, model_use
-from taskapp_kit.contract.protocols import RolloutRow
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.seeds import SEED_LIMIT
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.declare.specs import AppSpec
@@ -28,6 +20,12 @@ from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import add_sums, is_number, row_of_answer, row_of_error, row_of_failure
 from taskapp_kit.evaluate.rows import RowFields, short_fields
 from taskapp_kit.net.envelope import sentence
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.model_use import POLICY, model_use
+from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.seeds import SEED_LIMIT
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.episode import global_random
 from taskapp_kit.rollout.models.access import role_endpoint
@@ -36,9 +34,11 @@ from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.score.judges import check_judges, needed_roles
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.version import __version__, git_commit
+from taskapp_kit.wire.inference_url import stored_url
+from taskapp_kit.wire.rollout import RolloutRequest
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.protocols import Store
+    from taskapp_kit.records.protocols import Store
     from taskapp_kit.rollout.in_flight import InFlightRollout
 
 

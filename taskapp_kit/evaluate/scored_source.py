@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import (
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.source import fits, ordered
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import (
     QueryableStore,
     RolloutQuery,
     RolloutRow,
@@ -14,8 +16,6 @@ from taskapp_kit.contract.protocols import (
     StoredRollout,
     StoredScores,
 )
-from taskapp_kit.errors import ConfigError
-from taskapp_kit.evaluate.source import fits, ordered
 from taskapp_kit.rollout.source import RolloutSource, no_such_rollout
 
 

@@ -14,8 +14,13 @@ from typing import Any
 import orjson
 
 from taskapp_kit.client.task_app import TaskAppClient
-from taskapp_kit.contract.declared_types import check_types
-from taskapp_kit.contract.protocols import (
+from taskapp_kit.errors import ConfigError, StoreError, TaskAppError, Unavailable
+from taskapp_kit.evaluate.answered_rollout import stored_from_answer
+from taskapp_kit.evaluate.directory import DATABASE, RESULTS, damaged, line_at, read_config, whole_lines
+from taskapp_kit.evaluate.plan import stored_policies
+from taskapp_kit.evaluate.results import row_of_line
+from taskapp_kit.records.declared_types import check_types
+from taskapp_kit.records.protocols import (
     LISTED,
     Annotation,
     QueryableStore,
@@ -25,11 +30,6 @@ from taskapp_kit.contract.protocols import (
     Store,
     StoredRollout,
 )
-from taskapp_kit.errors import ConfigError, StoreError, TaskAppError, Unavailable
-from taskapp_kit.evaluate.answered_rollout import stored_from_answer
-from taskapp_kit.evaluate.directory import DATABASE, RESULTS, damaged, line_at, read_config, whole_lines
-from taskapp_kit.evaluate.plan import stored_policies
-from taskapp_kit.evaluate.results import row_of_line
 from taskapp_kit.rollout.policy.select import MODEL
 from taskapp_kit.rollout.source import MOST, RolloutSource, no_such_rollout
 from taskapp_kit.store.open import open_store

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.model_use import ModelUse, summed
-from taskapp_kit.contract.protocols import RolloutRow
-from taskapp_kit.contract.statistics import Interval, IntervalMethod, clustered_standard_error, mean_interval
-from taskapp_kit.contract.trajectory import nothing_accepted
 from taskapp_kit.evaluate.pass_rates import PASS_AT, PassRates
 from taskapp_kit.evaluate.rows import groups_of
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.model_use import ModelUse, summed
+from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.statistics import Interval, IntervalMethod, clustered_standard_error, mean_interval
+from taskapp_kit.records.trajectory import nothing_accepted
 
 NUMBERS = ("outcome_score", "events_score", "total_reward", "length")
 

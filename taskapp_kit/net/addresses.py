@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
-from taskapp_kit.contract.inference_url import INFERENCE_URL
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
+from taskapp_kit.wire.inference_url import INFERENCE_URL
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

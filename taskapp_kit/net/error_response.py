@@ -15,8 +15,6 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from taskapp_kit.contract import messages_api
-from taskapp_kit.contract.content import without_surrogates
 from taskapp_kit.errors import (
     FieldProblem,
     IdempotencyKeyReused,
@@ -30,6 +28,8 @@ from taskapp_kit.errors import (
     Unavailable,
 )
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
+from taskapp_kit.records.content import without_surrogates
+from taskapp_kit.wire.chat import messages_api
 
 BOUNDARY_STATUS = {"environment": 500, "policy": 502, "scoring": 500, "timeout": 504, "cancelled": 503}
 REFUSAL_STATUS = {

@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import INT_LIMIT, MAX_DEPTH, has_surrogate
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.error_response import short_part
+from taskapp_kit.records.content import INT_LIMIT, MAX_DEPTH, has_surrogate
 
 MAX_VALUES = 500_000
 """Values in one body: 4 MB of `[],[],…` would be 100 MB of lists."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from taskapp_kit.contract.content import as_object
+from taskapp_kit.records.content import as_object
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

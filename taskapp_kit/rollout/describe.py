@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from taskapp_kit.contract.content import Json
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec, EnvironmentSpec, JudgeSpec
+from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.policy.select import policies_of
 from taskapp_kit.version import __version__
 

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
-from taskapp_kit.contract.content import Json, text_of
-from taskapp_kit.contract.model_use import POLICY, TOKEN_COUNTS, ModelUse, known_sum, model_use, summed, unpriced_words
-from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.scorecard import CriterionScore
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.content import Json, text_of
+from taskapp_kit.records.model_use import POLICY, TOKEN_COUNTS, ModelUse, known_sum, model_use, summed, unpriced_words
+from taskapp_kit.records.protocols import StoredRollout
+from taskapp_kit.records.scorecard import CriterionScore
 from taskapp_kit.rollout.score.judge_calls import mapped_json
 from taskapp_kit.rollout.score.private import final_state_masker
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import orjson
 
-from taskapp_kit.contract.content import images
-from taskapp_kit.contract.events import Event, Observed, Stepped, encode_one, joined
+from taskapp_kit.records.content import images
+from taskapp_kit.records.events import Event, Observed, Stepped, encode_one, joined
 
 
 class EventBuffer:

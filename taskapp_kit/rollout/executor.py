@@ -11,25 +11,25 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Literal, TypeVar
 
-from taskapp_kit.contract.chat import ChatReply, ModelFailed
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import EncodedEvents, Event, encode
-from taskapp_kit.contract.model_use import POLICY
-from taskapp_kit.contract.protocols import Clock, LocalPolicy
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
 from taskapp_kit.logs import rollout as logged_with_id
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import EncodedEvents, Event, encode
+from taskapp_kit.records.model_use import POLICY
+from taskapp_kit.records.protocols import Clock, LocalPolicy
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.episode.plan import Control
+from taskapp_kit.rollout.executors.remote import RolloutLost, WorkerPool, WorkerReport
+from taskapp_kit.rollout.executors.shared_threads import SharedThread, SharedThreads
+from taskapp_kit.rollout.executors.threads import Job, NoFreeThread, PinnedThreads, ThreadBlocked, ThreadHung
 from taskapp_kit.rollout.failures import cancelled, no_thread, overdue, thread_blocked
 from taskapp_kit.rollout.in_flight import Answers, Asked, InFlightRollout, Listener
 from taskapp_kit.rollout.models.access import Ask, ModelAccess, ThreadPort
 from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up, play
 from taskapp_kit.rollout.response import with_timing
 from taskapp_kit.rollout.stored_record import stored_rollout
-from taskapp_kit.rollout.workers.remote import RolloutLost, WorkerPool, WorkerReport
-from taskapp_kit.rollout.workers.shared_threads import SharedThread, SharedThreads
-from taskapp_kit.rollout.workers.threads import Job, NoFreeThread, PinnedThreads, ThreadBlocked, ThreadHung
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 
 log = logging.getLogger("taskapp_kit.service")
 

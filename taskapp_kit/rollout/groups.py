@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.contract.chat import ModelPort
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import RolloutQuery, StoredRollout
-from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.episode_selection import read_config
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_hash
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Unavailable
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import RolloutQuery, StoredRollout
+from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.groups import GroupScored, group_judges, score_group
 from taskapp_kit.rollout.source import RolloutReader, load_trajectory
+from taskapp_kit.wire.chat.conversation import ModelPort
 
 log = logging.getLogger("taskapp_kit.service")
 

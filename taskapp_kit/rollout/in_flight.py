@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from taskapp_kit.contract.chat import ChatReply, ModelFailed
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import Event
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.errors import Failure
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import Event
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.episode.plan import EpisodePlan
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from taskapp_kit.contract.chat import AsksModels, ModelPort, RemotePolicy
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import Answered, Event, Failed, Scored, Started, answer_to_json, fold
-from taskapp_kit.contract.protocols import Clock, LocalPolicy
-from taskapp_kit.contract.result import Rollout, failure_of
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import Answered, Event, Failed, Scored, Started, answer_to_json, fold
+from taskapp_kit.records.protocols import Clock, LocalPolicy
+from taskapp_kit.records.rollout import Rollout, failure_of
 from taskapp_kit.rollout.episode.drivers import Emit, ModelDriver, drive
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan
@@ -21,6 +20,7 @@ from taskapp_kit.rollout.policy.select import MODEL
 from taskapp_kit.rollout.score.private import masker
 from taskapp_kit.rollout.score.scoring import ScoringFailed, score
 from taskapp_kit.rollout.token_limit import MeteredPolicy, MeteredPort, TokenMeter
+from taskapp_kit.wire.chat.conversation import AsksModels, ModelPort, RemotePolicy
 
 
 class RolloutPlayer:

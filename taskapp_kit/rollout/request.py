@@ -7,22 +7,12 @@ import re
 from pathlib import Path
 
 from taskapp_kit.config import CALLS_PER_ANSWER
-from taskapp_kit.contract.chat import AsksModels, RemotePolicy
-from taskapp_kit.contract.inference_url import (
-    CORRELATION_MEMBERS,
-    INFERENCE_URL,
-    GivenUrl,
-    correlation_id,
-    given_url,
-    shown_url,
-)
-from taskapp_kit.contract.protocols import LocalPolicy, StoredRollout, View
-from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.trajectory import Decision, Recording
-from taskapp_kit.contract.wire import NO_CONTROL_CHARACTERS, RolloutRequest
 from taskapp_kit.declare.episode_selection import Instance, find_environment, find_instance, read_config, seed_of_index
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.records.protocols import LocalPolicy, StoredRollout, View
+from taskapp_kit.records.scorecard import Blend
+from taskapp_kit.records.trajectory import Decision, Recording
 from taskapp_kit.rollout.episode.plan import EpisodePlan, read_ops
 from taskapp_kit.rollout.models.access import ModelAccess
 from taskapp_kit.rollout.policy.author_loop import AuthorLoop
@@ -33,6 +23,16 @@ from taskapp_kit.rollout.policy.replay import as_stored, recording_of
 from taskapp_kit.rollout.policy.select import MODEL, SESSION, chosen_name, make_policy, unknown_config
 from taskapp_kit.rollout.score.judges import skipped_warning
 from taskapp_kit.rollout.score.step_rewards import StepRewards
+from taskapp_kit.wire.chat.conversation import AsksModels, RemotePolicy
+from taskapp_kit.wire.inference_url import (
+    CORRELATION_MEMBERS,
+    INFERENCE_URL,
+    GivenUrl,
+    correlation_id,
+    given_url,
+    shown_url,
+)
+from taskapp_kit.wire.rollout import NO_CONTROL_CHARACTERS, RolloutRequest
 
 REPLAYED = ("body", "policy", "config", "rollout_id")
 

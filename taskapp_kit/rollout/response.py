@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import Content, Image, Json, as_object
-from taskapp_kit.contract.events import event_history, to_json
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.trajectory import PlayedStep, Turn
+from taskapp_kit.records.content import Content, Image, Json, as_object
+from taskapp_kit.records.events import event_history, to_json
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.trajectory import PlayedStep, Turn
 
 INLINE_IMAGE_BYTES = 2 * 1024 * 1024
 """Images of one response are inlined up to this many PNG bytes; further ones are referenced as `/blobs/{hash}`."""

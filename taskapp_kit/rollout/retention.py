@@ -6,8 +6,8 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from taskapp_kit.contract.protocols import Clock, QueryableStore
 from taskapp_kit.errors import StoreError, Unavailable
+from taskapp_kit.records.protocols import Clock, QueryableStore
 from taskapp_kit.rollout.service import Service
 
 log = logging.getLogger("taskapp_kit.store")

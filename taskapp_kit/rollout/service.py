@@ -15,18 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from taskapp_kit.config import CALLS_PER_ANSWER, DEADLINE_SECONDS, SESSION_IDLE_SECONDS, Settings
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import (
-    Clock,
-    LocalPolicy,
-    RolloutRow,
-    Store,
-    StoredRollout,
-    SystemClock,
-    View,
-)
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import Exposure, TaskApp
 from taskapp_kit.declare.episode_selection import Instance
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
@@ -36,12 +24,25 @@ from taskapp_kit.errors import (
     StoreError,
     Unavailable,
 )
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import (
+    Clock,
+    LocalPolicy,
+    RolloutRow,
+    Store,
+    StoredRollout,
+    SystemClock,
+    View,
+)
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.admission import AdmissionControl
 from taskapp_kit.rollout.episode.drivers import until_called
 from taskapp_kit.rollout.episode.environment import prepare_to_serve
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.executor import Executor
+from taskapp_kit.rollout.executors.remote import WorkerPool
+from taskapp_kit.rollout.executors.threads import THREADS, PinnedThreads, ThreadHung
 from taskapp_kit.rollout.groups import load_group
 from taskapp_kit.rollout.in_flight import ANYONE, Answers, Caller, InFlightRollout, Listener, RolloutObserver
 from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort, model_access
@@ -53,9 +54,8 @@ from taskapp_kit.rollout.score.scoring import aggregates
 from taskapp_kit.rollout.sessions import EnvironmentSessions
 from taskapp_kit.rollout.source import RolloutReader
 from taskapp_kit.rollout.store_health import StoreState
-from taskapp_kit.rollout.workers.remote import WorkerPool
-from taskapp_kit.rollout.workers.threads import THREADS, PinnedThreads, ThreadHung
 from taskapp_kit.version import __version__, git_commit
+from taskapp_kit.wire.rollout import RolloutRequest
 
 if TYPE_CHECKING:
     from taskapp_kit.sandbox import Capabilities

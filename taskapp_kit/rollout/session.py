@@ -15,15 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.content import Content, Json, NotJson, plain
-from taskapp_kit.contract.events import EpisodeEnded, Event, Observed, Stepped
-from taskapp_kit.contract.protocols import Clock
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.seeds import SEED_LIMIT
-from taskapp_kit.contract.trajectory import PlayedStep
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import (
     Failure,
@@ -34,9 +25,18 @@ from taskapp_kit.errors import (
     SessionError,
     StoreError,
 )
+from taskapp_kit.records.content import Content, Json, NotJson, plain
+from taskapp_kit.records.events import EpisodeEnded, Event, Observed, Stepped
+from taskapp_kit.records.protocols import Clock
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.scorecard import Blend
+from taskapp_kit.records.seeds import SEED_LIMIT
+from taskapp_kit.records.trajectory import PlayedStep
 from taskapp_kit.rollout.failures import cancelled
 from taskapp_kit.rollout.in_flight import Answers, Caller, InFlightRollout, Listener
 from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE, actions_message
+from taskapp_kit.wire.chat.conversation import ChatReply
+from taskapp_kit.wire.rollout import RolloutRequest
 
 Admit = Callable[[RolloutRequest, Caller], Awaitable[InFlightRollout]]
 """Admits the rollout of an episode. Raises as `Service.admit`."""

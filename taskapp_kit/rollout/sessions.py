@@ -8,10 +8,10 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 
-from taskapp_kit.contract.protocols import Clock
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import Failure, Saturated
+from taskapp_kit.records.protocols import Clock
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.policy.select import SESSION
 from taskapp_kit.rollout.session import Admit, EnvironmentSession, Run, no_such_session

@@ -18,10 +18,9 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import Claim, IdempotencyRecord, IdempotencyStore, StoredResult, StoredRollout
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import Claim, IdempotencyRecord, IdempotencyStore, StoredResult, StoredRollout
 from taskapp_kit.rollout.details import model_calls
 from taskapp_kit.rollout.event_buffer import EventBuffer
 from taskapp_kit.rollout.failures import cancelled
@@ -31,6 +30,7 @@ from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.stored_answer import settled_from
 from taskapp_kit.rollout.subscribers import EndedRollout, SharedRollout
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
+from taskapp_kit.wire.rollout import RolloutRequest
 
 log = logging.getLogger("taskapp_kit.service")
 

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import fold, from_json
-from taskapp_kit.contract.protocols import (
+from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import fold, from_json
+from taskapp_kit.records.protocols import (
     Annotation,
     QueryableStore,
     RolloutQuery,
@@ -19,8 +20,7 @@ from taskapp_kit.contract.protocols import (
     Store,
     StoredRollout,
 )
-from taskapp_kit.contract.trajectory import Trajectory
-from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.in_flight import Caller
 
 MOST = 2**62

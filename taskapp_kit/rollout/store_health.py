@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import Clock
 from taskapp_kit.errors import Saturated, StoreError, StoreRefusal
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import Clock
 
 log = logging.getLogger("taskapp_kit.store")
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import as_object
-from taskapp_kit.contract.events import from_json
-from taskapp_kit.contract.inference_url import correlation_id, inference_url
-from taskapp_kit.contract.protocols import StoredResult, StoredRollout
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.scorecard import Scorecard
-from taskapp_kit.contract.wire import EnvSpec, PolicySpec, RolloutRequest
 from taskapp_kit.errors import Failure, StoreError
+from taskapp_kit.records.content import as_object
+from taskapp_kit.records.events import from_json
+from taskapp_kit.records.protocols import StoredResult, StoredRollout
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.scorecard import Scorecard
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.source import ImageSource, images_of
+from taskapp_kit.wire.inference_url import correlation_id, inference_url
+from taskapp_kit.wire.rollout import EnvSpec, PolicySpec, RolloutRequest
 
 
 async def settled_from(images: ImageSource, stored: StoredRollout) -> StoredResult:

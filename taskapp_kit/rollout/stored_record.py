@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
-from taskapp_kit.contract.inference_url import stored_url
-from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_hash
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import SCHEMA_VERSION, EncodedEvents
+from taskapp_kit.records.protocols import StoredRollout
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.episode.plan import EpisodePlan
 from taskapp_kit.rollout.policy.select import STORED_CONFIG
 from taskapp_kit.version import __version__
+from taskapp_kit.wire.inference_url import stored_url
 
 
 def stored_rollout(

@@ -6,9 +6,9 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
 from taskapp_kit.errors import RolloutFailed, Saturated
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import IdempotencyRecord, StoredResult
 from taskapp_kit.rollout.event_buffer import EventBuffer
 from taskapp_kit.rollout.failures import cancelled
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from types import MappingProxyType
 
 from fastapi import FastAPI
@@ -18,11 +17,11 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import IdempotencyStore
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import KitError
 from taskapp_kit.net.auth import ApiKeyMiddleware
 from taskapp_kit.net.sites import SiteRules
+from taskapp_kit.records.protocols import IdempotencyStore
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.retention import retention_of
 from taskapp_kit.rollout.service import Service
@@ -32,15 +31,12 @@ from taskapp_kit.serve.auth import authenticator, open_paths
 from taskapp_kit.serve.docs_page import openapi_document, page
 from taskapp_kit.serve.errors import ERRORS, error_answer
 from taskapp_kit.serve.keys import Keys
-from taskapp_kit.serve.protocols import load_protocols
-from taskapp_kit.serve.protocols.wire_protocol import WireProtocol
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes import DEBUG_ROUTES, ROUTES
 from taskapp_kit.serve.routes.session_socket import socket_route
 from taskapp_kit.serve.routing import SharedPathRoute, direct_paths, direct_routes
 from taskapp_kit.serve.telemetry.observers import Observers
-from taskapp_kit.serve.viewer.source import ProtocolClients, ServiceSource
-from taskapp_kit.serve.viewer.viewer import UI, UiMount, Viewer
+from taskapp_kit.serve.wire_protocol import WireProtocol
 
 CORS_HEADERS = (
     "Authorization",
@@ -76,14 +72,19 @@ class GatedApp(FastAPI):
         await super().__call__(scope, receive, send)
 
 
-def create(
-    service: Service, settings: Settings, *, exposure: Exposure = "public", coordinator: IdempotencyStore | None = None
-) -> FastAPI:
-    """Return the application that serves `service`. Raises ConfigError: the key file cannot be read, or a protocol loaded.
+def create_app(
+    service: Service,
+    settings: Settings,
+    *,
+    protocols: Sequence[WireProtocol] = (),
+    exposure: Exposure = "public",
+    coordinator: IdempotencyStore | None = None,
+) -> GatedApp:
+    """Return the application that serves `service`. Raises ConfigError: the key file cannot be read.
 
-    coordinator: where idempotency records are stored, of rollouts that are repeated or fetched later; default: the
-    service's store. exposure: with `local`, `/docs` and `/openapi.json` need no key, and the viewer is at `/ui`, unless
-    `settings.ui` says otherwise.
+    protocols: further protocols in which it can be driven. coordinator: where idempotency records are stored, of rollouts
+    that are repeated or fetched later; default: the service's store. exposure: with `local`, `/docs` and `/openapi.json`
+    need no key.
 
     Every environment's `setup_worker` runs before the server answers: a server that cannot run episodes does not start.
     The service is closed when the server stops. Routes that are added to the application (`include_router`, `mount`)
@@ -93,7 +94,6 @@ def create(
     shared_rollouts = SharedRollouts(service, coordinator)
     observers = Observers(service, settings)
     retention = retention_of(service, settings.store_keep)
-    protocols = load_protocols(settings.protocols)
 
     async def drain(grace_seconds: float) -> None:
         await service.drain(grace_seconds)
@@ -130,6 +130,7 @@ def create(
     )
     app.state.service = service
     app.state.drain = drain
+    app.state.metrics = observers.metrics
     context = RouteContext(
         service, shared_rollouts, observers.metrics, settings, _description(service, settings), exposure
     )
@@ -151,7 +152,7 @@ def create(
     for kind in (HTTPException, RequestValidationError, KitError, Exception):
         app.add_exception_handler(kind, handle)
     app.direct = direct_paths(routes, service.spec.environments)
-    keys = Keys.of(settings)
+    app.state.keys = keys = Keys.of(settings)
     local, hosts = exposure == "local", (settings.host, *settings.hosts)
     service.sessions.is_valid = lambda caller: caller.key_label is None or keys.has_label(caller.key_label)
     app.gate = ApiKeyMiddleware(
@@ -172,25 +173,7 @@ def create(
             expose_headers=["Idempotent-Replayed", "Location", "Retry-After"],
             allow_credentials=False,
         )
-    app.state.viewer = None
-    if settings.ui if settings.ui is not None else local:
-        viewer = Viewer(
-            ServiceSource(service, partial(_client_lines, protocols)),
-            keys,
-            title=service.spec.name,
-            hosts=(*hosts, *settings.ui_hosts),
-            clock=service.clock,
-            on_answer=lambda method, status: observers.metrics.answered(method, UI, status),
-        )
-        app.state.viewer, app.gate = viewer, UiMount(viewer, app.gate)  # outside CORS: no other site reads these pages
     return app
-
-
-def _client_lines(protocols: Sequence[WireProtocol], url: str, environments: Sequence[str]) -> list[ProtocolClients]:
-    return [
-        ProtocolClients(protocol.summary, [(lines.title, lines.text) for lines in protocol.clients(url, environments)])
-        for protocol in protocols
-    ]
 
 
 def _description(service: Service, settings: Settings) -> Description:

@@ -8,10 +8,10 @@ from typing import Any
 import pydantic
 from fastapi.exceptions import RequestValidationError
 
-from taskapp_kit.contract.field_problems import body_problems, problems_of
 from taskapp_kit.errors import RequestError
 from taskapp_kit.net.error_response import ErrorWriter, short_part
 from taskapp_kit.net.response import EncodedResponse
+from taskapp_kit.wire.field_problems import body_problems, problems_of
 
 ERRORS = ErrorWriter("The server", logging.getLogger("taskapp_kit.serve"), stored="the rollout", routes="/openapi.json")
 

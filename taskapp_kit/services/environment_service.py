@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from taskapp_kit.config import from_environment
-from taskapp_kit.contract.content import Content, Json
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.scorecard import Blend
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app, reference_of
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.errors import BadArgument, KitError, RolloutFailed
+from taskapp_kit.records.content import Content, Json
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.scorecard import Blend
 from taskapp_kit.rollout.policy.builtin import answer_from
 from taskapp_kit.rollout.response import PictureRoom, wire_observation
 from taskapp_kit.rollout.service import Service

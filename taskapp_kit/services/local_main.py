@@ -1,6 +1,6 @@
 """The program of a replica on this machine: `taskapp_kit.services.local_main FD`; `local_replica.py` starts it.
 
-FD: the socket, with the frames of `rollout/workers/protocol.py`. A job is one operation of `ReplicaHost`; the first one loads
+FD: the socket, with the frames of `rollout/executors/protocol.py`. A job is one operation of `ReplicaHost`; the first one loads
 the class. Each is a task of the main thread's event loop, so that an asynchronous method needs no other thread.
 """
 
@@ -15,7 +15,7 @@ from functools import partial
 
 from taskapp_kit.config import LOG_LEVEL, child_environment, take_parent_logging
 from taskapp_kit.logs import configure
-from taskapp_kit.rollout.workers.protocol import (
+from taskapp_kit.rollout.executors.protocol import (
     LAST_SECONDS,
     MAX_THREADS,
     BadFrame,

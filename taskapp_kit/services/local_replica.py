@@ -11,9 +11,9 @@ from pathlib import Path
 
 from taskapp_kit.config import child_environment
 from taskapp_kit.errors import BadArgument, CallTimeout, ReplicaDied, ReplicaStartFailed
-from taskapp_kit.rollout.workers.child import ChildProcess
-from taskapp_kit.rollout.workers.job import JobHung, JobLost, JobRaised, Running
-from taskapp_kit.rollout.workers.protocol import MAX_THREADS, BadFrame
+from taskapp_kit.rollout.executors.child import ChildProcess
+from taskapp_kit.rollout.executors.job import JobHung, JobLost, JobRaised, Running
+from taskapp_kit.rollout.executors.protocol import MAX_THREADS, BadFrame
 from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaSpec
 from taskapp_kit.system.child_python import python_command
 

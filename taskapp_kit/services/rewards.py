@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.config import from_environment
-from taskapp_kit.contract.chat import Endpoint, ModelFailed, role_variables
-from taskapp_kit.contract.content import Json
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.errors import BadArgument, ConfigError, RolloutFailed, ServiceError, Unavailable
+from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.models.access import role_endpoint
 from taskapp_kit.rollout.models.client import HttpModelClient
 from taskapp_kit.rollout.score.failures import BadScore
@@ -35,6 +34,7 @@ from taskapp_kit.services.endpoints import endpoint
 from taskapp_kit.services.environment_service import PROTOCOL, app_arguments, raise_with_boundary, service_here
 from taskapp_kit.services.loop import on_services_loop
 from taskapp_kit.services.replicas import ClassReference
+from taskapp_kit.wire.chat.conversation import Endpoint, ModelFailed, role_variables
 
 ANY_NUMBER = (-math.inf, math.inf)
 MODEL_SECONDS = 120.0

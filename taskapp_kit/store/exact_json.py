@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import Json, has_surrogate
+from taskapp_kit.records.content import Json, has_surrogate
 
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 

@@ -22,8 +22,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from taskapp_kit.contract.protocols import Claim, Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.protocols import Claim, Clock, IdempotencyRecord, StoredResult
 
 RECORD_SECONDS = 24 * 3600.0
 """How long an idempotency record is stored, and with it the result of its rollout."""

@@ -8,8 +8,8 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from taskapp_kit.contract.protocols import Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.protocols import Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.store.idempotency import RECORD_SECONDS, LeasedIdempotencyStore
 
 log = logging.getLogger("taskapp_kit.service")

@@ -15,8 +15,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from taskapp_kit.contract.protocols import Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.errors import Failure, StoreError
+from taskapp_kit.records.protocols import Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.store.batch_thread import BatchThread, Job, each_alone
 from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
 from taskapp_kit.store.idempotency import CLAIM_TRIES, RECORD_SECONDS, LeasedIdempotencyStore

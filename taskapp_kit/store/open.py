@@ -6,8 +6,8 @@ import re
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from taskapp_kit.contract.protocols import Store
 from taskapp_kit.errors import ConfigError, StoreError, Unavailable
+from taskapp_kit.records.protocols import Store
 
 KNOWN = "sqlite:///PATH, a bare PATH, postgresql://USER:PASSWORD@HOST/DATABASE, memory, none"
 """The addresses that this release accepts, for messages."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.declared_types import check_types
-from taskapp_kit.contract.events import SCHEMA_VERSION, EncodedEvents
-from taskapp_kit.contract.protocols import RolloutRow, StoredRollout
 from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.declared_types import check_types
+from taskapp_kit.records.events import SCHEMA_VERSION, EncodedEvents
+from taskapp_kit.records.protocols import RolloutRow, StoredRollout
 from taskapp_kit.store.exact_json import Inexact, exact_float, exact_int, exact_json, exact_text
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES, ROLLOUTS
 

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, delete, except_, func, insert, select
 
-from taskapp_kit.contract.protocols import Annotation, ScorerVersion, StoredScores
 from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.records.protocols import Annotation, ScorerVersion, StoredScores
 from taskapp_kit.store.exact_json import Inexact, exact_float, exact_json, exact_text
 from taskapp_kit.store.schema import ANNOTATIONS, ROLLOUTS, SCORES
 

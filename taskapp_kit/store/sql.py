@@ -32,7 +32,8 @@ from sqlalchemy import (
     tuple_,
 )
 
-from taskapp_kit.contract.protocols import (
+from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.records.protocols import (
     LISTED,
     Annotation,
     Clock,
@@ -43,7 +44,6 @@ from taskapp_kit.contract.protocols import (
     StoredRollout,
     StoredScores,
 )
-from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.store.batch_thread import BatchThread
 from taskapp_kit.store.database import Driver, SqlDatabase
 from taskapp_kit.store.idempotency import RECORD_SECONDS

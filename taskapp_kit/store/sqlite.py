@@ -23,8 +23,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from taskapp_kit.contract.protocols import Clock
 from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.records.protocols import Clock
 from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
 from taskapp_kit.store.schema import METADATA, ROLLOUTS, migrate

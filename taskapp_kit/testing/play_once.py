@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.config import Settings, load
-from taskapp_kit.contract.chat import role_variable
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.episode import global_random
 from taskapp_kit.rollout.score.judges import needed_roles
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.testing.mock_model.server import MockModel
+from taskapp_kit.wire.chat.conversation import role_variable
+from taskapp_kit.wire.rollout import RolloutRequest
 
 if TYPE_CHECKING:
     from taskapp_kit.testing.mock_model.chat_request import ChatRequest

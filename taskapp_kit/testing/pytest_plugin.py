@@ -60,9 +60,9 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     chosen = config.getoption("--doctor") or ("quick" if config.getoption("--taskapp") is not None else "off")
     if chosen == "off":
         return
+    from taskapp_kit.doctor.as_tests import collected
+    from taskapp_kit.doctor.options import DoctorOptions
     from taskapp_kit.errors import KitError
-    from taskapp_kit.testing.doctor.as_tests import collected
-    from taskapp_kit.testing.doctor.options import DoctorOptions
 
     options = DoctorOptions(quick=chosen == "quick", allow=tuple(config.getoption("--doctor-allow")))
     try:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.rollout_plan import JobPlan
-from taskapp_kit.client.config.schema import ConfigSection, RlDocument, inner_section, value_at
-from taskapp_kit.client.config.values import name_shown, place_shown
+from taskapp_kit.jobs.client.config.schema import ConfigSection, RlDocument, inner_section, value_at
+from taskapp_kit.jobs.client.config.values import name_shown, place_shown
+from taskapp_kit.jobs.server.engine import JobDocument
+from taskapp_kit.jobs.server.rollout_plan import JobPlan
 from taskapp_kit.train.update.settings import Loss
 
 Path = tuple[str, ...]

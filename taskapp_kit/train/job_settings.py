@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.rollout_plan import MAX_ROLLOUTS, JobPlan, read_plan
-from taskapp_kit.client.config.consistency import models_named
-from taskapp_kit.client.config.review import Review
-from taskapp_kit.client.config.schema import (
+from taskapp_kit.errors import JobError
+from taskapp_kit.jobs.client.config.consistency import models_named
+from taskapp_kit.jobs.client.config.review import Review
+from taskapp_kit.jobs.client.config.schema import (
     Algorithm,
     CurriculumSection,
     Lora,
@@ -22,9 +21,10 @@ from taskapp_kit.client.config.schema import (
     from_section,
     value_at,
 )
-from taskapp_kit.client.config.value_types import MixedEnvironment
-from taskapp_kit.client.config.values import Place
-from taskapp_kit.errors import JobError
+from taskapp_kit.jobs.client.config.value_types import MixedEnvironment
+from taskapp_kit.jobs.client.config.values import Place
+from taskapp_kit.jobs.server.engine import JobDocument
+from taskapp_kit.jobs.server.rollout_plan import MAX_ROLLOUTS, JobPlan, read_plan
 from taskapp_kit.services.replicas import Backend
 from taskapp_kit.train.config_keys import FAMILIES, LIMITS, SAMPLING_LIMITS, Limit, written
 from taskapp_kit.train.driver.settings import ROLLOUT_SECONDS, STALL_SECONDS, DriverSettings, rollout_count

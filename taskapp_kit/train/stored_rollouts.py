@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.records.words import counted
 from taskapp_kit.train.turns import RecordedTurn
 
 MAX_LINE_BYTES = 2**26

@@ -3,7 +3,7 @@
 from typing import Any
 
 from taskapp_kit import TaskApp, Trajectory
-from taskapp_kit.adapters.gymnasium import from_gymnasium
+from taskapp_kit.interop.gymnasium import from_gymnasium
 
 app = TaskApp("__app_name__", version="0.1.0", description="Cross a frozen lake without falling into a hole.")
 

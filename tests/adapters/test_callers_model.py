@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.adapters.callers_model import CallerService
-from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.result import Rollout
+from taskapp_kit.interop.callers_model import CallerService
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.testing import play
+from taskapp_kit.wire.chat.conversation import ChatReply
 
 HERE = Path(__file__).parent
 COUNTING = HERE / "asking_apps.py"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from taskapp_kit import DeclarationError, TaskApp
-from taskapp_kit.adapters.dataset_rows import from_dataset
 from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.interop.dataset_rows import from_dataset
 from taskapp_kit.testing import play
 
 ROWS = [{"question": "one?\u2028", "answer": "1"}, {"question": 'two, "2"\n?', "answer": "2"}]

@@ -16,10 +16,10 @@ import pytest
 from gymnasium import spaces
 
 from taskapp_kit import DeclarationError, Image, InvalidAction, RolloutFailed, Step, TaskApp, Text
-from taskapp_kit.adapters.gymnasium import from_gymnasium
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.interop.gymnasium import from_gymnasium
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.service import Service
+from taskapp_kit.wire.rollout import RolloutRequest
 
 PLAYED = (
     "FrozenLake-v1",
@@ -454,7 +454,7 @@ def test_every_mistake_is_one_sentence_with_its_line(arguments: Any, sentence: s
 def test_without_gymnasium_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['gymnasium'] = None\n"
-        "from taskapp_kit.adapters.gymnasium import from_gymnasium\n"
+        "from taskapp_kit.interop.gymnasium import from_gymnasium\n"
         "from_gymnasium('CartPole-v1')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -17,12 +17,12 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
-from taskapp_kit.adapters.gymnasium_env import AnyText, GymnasiumEnv, make, numbered_calls  # noqa: E402  # noqa: E402
-from taskapp_kit.contract.content import text_of  # noqa: E402
-from taskapp_kit.contract.result import Rollout  # noqa: E402
 from taskapp_kit.declare.discovery import find_app  # noqa: E402
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp  # noqa: E402
 from taskapp_kit.errors import BadArgument, RequestError, RolloutFailed, TaskAppError, UndefinedReward  # noqa: E402
+from taskapp_kit.interop.gymnasium.env import AnyText, GymnasiumEnv, make, numbered_calls  # noqa: E402  # noqa: E402
+from taskapp_kit.records.content import text_of  # noqa: E402
+from taskapp_kit.records.rollout import Rollout  # noqa: E402
 from tests.machine import skip_if_it_cannot_play  # noqa: E402
 from tests.rollouts import app_from, play  # noqa: E402
 
@@ -339,7 +339,7 @@ def test_pictures_are_in_the_info_and_a_text_that_is_too_long_is_an_error(walk: 
 
 def test_a_script_that_closes_nothing_ends(walk: str) -> None:
     program = (
-        "from taskapp_kit.adapters.gymnasium_env import make\n"
+        "from taskapp_kit.interop.gymnasium.env import make\n"
         f"env = make({walk!r})\nenv.reset(seed=1)\nprint(env.step({go(1)!r})[0])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)

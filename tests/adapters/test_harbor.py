@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from taskapp_kit import DeclarationError, RolloutFailed, TaskApp
-from taskapp_kit.adapters.harbor import HarborRow, from_harbor
-from taskapp_kit.adapters.harbor_task import INSTALLS, TaskRefused, read_task, task_folders
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.doctor.examine import examine
+from taskapp_kit.doctor.options import DoctorOptions
+from taskapp_kit.interop.harbor import HarborRow, from_harbor
+from taskapp_kit.interop.harbor.task import INSTALLS, TaskRefused, read_task, task_folders
 from taskapp_kit.testing import Rollout, play
-from taskapp_kit.testing.doctor.examine import examine
-from taskapp_kit.testing.doctor.options import DoctorOptions
 from tests.adapters.harbor_tasks import TASKS, write_task, write_tasks
 from tests.sandbox.boxes import LEVELS
 
@@ -26,7 +26,7 @@ needs_box = [
 NAMES = sorted(TASKS)
 APP = """
     from taskapp_kit import TaskApp
-    from taskapp_kit.adapters.harbor import HarborRow, from_harbor
+    from taskapp_kit.interop.harbor import HarborRow, from_harbor
 
     app = TaskApp("terminal")
     Terminal = from_harbor("tasks")

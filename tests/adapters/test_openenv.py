@@ -17,11 +17,11 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import Server, ServerConnection, serve
 
 from taskapp_kit import DeclarationError, Image, RolloutFailed, Step, TaskApp, Text, action
-from taskapp_kit.adapters.openenv import from_openenv
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import Unavailable
+from taskapp_kit.interop.openenv import from_openenv
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import Rollout, play
 from tests.serve.front_door import PNG

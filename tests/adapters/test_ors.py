@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import pytest
 
 from taskapp_kit import DeclarationError, RolloutFailed, TaskApp
-from taskapp_kit.adapters.ors import from_ors
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import Unavailable
+from taskapp_kit.interop.ors import from_ors
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import play
 from tests.adapters.test_openenv import rooms, seen

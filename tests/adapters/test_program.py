@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from taskapp_kit import RolloutFailed, TaskApp
-from taskapp_kit.adapters.program import LOST, PROGRAM_LIMITS, from_program
-from taskapp_kit.contract.result import Rollout
+from taskapp_kit.interop.programs.program import LOST, PROGRAM_LIMITS, from_program
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.sandbox import capabilities
 from tests.interop.peers import peer
 from tests.rollout.models.raw_server import Arrived, http, raw_server, said

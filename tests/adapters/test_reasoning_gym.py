@@ -18,12 +18,12 @@ import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
 from taskapp_kit import DeclarationError, InvalidAction, RequestError, RolloutFailed, TaskApp
-from taskapp_kit.adapters import reasoning_gym as adapter
-from taskapp_kit.adapters.reasoning_gym import from_reasoning_gym
+from taskapp_kit.doctor.examine import examine
+from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.interop.reasoning_gym import from_reasoning_gym
+from taskapp_kit.interop.reasoning_gym import importer as adapter
 from taskapp_kit.testing import Rollout, play
-from taskapp_kit.testing.doctor.examine import examine
-from taskapp_kit.testing.doctor.options import DoctorOptions
 
 THREE = ("chain_sum", "gsm_symbolic", "mini_sudoku")
 EVALUATED = sorted(adapter.LISTS | adapter.FORMULAS - adapter.UNORDERED)
@@ -67,7 +67,7 @@ def test_the_doctor_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
         textwrap.dedent(
             f"""
             from taskapp_kit import TaskApp
-            from taskapp_kit.adapters.reasoning_gym import from_reasoning_gym
+            from taskapp_kit.interop.reasoning_gym import from_reasoning_gym
 
             app = TaskApp("asked")
             Made = from_reasoning_gym({name!r})
@@ -91,7 +91,7 @@ def test_the_doctor_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
 def test_a_seed_is_the_same_problem_in_every_process_and_past_a_block() -> None:
     names = (*THREE, "zebra_puzzles", "word_sorting")
     code = (
-        "from taskapp_kit.adapters.reasoning_gym import from_reasoning_gym as made\n"
+        "from taskapp_kit.interop.reasoning_gym.importer import from_reasoning_gym as made\n"
         f"print([made(name)().reset(seed) for name in {names!r} for seed in (7, 999, 1000, 4321)])"
     )
     outputs = [
@@ -256,7 +256,7 @@ def test_mistakes_are_reported() -> None:
 def test_what_is_drawn_in_the_order_of_a_set_needs_a_fixed_order() -> None:
     code = (
         "from taskapp_kit import TaskApp\n"
-        "from taskapp_kit.adapters.reasoning_gym import from_reasoning_gym\n"
+        "from taskapp_kit.interop.reasoning_gym import from_reasoning_gym\n"
         "app = TaskApp('it')\n"
         "app.environment('it')(from_reasoning_gym('ransom_note'))\n"
         "app.freeze()"

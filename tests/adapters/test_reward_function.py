@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.adapters.reward_function import RewardFunction, to_reward_function
 from taskapp_kit.errors import BadArgument, ConfigError, RequestError, RolloutFailed, UndefinedReward
+from taskapp_kit.interop.reward_function import RewardFunction, to_reward_function
 from taskapp_kit.testing import MockModel, bad, judge, play
 
 HERE = Path(__file__).parent

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskapp_kit import Image, Text
-from taskapp_kit.adapters.chat_content import UnknownContent, observation_of
-from taskapp_kit.adapters.class_parts import ClassParts
-from taskapp_kit.adapters.schema_tools import resolved, tool_method
 from taskapp_kit.declare.check_actions import check_actions
 from taskapp_kit.declare.declarations import Problems
+from taskapp_kit.interop.chat_content import UnknownContent, observation_of
+from taskapp_kit.interop.class_parts import ClassParts
+from taskapp_kit.interop.schema_tools import resolved, tool_method
 from taskapp_kit.rollout.policy.sampling import compile_sampler
 from tests.serve.front_door import PNG
 

@@ -17,17 +17,17 @@ pytest.importorskip("textarena", reason="needs taskapp-kit[textarena]")
 import textarena
 
 from taskapp_kit import DeclarationError, RequestError, RolloutFailed, TaskApp
-from taskapp_kit.adapters.textarena import from_textarena
+from taskapp_kit.doctor.examine import examine
+from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.interop.textarena import from_textarena
 from taskapp_kit.testing import MockModel, Rollout, play
-from taskapp_kit.testing.doctor.examine import examine
-from taskapp_kit.testing.doctor.options import DoctorOptions
 
 APP = """
     import random
     import re
     from taskapp_kit import TaskApp
-    from taskapp_kit.adapters.textarena import from_textarena
+    from taskapp_kit.interop.textarena import from_textarena
 
     app = TaskApp("games")
 

@@ -21,8 +21,8 @@ from tinker_cookbook.renderers.base import ParseTermination  # noqa: E402
 from tinker_cookbook.rl.rollout_strategy import MinViableGroup  # noqa: E402
 from tinker_cookbook.rl.rollouts import do_group_rollout  # noqa: E402
 
-from taskapp_kit.adapters.tinker_episodes import TaskAppDataset, close_services  # noqa: E402
 from taskapp_kit.errors import BadArgument, RolloutFailed, UndefinedReward  # noqa: E402
+from taskapp_kit.interop.tinker.episodes import TaskAppDataset, close_services  # noqa: E402
 
 END = 1
 APP = '''

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.adapters.callers_model import SteppedRollout, truncating
-from taskapp_kit.adapters.verifiers_app import NO_PROMPT, VerifiersApp, episode_of, scores_of
-from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.errors import RequestError, RolloutFailed, UndefinedReward
+from taskapp_kit.interop.app_tasks import NO_PROMPT, VerifiersApp, episode_of, scores_of
+from taskapp_kit.interop.callers_model import SteppedRollout, truncating
 from taskapp_kit.testing import play
+from taskapp_kit.wire.chat.conversation import ChatReply
 
 HERE = Path(__file__).parent
 ASKING = str(HERE / "asking_apps.py")

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from taskapp_kit.backend.app import create_backend
+from taskapp_kit.jobs.server.app import create_backend
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.waiting import until
 

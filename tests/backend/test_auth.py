@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from taskapp_kit.backend.auth import LOCAL, BearerKeys, org_of
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.jobs.server.auth import LOCAL, BearerKeys, org_of
 
 
 def test_each_key_has_its_organisation_whose_name_is_no_plain_hash_of_it() -> None:

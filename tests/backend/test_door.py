@@ -16,7 +16,7 @@ import pytest
 from exchange import Gate, ScriptedApp, a_config, a_job, backend, client, episode, serving
 from starlette.routing import Route
 
-from taskapp_kit.backend.app import create_backend
+from taskapp_kit.jobs.server.app import create_backend
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -63,7 +63,7 @@ BAD: dict[str, Headers] = {
     "no-break space": [(b"Authorization", b"Bearer " + K + b"\xc2\xa0")],
     "cookie": [(b"Cookie", b"Authorization=" + K)],
     "other names": [(b"X_API_Key", K), (b"Api-Key", K), (b"Proxy-Authorization", b"Bearer " + K)],
-    "the org": [(b"taskapp_kit.backend.org", b"local"), (b"X-Org", b"local")],
+    "the org": [(b"taskapp_kit.jobs.server.org", b"local"), (b"X-Org", b"local")],
     "method override": [(b"X-HTTP-Method-Override", b"GET"), (b"X-Original-URL", b"/health")],
 }
 

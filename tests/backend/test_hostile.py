@@ -13,10 +13,10 @@ import pytest
 from exchange import ScriptedApp, a_config, a_job, backend, episode, failure, serving
 from starlette.responses import Response
 
-from taskapp_kit.backend.engine import Event, JobDocument, RolloutOutcome
-from taskapp_kit.backend.rewards import MAX_CAUSES, MAX_SCORES, causes, scores_of, summarise
-from taskapp_kit.backend.rollout_plan import MAX_AT_A_TIME, read_plan
-from taskapp_kit.backend.store import JobStore
+from taskapp_kit.jobs.server.engine import Event, JobDocument, RolloutOutcome
+from taskapp_kit.jobs.server.rewards import MAX_CAUSES, MAX_SCORES, causes, scores_of, summarise
+from taskapp_kit.jobs.server.rollout_plan import MAX_AT_A_TIME, read_plan
+from taskapp_kit.jobs.server.store import JobStore
 from tests.backend.test_store import a_job as a_row
 from tests.backend.test_store import with_records
 

@@ -13,8 +13,8 @@ import orjson
 import pytest
 from exchange import KEY, OTHER_KEY, Backend, ScriptedApp, a_config, a_job, backend, client, serving
 
-from taskapp_kit.backend.inference import MAX_BODY_BYTES, MODEL_ROUTES, NEVER_OPENED, AvailableModel
 from taskapp_kit.errors import Unavailable
+from taskapp_kit.jobs.server.inference import MAX_BODY_BYTES, MODEL_ROUTES, NEVER_OPENED, AvailableModel
 from taskapp_kit.net.http import HttpResponse
 from tests.train.gateway.test_attacks import BAD_BODIES
 

@@ -23,12 +23,12 @@ from exchange import (
 )
 from sqlalchemy import select
 
-from taskapp_kit.backend.engine import CurvePoint, Event, JobDocument, JobOutcome, Ledger, RolloutOutcome
-from taskapp_kit.backend.opened_task_app import OpenedTaskApp
-from taskapp_kit.backend.rollouts_engine import RolloutsEngine
-from taskapp_kit.backend.schema import JOBS
 from taskapp_kit.client import RLJob
 from taskapp_kit.errors import JobError, StoreError
+from taskapp_kit.jobs.server.engine import CurvePoint, Event, JobDocument, JobOutcome, Ledger, RolloutOutcome
+from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+from taskapp_kit.jobs.server.rollouts_engine import RolloutsEngine
+from taskapp_kit.jobs.server.schema import JOBS
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -167,8 +167,8 @@ def test_an_engines_report_is_written_whole_or_not_at_all() -> None:
 def test_a_job_that_was_to_be_cancelled_is_not_taken_up_again(tmp_path: Path) -> None:
     import asyncio
 
-    from taskapp_kit.backend.data_files import JobDatabase
-    from taskapp_kit.backend.store import JobStore
+    from taskapp_kit.jobs.server.data_files import JobDatabase
+    from taskapp_kit.jobs.server.store import JobStore
 
     store, app = tmp_path / "jobs.db", Held()
     with serving(app.app()) as url, backend(store=str(store)) as back:
@@ -359,7 +359,7 @@ def test_bells_of_jobs_that_nobody_listens_to_are_forgotten() -> None:
 
 
 def test_a_key_that_was_made_once_keeps_its_jobs_when_it_is_configured(tmp_path: Path) -> None:
-    from taskapp_kit.backend.auth import BearerKeys
+    from taskapp_kit.jobs.server.auth import BearerKeys
 
     store = str(tmp_path / "jobs.db")
     with serving(ScriptedApp().app()) as url:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from exchange import Answer, Gate, ScriptedApp, a_config, backend, client, episode, serving
 
-from taskapp_kit.backend.notifier import MAX_SHARED_FRAMES, Notifier, Notifiers, Page
 from taskapp_kit.errors import StoreError
+from taskapp_kit.jobs.server.notifier import MAX_SHARED_FRAMES, Notifier, Notifiers, Page
 from tests.waiting import until
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.backend.engine import RolloutOutcome
-from taskapp_kit.backend.rewards import RewardBlend, UnreadableRollout, reward_of, summarise
 from taskapp_kit.evaluate.summary import Column
+from taskapp_kit.jobs.server.engine import RolloutOutcome
+from taskapp_kit.jobs.server.rewards import RewardBlend, UnreadableRollout, reward_of, summarise
 
 
 @pytest.mark.parametrize(

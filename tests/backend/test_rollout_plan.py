@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.rewards import RewardBlend
-from taskapp_kit.backend.rollout_plan import JobPlan, read_plan
-from taskapp_kit.backend.rollouts_engine import RolloutsEngine
-from taskapp_kit.client.config.review import read_document
-from taskapp_kit.client.config.schema import RlDocument
+from taskapp_kit.jobs.client.config.review import read_document
+from taskapp_kit.jobs.client.config.schema import RlDocument
+from taskapp_kit.jobs.server.engine import JobDocument
+from taskapp_kit.jobs.server.rewards import RewardBlend
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, read_plan
+from taskapp_kit.jobs.server.rollouts_engine import RolloutsEngine
 
 
 def plan(config: dict[str, Any], **more: Any) -> JobPlan:

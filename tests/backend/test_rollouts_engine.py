@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from exchange import APP_KEY, Answer, Gate, ScriptedApp, a_config, backend, episode, failure, serving
 
-from taskapp_kit.backend.engine import REPEATED
+from taskapp_kit.jobs.server.engine import REPEATED
 from tests.waiting import until
 
 pytestmark = pytest.mark.server

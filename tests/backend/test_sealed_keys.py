@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from nacl.public import PublicKey, SealedBox
 
-from taskapp_kit.backend.sealed_keys import SealedKeys
 from taskapp_kit.errors import ConfigError, RequestError
+from taskapp_kit.jobs.server.sealed_keys import SealedKeys
 
 
 def seal(box: SealedKeys, token: bytes) -> str:

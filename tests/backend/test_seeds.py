@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.backend.seeds import SeedRange, cycled, draw, ranges_of
-from taskapp_kit.contract.seeds import size
+from taskapp_kit.jobs.server.seeds import SeedRange, cycled, draw, ranges_of
+from taskapp_kit.records.seeds import size
 
 
 @given(

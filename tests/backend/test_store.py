@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.backend.data_files import JobDatabase, store_path
-from taskapp_kit.backend.engine import REPEATED, CurvePoint, Event, RolloutOutcome
-from taskapp_kit.backend.job_views import event_view
-from taskapp_kit.backend.schema import APPLIED, QUEUED, SUCCEEDED, JobRow
-from taskapp_kit.backend.store import JobStore
 from taskapp_kit.errors import ConfigError, Saturated, StoreError
+from taskapp_kit.jobs.server.data_files import JobDatabase, store_path
+from taskapp_kit.jobs.server.engine import REPEATED, CurvePoint, Event, RolloutOutcome
+from taskapp_kit.jobs.server.job_views import event_view
+from taskapp_kit.jobs.server.schema import APPLIED, QUEUED, SUCCEEDED, JobRow
+from taskapp_kit.jobs.server.store import JobStore
 from taskapp_kit.store.sqlite import SqliteStore
 
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from taskapp_kit.backend.opened_task_app import OpenedTaskApp
-from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
 from taskapp_kit.errors import ConfigError, RequestError
+from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
 
 
 @pytest.mark.parametrize(

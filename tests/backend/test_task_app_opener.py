@@ -16,12 +16,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from taskapp_kit.backend.data_files import JobDatabase
-from taskapp_kit.backend.opened_task_app import OpenedTaskApp
-from taskapp_kit.backend.store import JobStore
-from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
-from taskapp_kit.backend.task_app_opener import TaskAppAccess
 from taskapp_kit.errors import RequestError, TaskAppUnreachable
+from taskapp_kit.jobs.server.data_files import JobDatabase
+from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+from taskapp_kit.jobs.server.store import JobStore
+from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.task_app_opener import TaskAppAccess
 
 pytestmark = pytest.mark.server
 

@@ -12,13 +12,13 @@ import httpx
 import pytest
 from exchange import APP_KEY, KEY, OTHER_KEY, ScriptedApp, a_config, a_job, client, ended, episode, failure, serving
 
-from taskapp_kit.backend.app import create_backend
-from taskapp_kit.backend.auth import BearerKeys
-from taskapp_kit.backend.engine import CurvePoint, Engine, JobDocument, JobOutcome, Ledger, RolloutOutcome
 from taskapp_kit.cli.train.backend_viewer import backend_viewer
-from taskapp_kit.client.rl_job import RLJob
 from taskapp_kit.config import Settings
-from taskapp_kit.serve.viewer.viewer import PAGES, UiMount
+from taskapp_kit.jobs.client.rl_job import RLJob
+from taskapp_kit.jobs.server.app import create_backend
+from taskapp_kit.jobs.server.auth import BearerKeys
+from taskapp_kit.jobs.server.engine import CurvePoint, Engine, JobDocument, JobOutcome, Ledger, RolloutOutcome
+from taskapp_kit.viewer.viewer import PAGES, UiMount
 
 pytestmark = pytest.mark.server
 

@@ -17,12 +17,12 @@ from typing import Any
 import httpx
 import pytest
 
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore

@@ -22,20 +22,20 @@ from typing import Any
 import httpx
 import pytest
 
-from taskapp_kit.backend.app import create_backend
-from taskapp_kit.backend.auth import BearerKeys
+from taskapp_kit.asgi import create
 from taskapp_kit.cli.train.backend_viewer import backend_viewer
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.jobs.server.app import create_backend
+from taskapp_kit.jobs.server.auth import BearerKeys
+from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from taskapp_kit.serve.viewer.pages import shown
-from taskapp_kit.serve.viewer.viewer import UiMount
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel, judge
+from taskapp_kit.viewer.pages import shown
+from taskapp_kit.viewer.viewer import UiMount
 from tests.backend.exchange import a_config, a_job, client, ended
 from tests.serve.viewer.hostile_texts import TEXTS
 from tests.waiting import until

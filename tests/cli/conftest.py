@@ -29,7 +29,7 @@ Run = Callable[..., Result]
 @pytest.fixture(autouse=True)
 def _loggers_as_they_were() -> Iterator[None]:
     """A command decides where its process logs to; the process of the tests gets its own back."""
-    names = ("taskapp_kit", "taskapp_kit.environment", "taskapp_kit.client.stream", "uvicorn.error")
+    names = ("taskapp_kit", "taskapp_kit.environment", "taskapp_kit.jobs.client.stream", "uvicorn.error")
     kept = [(log, log.handlers, log.propagate, log.level) for log in map(logging.getLogger, names)]
     yield
     for log, handlers, propagate, level in kept:

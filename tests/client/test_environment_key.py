@@ -18,12 +18,12 @@ from aiohttp import web
 from listening import drop, listening
 from nacl.public import PrivateKey, SealedBox
 
-from taskapp_kit.client.environment_key import (
+from taskapp_kit.errors import BackendError, BackendUnreachable, JobConfigError
+from taskapp_kit.jobs.client.environment_key import (
     mint_environment_api_key,
     setup_environment_api_key,
     setup_environment_api_key_async,
 )
-from taskapp_kit.errors import BackendError, BackendUnreachable, JobConfigError
 
 pytestmark = pytest.mark.server
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from taskapp_kit import TaskApp
 from taskapp_kit.client import read_events
-from taskapp_kit.contract.events import event_history, to_json
+from taskapp_kit.records.events import event_history, to_json
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.testing import MockModel, scripted
 from tests.rollouts import app_from, one_model_rollout

@@ -16,13 +16,13 @@ import pytest
 from aiohttp import web
 from listening import listening, raw
 
-from taskapp_kit.client.backend import BackendClient
-from taskapp_kit.client.checks import check_backend, check_task_app
-from taskapp_kit.client.job_watch import watch
-from taskapp_kit.client.rl_job import RLJob
-from taskapp_kit.client.stream import all_events, all_metrics, follow_events
+from taskapp_kit.client import check_backend, check_task_app
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.errors import JobError
+from taskapp_kit.jobs.client.backend import BackendClient
+from taskapp_kit.jobs.client.job_watch import watch
+from taskapp_kit.jobs.client.rl_job import RLJob
+from taskapp_kit.jobs.client.stream import all_events, all_metrics, follow_events
 
 pytestmark = pytest.mark.server
 

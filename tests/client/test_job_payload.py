@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.client.config.review import Review, read_document
-from taskapp_kit.client.config.rl_config import RlConfig, load_rl_config, review_rl_document
-from taskapp_kit.client.config.schema import RlDocument
-from taskapp_kit.client.job_payload import build_rl_payload, settled
 from taskapp_kit.errors import JobConfigError
+from taskapp_kit.jobs.client.config.review import Review, read_document
+from taskapp_kit.jobs.client.config.rl_config import RlConfig, load_rl_config, review_rl_document
+from taskapp_kit.jobs.client.config.schema import RlDocument
+from taskapp_kit.jobs.client.job_payload import build_rl_payload, settled
 
 DATA = Path(__file__).parent / "data"
 RECORDED = json.loads((DATA / "rl_job_request_0.3.9.json").read_text())

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from listening import raw
 
-from taskapp_kit.client.backend import BackendClient
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.errors import BackendUnreachable, TaskAppUnreachable
+from taskapp_kit.jobs.client.backend import BackendClient
 from taskapp_kit.net.proxies import Proxy, is_loopback, proxy_for
 
 KEY = "canary-proxy-key-5566"

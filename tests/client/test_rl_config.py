@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from taskapp_kit.client.config.review import Review, read_document
-from taskapp_kit.client.config.rl_config import RlConfig, load_rl_config, review_rl_document
-from taskapp_kit.client.config.schema import SECTIONS, RlDocument, keys_of
-from taskapp_kit.client.config.toml_file import lines_of
 from taskapp_kit.errors import ConfigError, FieldProblem, JobConfigError
+from taskapp_kit.jobs.client.config.review import Review, read_document
+from taskapp_kit.jobs.client.config.rl_config import RlConfig, load_rl_config, review_rl_document
+from taskapp_kit.jobs.client.config.schema import SECTIONS, RlDocument, keys_of
+from taskapp_kit.jobs.client.config.toml_file import lines_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = (Path(__file__).parent / "data" / "rl_config.toml").read_text()

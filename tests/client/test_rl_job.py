@@ -19,9 +19,7 @@ from counting_app import Counted, counting
 from listening import listening
 from scripted_backend import KEY, RUN, ScriptedBackend
 
-from taskapp_kit.backend.app import create_backend
 from taskapp_kit.client import RLJob, weights_note
-from taskapp_kit.client.job_status import WEIGHTS_NOTE
 from taskapp_kit.errors import (
     BackendError,
     BackendUnreachable,
@@ -33,6 +31,8 @@ from taskapp_kit.errors import (
     TaskAppError,
     TaskAppUnreachable,
 )
+from taskapp_kit.jobs.server.app import create_backend
+from taskapp_kit.records.job_status import WEIGHTS_NOTE
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 pytestmark = pytest.mark.server

@@ -13,12 +13,12 @@ import pytest
 from aiohttp import web
 from listening import drop, listening
 
+from taskapp_kit.asgi import create
 from taskapp_kit.client import SyncTaskAppClient, TaskAppClient
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import RequestError, TaskAppError, TaskAppUnreachable
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests import live_app
 

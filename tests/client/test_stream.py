@@ -14,8 +14,8 @@ from listening import listening
 from scripted_backend import KEY, RUN, ScriptedBackend, numbered
 
 from taskapp_kit.client import BackendClient
-from taskapp_kit.client.stream import all_events, all_metrics, follow_events, hints_at_the_end
 from taskapp_kit.errors import BackendError, BackendUnreachable
+from taskapp_kit.jobs.client.stream import all_events, all_metrics, follow_events, hints_at_the_end
 
 pytestmark = pytest.mark.server
 

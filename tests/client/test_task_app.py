@@ -16,8 +16,8 @@ from gateway import Gateway
 from listening import drop, listening
 
 from taskapp_kit.client import SyncTaskAppClient, TaskAppClient
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import ConfigError, JobTimeout, RequestError, TaskAppError, TaskAppUnreachable
+from taskapp_kit.wire.rollout import RolloutRequest
 
 pytestmark = pytest.mark.server
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.client.config.toml_file import lines_of, read_toml
 from taskapp_kit.errors import JobConfigError
+from taskapp_kit.jobs.client.config.toml_file import lines_of, read_toml
 
 EVERYTHING = '''# c
 top = 1

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.content import Image
-from taskapp_kit.contract.events import (
+from taskapp_kit.records.content import Image
+from taskapp_kit.records.events import (
     Acted,
     Answered,
     Called,
@@ -21,7 +21,7 @@ from taskapp_kit.contract.events import (
     Started,
     Stepped,
 )
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
+from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBER = st.floats(-1e6, 1e6)

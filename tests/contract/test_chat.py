@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.chat import ChatReply, Endpoint, role_variable
 from taskapp_kit.rollout.models.access import role_endpoint
+from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, role_variable
 
 
 @pytest.mark.parametrize(("role", "name"), [("judge", "TASKAPP_JUDGE"), ("strict-judge", "TASKAPP_STRICT_JUDGE")])

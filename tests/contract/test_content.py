@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel
 
-from taskapp_kit.contract.content import (
+from taskapp_kit.records.content import (
     MAX_DEPTH,
     Image,
     NotJson,
@@ -238,7 +238,7 @@ def test_observations() -> None:
         (("obs", 1.0, True, {}), "is a tuple"),
         ([Text("a"), 3], "observation[1] is a int"),
         ([Image(RED), Text("\ud800")], "observation[1].text holds a lone surrogate"),
-        ({"picture": Image(RED)}, "observation.picture is of type taskapp_kit.contract.content.Image"),
+        ({"picture": Image(RED)}, "observation.picture is of type taskapp_kit.records.content.Image"),
         ({"x": math.nan}, "observation.x is nan"),
     ],
     ids=lambda item: repr(item)[:30],

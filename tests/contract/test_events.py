@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.content import Image, images
-from taskapp_kit.contract.events import (
+from taskapp_kit.records.content import Image, images
+from taskapp_kit.records.events import (
     KINDS,
     SCHEMA_VERSION,
     Answered,
@@ -34,7 +34,7 @@ from taskapp_kit.contract.events import (
     joined,
     to_json,
 )
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
+from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from tests.contract.episodes import episodes
 
 
@@ -246,7 +246,7 @@ def test_ids_times_tokens_config_and_the_order_of_keys_leave_the_digest(
 
 READER = """
 import sys, orjson
-from taskapp_kit.contract.events import fold, from_json
+from taskapp_kit.records.events import fold, from_json
 for line in sys.stdin.buffer:
     sys.stdout.write(fold(from_json(body) for body in orjson.loads(line)).digest() + "\\n")
     sys.stdout.flush()

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from taskapp_kit.contract.example_policy import example_policy
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.records.example_policy import example_policy
 from taskapp_kit.rollout.policy.select import policies_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.inference_url import (
+from taskapp_kit.errors import RequestError
+from taskapp_kit.wire.inference_url import (
     INFERENCE_URL,
     complete_url,
     correlation_id,
@@ -14,7 +15,6 @@ from taskapp_kit.contract.inference_url import (
     stored_url,
     without_userinfo,
 )
-from taskapp_kit.errors import RequestError
 
 
 @pytest.mark.parametrize(

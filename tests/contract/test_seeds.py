@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.seeds import SEED_LIMIT, derived_rng, overlap, size
+from taskapp_kit.records.seeds import SEED_LIMIT, derived_rng, overlap, size
 
 RANGES = st.builds(range, st.integers(0, 60), st.integers(0, 120), st.sampled_from([1, 2, 3, 5, 6, 7, -1, -2, -4]))
 
@@ -47,7 +47,7 @@ def test_a_stream_depends_on_every_part_and_its_type() -> None:
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_a_stream_is_the_same_in_every_process(seed: str) -> None:
     code = (
-        "from taskapp_kit.contract.seeds import derived_rng; print(derived_rng('policy', 'e', 'train', 7, 0).random())"
+        "from taskapp_kit.records.seeds import derived_rng; print(derived_rng('policy', 'e', 'train', 7, 0).random())"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}

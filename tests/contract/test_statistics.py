@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from taskapp_kit.contract.statistics import (
+from taskapp_kit.records.statistics import (
     FEWEST_FOR_BOOTSTRAP,
     MOST_FOR_BOOTSTRAP,
     Interval,

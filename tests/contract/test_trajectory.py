@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 
-from taskapp_kit.contract.content import Image, without_images
-from taskapp_kit.contract.events import Event, Observed, Stepped, fold
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, Step, ToolCall, Trajectory, Turn
+from taskapp_kit.records.content import Image, without_images
+from taskapp_kit.records.events import Event, Observed, Stepped, fold
+from taskapp_kit.records.trajectory import Decision, PlayedStep, Step, ToolCall, Trajectory, Turn
 from tests.contract.episodes import episodes
 
 PICTURE = Image(np.zeros((2, 2, 3), np.uint8))

@@ -7,7 +7,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.wire.rollout import RolloutRequest
 
 GOOD: dict[str, Any] = {"run_id": "r", "env": {}, "policy": {}, "ops": [], "mode": "rl"}
 

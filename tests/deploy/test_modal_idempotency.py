@@ -22,11 +22,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from modal_proto import api_pb2
 
-from taskapp_kit.contract.protocols import Claim, IdempotencyRecord, StoredResult
 from taskapp_kit.deploy.modal import dict_entries, idempotency_record
 from taskapp_kit.deploy.modal.dict_entries import ModalEntries
 from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS, ModalIdempotencyStore
 from taskapp_kit.errors import Failure, StoreError
+from taskapp_kit.records.protocols import Claim, IdempotencyRecord, StoredResult
 from taskapp_kit.store.idempotency import RECORD_SECONDS
 from tests.idempotency_contract import *  # noqa: F403
 from tests.idempotency_contract import FAILURE, HandClock, record

@@ -109,7 +109,10 @@ def test_a_missing_import_is_found_here_with_where_to_declare_it(folder: Path) -
 
 
 def test_an_import_that_the_kit_makes_for_the_author_is_reported_at_the_authors_line(folder: Path) -> None:
-    write(folder, tail='from taskapp_kit.adapters.gymnasium import from_gymnasium\nfrom_gymnasium("FrozenLake-v1")\n')
+    write(
+        folder,
+        tail='from taskapp_kit.interop.gymnasium import from_gymnasium\nfrom_gymnasium("FrozenLake-v1")\n',
+    )
     line = (folder / "mine.py").read_text().splitlines().index('from_gymnasium("FrozenLake-v1")') + 1
     with pytest.raises(DiscoveryError) as caught:
         plan(folder)

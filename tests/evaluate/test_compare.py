@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.evaluate.compare import ComparisonSettings, PairKey, Side, compare
+from taskapp_kit.records.protocols import RolloutRow
 
 
 def side(name: str, fields: list[Any]) -> Side:

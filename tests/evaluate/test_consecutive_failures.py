@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import EvaluationStopped
 from taskapp_kit.evaluate.consecutive_failures import (
@@ -21,7 +20,8 @@ from taskapp_kit.evaluate.consecutive_failures import (
 )
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.runners import LocalRunner
-from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.seed_ranges import Seeds
 from taskapp_kit.testing import Faults, MockModel
 
 ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")

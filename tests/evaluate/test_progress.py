@@ -11,15 +11,15 @@ import pytest
 
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.events import Answered
-from taskapp_kit.contract.protocols import RolloutRow
-from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.evaluate.concurrency import AutoConcurrency
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
-from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.records.events import Answered
+from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.trajectory import Decision
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import ChatRequest, Faults, MockModel
 

@@ -7,9 +7,9 @@ import zlib
 
 import numpy as np
 
-from taskapp_kit.contract.content import Image
-from taskapp_kit.contract.difference import first_difference
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, Trajectory, Turn
+from taskapp_kit.records.content import Image
+from taskapp_kit.records.difference import first_difference
+from taskapp_kit.records.trajectory import Decision, PlayedStep, Trajectory, Turn
 
 
 def picture(level: int) -> Image:

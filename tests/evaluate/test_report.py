@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.evaluate.directory import Directory
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.report import write_report
 from taskapp_kit.evaluate.run import configuration, summarise
 from taskapp_kit.evaluate.runners import EvaluatedApp
-from taskapp_kit.evaluate.seeds import Seeds
 from taskapp_kit.evaluate.summary import SummaryOptions
+from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.seed_ranges import Seeds
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202eevil"
 

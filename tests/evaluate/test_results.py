@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.protocols import RolloutRow
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import Failure, TaskAppError
 from taskapp_kit.evaluate.results import line_of, row_of_answer, row_of_error, row_of_failure, row_of_line
+from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
+from taskapp_kit.wire.rollout import RolloutRequest
 
 ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")
 KEY = {"policy": "gold", "split": None, "seed": 3, "sample": 0}

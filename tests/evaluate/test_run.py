@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import StoreError, TaskAppUnreachable
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.runners import EvaluatedApp
-from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.seed_ranges import Seeds
 from taskapp_kit.store import open_store
 
 

@@ -11,14 +11,14 @@ import pytest
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, RequestError, TaskAppError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import line_of, row_of_line
 from taskapp_kit.evaluate.runners import EvaluatedApp, LocalRunner, RemoteRunner, Runner, idempotency_key
-from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.seed_ranges import Seeds
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import MockModel
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.evaluate.summary import Column, EvalStatistics, SummaryOptions
+from taskapp_kit.records.protocols import RolloutRow
 
 
 def scored(seed: int, reward: float | None, **more: object) -> RolloutRow:

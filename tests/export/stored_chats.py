@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import Image
-from taskapp_kit.contract.events import (
+from taskapp_kit.records.content import Image
+from taskapp_kit.records.events import (
     Acted,
     Answered,
     Called,
@@ -23,8 +23,8 @@ from taskapp_kit.contract.events import (
     Stepped,
     encode,
 )
-from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
+from taskapp_kit.records.protocols import StoredRollout
+from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.store import open_store
 from tests.store.stored_samples import png
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.adapters.callers_model import truncating
-from taskapp_kit.contract.chat import ChatReply, ModelFailed
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.export.conversation import Chat, Unfit, conversation_of
-from taskapp_kit.export.demonstration import demonstration_of
+from taskapp_kit.evaluate.export.conversation import Chat, Unfit, conversation_of
+from taskapp_kit.evaluate.export.demonstration import demonstration_of
+from taskapp_kit.interop.callers_model import truncating
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
+from taskapp_kit.wire.rollout import RolloutRequest
 from tests.export.stored_chats import model_rollout
 
 ROOT = Path(__file__).parents[2]

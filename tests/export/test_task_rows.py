@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from taskapp_kit.config import load
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, RequestError, RolloutFailed
-from taskapp_kit.export.task_rows import IDENTITY, export_tasks, task_rows
+from taskapp_kit.evaluate.export.task_rows import IDENTITY, export_tasks, task_rows
+from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.service import Service, ServiceSettings
 

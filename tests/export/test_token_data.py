@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.export.training_data import NO_MODEL, NO_REWARD, NO_TOKENS, sequences_of
+from taskapp_kit.evaluate.export.training_data import NO_MODEL, NO_REWARD, NO_TOKENS, sequences_of
+from taskapp_kit.records.protocols import StoredRollout
 from tests.export.stored_chats import model_rollout
 from tests.export.test_training_data import exported
 

@@ -10,14 +10,14 @@ from typing import Any
 import orjson
 import pytest
 
-from taskapp_kit.contract.protocols import StoredRollout, Tool
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.export.conversation import ToolSchemas
+from taskapp_kit.evaluate.export.report import ExportReport, ExportScope
+from taskapp_kit.evaluate.export.training_data import TrainingFilters
+from taskapp_kit.evaluate.export.write import export
 from taskapp_kit.evaluate.source import open_source
-from taskapp_kit.export.conversation import ToolSchemas
-from taskapp_kit.export.report import ExportReport, ExportScope
-from taskapp_kit.export.training_data import TrainingFilters
-from taskapp_kit.export.write import export
+from taskapp_kit.records.protocols import StoredRollout, Tool
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.train.sft.conversations import read_conversations
 from tests.export.stored_chats import FAILURE, SECRET, model_rollout, saved

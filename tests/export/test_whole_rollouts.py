@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 import pytest
 
-from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.export.report import ExportReport, ExportScope
+from taskapp_kit.evaluate.export.training_data import TrainingFilters
+from taskapp_kit.evaluate.export.write import export
 from taskapp_kit.evaluate.source import open_source
-from taskapp_kit.export.report import ExportReport, ExportScope
-from taskapp_kit.export.training_data import TrainingFilters
-from taskapp_kit.export.write import export
+from taskapp_kit.records.protocols import RolloutQuery
 from tests.export.stored_chats import FAILURE, SECRET, model_rollout, saved
 from tests.store.stored_samples import png
 

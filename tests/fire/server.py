@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from taskapp_kit.contract.protocols import StoredRollout
+from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore, StoreCheck
 from tests import recording

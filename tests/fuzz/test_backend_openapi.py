@@ -22,9 +22,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from taskapp_kit.backend.app import create_backend
-from taskapp_kit.backend.inference import MODEL_ROUTES
-from taskapp_kit.backend.routes import FAMILIES
+from taskapp_kit.jobs.server.app import create_backend
+from taskapp_kit.jobs.server.inference import MODEL_ROUTES
+from taskapp_kit.jobs.server.routes import FAMILIES
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.fuzz.addresses import fits
 

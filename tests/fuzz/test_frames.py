@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.fuzz.sound_app import app
 

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from schemathesis.checks import CheckFunction, not_a_server_error
 from schemathesis.specs.openapi.checks import negative_data_rejection
 
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import Store
+from taskapp_kit.records.protocols import Store
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
 from tests.fuzz.addresses import fits

@@ -27,7 +27,7 @@ from typing import Any
 import httpx
 import pytest
 
-from taskapp_kit.client.config.schema import SECTIONS
+from taskapp_kit.jobs.client.config.schema import SECTIONS
 from taskapp_kit.train.checkpoints.facts import ModelOrigin
 from taskapp_kit.train.checkpoints.library import export_checkpoint
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter

@@ -12,9 +12,9 @@ from inspect_ai import eval as evaluate
 from inspect_ai.log import read_eval_log
 from inspect_ai.model import get_model
 
-from taskapp_kit.adapters.inspect_episodes import _services
-from taskapp_kit.adapters.inspect_task import inspect_task
 from taskapp_kit.errors import KitError
+from taskapp_kit.interop.inspect.episodes import _services
+from taskapp_kit.interop.inspect.task import inspect_task
 
 
 def value(score):

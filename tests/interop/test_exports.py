@@ -16,14 +16,14 @@ from typing import Any
 import httpx
 import pytest
 
-from taskapp_kit.adapters.callers_model import CallerService
-from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.evaluate.export.conversation import ToolSchemas
+from taskapp_kit.evaluate.export.report import ExportScope
+from taskapp_kit.evaluate.export.task_rows import export_tasks, task_rows
+from taskapp_kit.evaluate.export.training_data import TrainingFilters
+from taskapp_kit.evaluate.export.write import export
 from taskapp_kit.evaluate.source import open_source
-from taskapp_kit.export.conversation import ToolSchemas
-from taskapp_kit.export.report import ExportScope
-from taskapp_kit.export.task_rows import export_tasks, task_rows
-from taskapp_kit.export.training_data import TrainingFilters
-from taskapp_kit.export.write import export
+from taskapp_kit.interop.callers_model import CallerService
+from taskapp_kit.records.protocols import Tool
 from tests.export.stored_chats import FAILURE, model_rollout, saved
 from tests.interop.peers import Peer, PeerUnavailable, peer
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from taskapp_kit import RolloutFailed, TaskApp
-from taskapp_kit.adapters.openenv import from_openenv
+from taskapp_kit.doctor.examine import examine
+from taskapp_kit.doctor.options import DoctorOptions
+from taskapp_kit.interop.openenv import from_openenv
 from taskapp_kit.testing import play
-from taskapp_kit.testing.doctor.examine import examine
-from taskapp_kit.testing.doctor.options import DoctorOptions
 from tests.interop.peers import peer
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.server]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit import RolloutFailed, TaskApp
-from taskapp_kit.adapters.ors import from_ors
+from taskapp_kit.interop.ors import from_ors
 from taskapp_kit.testing import play
 from tests.interop.peers import peer
 

@@ -165,7 +165,7 @@ def test_the_command_line_finds_the_task_by_its_entry_point(tmp_path: Path) -> N
     (info / "entry_points.txt").write_text("[inspect_ai]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()))
     (tmp_path / "mine.py").write_text(
         "from inspect_ai import task\n"
-        "from taskapp_kit.adapters.inspect_task import inspect_task\n\n"
+        "from taskapp_kit.interop.inspect.task import inspect_task\n\n"
         "@task\n"
         f"def mine(split: str = 'train'):\n    return inspect_task({str(ADDER)!r}, split=split, seeds='0-3')\n"
     )

@@ -14,10 +14,10 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit import Image, InvalidAction, TaskApp, Text, action
-from taskapp_kit.backend.app import create_backend
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
+from taskapp_kit.jobs.server.app import create_backend
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
 from tests.fuzz.sound_app import app

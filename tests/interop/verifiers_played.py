@@ -11,7 +11,7 @@ import sys
 from importlib.metadata import version
 
 from taskapp_kit import DeclarationError, RolloutFailed, TaskApp
-from taskapp_kit.adapters.verifiers import from_verifiers
+from taskapp_kit.interop.verifiers import from_verifiers
 from taskapp_kit.testing import play
 
 logging.disable(logging.CRITICAL)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from taskapp_kit.contract.inference_url import INFERENCE_URL
 from taskapp_kit.errors import ConfigError, RequestError
 from taskapp_kit.net.addresses import AddressPolicy, NotAnAddress, check_address, read_url
+from taskapp_kit.wire.inference_url import INFERENCE_URL
 
 PUBLIC = AddressPolicy("public")
 LOCAL = AddressPolicy("local")

@@ -10,8 +10,8 @@ import pytest
 
 from taskapp_kit import RolloutFailed, TaskApp
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import StoredRollout, SystemClock
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.protocols import StoredRollout, SystemClock
 from taskapp_kit.rollout.details import Picture, RolloutDetails, details_of, words
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.store import open_store
@@ -136,7 +136,7 @@ def stored_show(**config: Any) -> StoredRollout:
         store = open_store("memory")
         service = a_service(live_app, store=store)
         try:
-            from taskapp_kit.contract.wire import RolloutRequest
+            from taskapp_kit.wire.rollout import RolloutRequest
 
             stored = await store.load(
                 (await service.rollout(RolloutRequest.model_validate(a_body(**config)))).rollout_id

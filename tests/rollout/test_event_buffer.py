@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit import Image
-from taskapp_kit.contract.events import Acted, Called, EpisodeEnded, Event, Observed, Started, encode, encode_one
+from taskapp_kit.records.events import Acted, Called, EpisodeEnded, Event, Observed, Started, encode, encode_one
 from taskapp_kit.rollout.event_buffer import EventBuffer
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from fastapi import FastAPI
 
 from taskapp_kit import RolloutFailed, TaskApp
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import encode
-from taskapp_kit.contract.protocols import StoredRollout, SystemClock
 from taskapp_kit.errors import RequestError, Unavailable
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import encode
+from taskapp_kit.records.protocols import StoredRollout, SystemClock
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.groups import load_group
 from taskapp_kit.rollout.in_flight import ANYONE, Caller

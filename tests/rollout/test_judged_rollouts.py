@@ -13,8 +13,8 @@ import pytest
 
 from taskapp_kit import RolloutFailed, TaskApp
 from taskapp_kit.config import load
-from taskapp_kit.contract.protocols import Store, SystemClock
 from taskapp_kit.errors import Unavailable
+from taskapp_kit.records.protocols import Store, SystemClock
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service, ServiceSettings

@@ -18,16 +18,16 @@ import pytest
 
 from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, Trajectory, action
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.events import Limited, encode
-from taskapp_kit.contract.protocols import SystemClock
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.evaluate.replay import replay
+from taskapp_kit.records.events import Limited, encode
+from taskapp_kit.records.protocols import SystemClock
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.response import answer_bytes, response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import Faults, MockModel
+from taskapp_kit.wire.rollout import RolloutRequest, RolloutResponse
 from tests.rollout.models.raw_server import http, raw_server
 from tests.rollouts import a_request, a_service, app_from
 from tests.waiting import until_async

@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from taskapp_kit import TaskApp
-from taskapp_kit.contract.content import Image
-from taskapp_kit.contract.wire import RolloutResponse
+from taskapp_kit.records.content import Image
 from taskapp_kit.rollout.response import INLINE_IMAGE_BYTES, response_body, wire_observation
+from taskapp_kit.wire.rollout import RolloutResponse
 from tests.rollouts import app_from, play
 
 SECRET = "sentinel-private"

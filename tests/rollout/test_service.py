@@ -17,10 +17,10 @@ import pytest
 from pydantic import ValidationError
 
 from taskapp_kit import Image, RequestError, RolloutFailed, RolloutSummary, Step, TaskApp, Text, Trajectory, action
-from taskapp_kit.contract.events import fold, from_json
-from taskapp_kit.contract.protocols import Clock, StoredRollout, SystemClock
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.errors import Saturated, StoreError, Unavailable
+from taskapp_kit.records.events import fold, from_json
+from taskapp_kit.records.protocols import Clock, StoredRollout, SystemClock
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.admission import HUNG_LIMIT
 from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
 from taskapp_kit.rollout.response import response_body

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.events import content_to_json
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, SessionError
+from taskapp_kit.records.events import content_to_json
+from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStep

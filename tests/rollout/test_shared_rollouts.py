@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from taskapp_kit.contract.events import fold, from_json
-from taskapp_kit.contract.protocols import (
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, StoreError
+from taskapp_kit.records.events import fold, from_json
+from taskapp_kit.records.protocols import (
     Claim,
     IdempotencyRecord,
     IdempotencyStore,
@@ -23,15 +25,13 @@ from taskapp_kit.contract.protocols import (
     StoredRollout,
     SystemClock,
 )
-from taskapp_kit.contract.wire import RolloutRequest
-from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, StoreError
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.shared_rollouts import SharedRollouts
 from taskapp_kit.rollout.subscribers import SharedRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 from taskapp_kit.store.sqlite import SqliteStore
+from taskapp_kit.wire.rollout import RolloutRequest
 from tests.live_app import SECRET, a_body, marks
 from tests.rollouts import a_service
 

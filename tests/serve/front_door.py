@@ -13,15 +13,15 @@ import pydantic
 from pydantic import BaseModel
 
 from taskapp_kit import Image, Private, Step, TaskApp, Trajectory, action
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import Store
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.json_body import read_object
+from taskapp_kit.records.protocols import Store
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.serve.app import create
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.wire.rollout import RolloutRequest
 from tests.recording import answered, recorded
 
 KEY = "Tr0ub4dor-and-3-staples-9f27c1"

@@ -8,9 +8,9 @@ from fastapi import APIRouter, HTTPException
 from front_door import KEY, Door, app, error_of, opened
 from starlette.testclient import TestClient
 
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.app import create
 
 pytestmark = pytest.mark.server
 

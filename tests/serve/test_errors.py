@@ -10,7 +10,6 @@ import pydantic
 import pytest
 from starlette.exceptions import HTTPException
 
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import (
     Boundary,
     ConfigError,
@@ -25,6 +24,7 @@ from taskapp_kit.errors import (
 )
 from taskapp_kit.net.error_response import REFUSAL_STATUS, RequestRefused
 from taskapp_kit.serve.errors import error_answer, invalid_request
+from taskapp_kit.wire.rollout import RolloutRequest
 
 SECRET = "sentinel-detail"
 

@@ -238,7 +238,7 @@ def test_tokens_are_counted_under_our_own_names() -> None:
 
 def _ended(seconds: float) -> tuple[Any, Any]:
     """A rollout that took so long, as a RolloutObserver is given it."""
-    from taskapp_kit.contract.result import Rollout
+    from taskapp_kit.records.rollout import Rollout
     from taskapp_kit.rollout.in_flight import InFlightRollout
 
     result = Rollout(a_request("noop"), "noop", "e", "1", "train", 0, "truncated", "max_steps", 1, 0.0, {}, {})

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.inference_url import inference_url
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import RequestError
 from taskapp_kit.rollout.policy.select import chosen_name
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.app import create
+from taskapp_kit.wire.inference_url import inference_url
+from taskapp_kit.wire.rollout import RolloutRequest
 
 pytestmark = pytest.mark.server
 

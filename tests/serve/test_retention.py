@@ -10,8 +10,8 @@ import pytest
 from front_door import KEY, opened, request_body
 
 from taskapp_kit.config import Settings, from_environment
-from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store.sqlite import SqliteStore
 
 

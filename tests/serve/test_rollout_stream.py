@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from taskapp_kit.contract.events import Called, Event, Failed, Started, encode_one
-from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
 from taskapp_kit.errors import Failure, Saturated, StoreError
 from taskapp_kit.net.response import SLICE_BYTES
 from taskapp_kit.net.sse import ALIVE
+from taskapp_kit.records.events import Called, Event, Failed, Started, encode_one
+from taskapp_kit.records.protocols import IdempotencyRecord, StoredResult
 from taskapp_kit.rollout.event_buffer import EventBuffer
 from taskapp_kit.rollout.subscribers import SharedRollout
 from taskapp_kit.serve.rollout_stream import EventStream, nothing_more

@@ -23,13 +23,13 @@ import pytest
 from front_door import ALIAS, KEY, Door, error_of, opened, read_answer
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.events import KINDS, fold, from_json
-from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.events import KINDS, fold, from_json
+from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
+from taskapp_kit.wire.rollout import RolloutResponse
 from tests.live_app import SECRET, a_body, marks
 from tests.waiting import until
 

@@ -19,12 +19,12 @@ import pytest
 from front_door import KEY, PNG, Door, Slow, error_of, opened, refused_fields, request_body
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import Clock, StoredRollout
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.protocols import Clock, StoredRollout
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.openapi_models import Info, TaskInfo, Taskset
+from taskapp_kit.wire.rollout import RolloutRequest, RolloutResponse
 from tests.waiting import until
 
 pytestmark = pytest.mark.server

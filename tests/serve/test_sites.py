@@ -13,10 +13,10 @@ from starlette.routing import WebSocketRoute
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from taskapp_kit.backend.app import create_backend
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
+from taskapp_kit.jobs.server.app import create_backend
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import MockModel
 from tests.serve.front_door import app

@@ -16,8 +16,8 @@ import httpx
 import pytest
 from front_door import KEY, RESETS, Door, error_of, opened, request_body
 
-from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.store.postgres_server import new_server

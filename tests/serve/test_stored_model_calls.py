@@ -12,8 +12,8 @@ import pytest
 from front_door import KEY, Door, opened
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.evaluate.source import open_source
+from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.rollout.details import RolloutDetails, details_of
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.service import Service

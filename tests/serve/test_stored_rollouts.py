@@ -13,9 +13,9 @@ from front_door import KEY, Door, error_of, opened, request_body
 
 from taskapp_kit import TaskApp
 from taskapp_kit.client import SyncTaskAppClient
-from taskapp_kit.contract.protocols import Clock, StoredRollout
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import TaskAppError
+from taskapp_kit.records.protocols import Clock, StoredRollout
 from taskapp_kit.store import open_store
 from tests.live_app import SECRET, a_body
 from tests.store.postgres_server import server

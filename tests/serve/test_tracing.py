@@ -23,7 +23,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings, from_environment
-from taskapp_kit.contract.events import (
+from taskapp_kit.errors import Failure, RolloutFailed
+from taskapp_kit.records.events import (
     Acted,
     Answered,
     Called,
@@ -35,10 +36,9 @@ from taskapp_kit.contract.events import (
     Stepped,
     fold,
 )
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.scorecard import CriterionScore, Scorecard
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
-from taskapp_kit.errors import Failure, RolloutFailed
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.scorecard import CriterionScore, Scorecard
+from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.service import Service, ServiceSettings
@@ -440,7 +440,7 @@ from taskapp_kit.config import from_environment
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.telemetry.tracing import tracing_of
-from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.wire.rollout import RolloutRequest
 if "set" in sys.argv:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor, ConsoleSpanExporter

@@ -21,11 +21,11 @@ from front_door import KEY, app, fragments
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.app import create
 from taskapp_kit.serve.uvicorn_server import BackgroundServer, bind
 from tests.live_app import a_body, marks
 from tests.waiting import until

@@ -13,10 +13,6 @@ from typing import Any
 import pytest
 
 from taskapp_kit import TaskApp
-from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.events import content_to_json
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.discovery import find_app, missing_packages
 from taskapp_kit.errors import (
     EndpointRaised,
@@ -26,10 +22,14 @@ from taskapp_kit.errors import (
     RolloutFailed,
     ServiceError,
 )
+from taskapp_kit.records.events import content_to_json
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.policy.builtin import PolicyError
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.services.environment_service import EnvironmentActor, EnvironmentStep
 from taskapp_kit.testing import MockModel
+from taskapp_kit.wire.chat.conversation import ChatReply
+from taskapp_kit.wire.rollout import RolloutRequest
 from tests.rollouts import a_request, app_from
 from tests.services.backends import BACKENDS
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.discovery import load_file
 from taskapp_kit.errors import BadArgument, ConfigError, EndpointRaised, RolloutFailed, ServiceError
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.services import AppReward, RewardActor, RewardModel
 from taskapp_kit.testing import MockModel

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.content import Image
-from taskapp_kit.contract.events import (
+from taskapp_kit.records.content import Image
+from taskapp_kit.records.events import (
     Acted,
     Answered,
     Called,
@@ -20,8 +20,8 @@ from taskapp_kit.contract.events import (
     Stepped,
     to_json,
 )
-from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
+from taskapp_kit.records.protocols import StoredRollout
+from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 
 
 def png(shade: int) -> bytes:

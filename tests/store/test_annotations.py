@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from stored_samples import rollout
 
-from taskapp_kit.contract.protocols import Annotation, QueryableStore
+from taskapp_kit.records.protocols import Annotation, QueryableStore
 from taskapp_kit.store import open_store
 
 pytestmark = pytest.mark.process

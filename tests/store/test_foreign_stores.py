@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.records.protocols import RolloutQuery
 from taskapp_kit.store import open_store
 from taskapp_kit.store.rows import MOST_EVENT_BYTES, packed, to_row
 from taskapp_kit.store.sqlite import Database

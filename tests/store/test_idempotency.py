@@ -18,8 +18,8 @@ import pytest
 from postgres_server import name_of, server
 from stored_samples import rollout
 
-from taskapp_kit.contract.protocols import Claim, Clock, IdempotencyRecord, StoredResult, SystemClock
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.protocols import Claim, Clock, IdempotencyRecord, StoredResult, SystemClock
 from taskapp_kit.store import open_store
 from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_sql import (
@@ -203,7 +203,7 @@ def test_what_a_closed_coordinator_held_is_lost_at_once(shared_address: str) -> 
 
 HOLDER = """
 import asyncio, sys, time
-from taskapp_kit.contract.protocols import StoredResult, SystemClock, IdempotencyRecord
+from taskapp_kit.records.protocols import StoredResult, SystemClock, IdempotencyRecord
 from taskapp_kit.store import open_store
 
 async def main(path):
@@ -281,7 +281,7 @@ def test_only_a_process_that_surely_ended_is_called_dead() -> None:
 
 CLAIMER = """
 import asyncio, json, sys, time
-from taskapp_kit.contract.protocols import SystemClock, IdempotencyRecord
+from taskapp_kit.records.protocols import SystemClock, IdempotencyRecord
 from taskapp_kit.store import open_store
 
 async def main(path, name):

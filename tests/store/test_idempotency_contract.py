@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from taskapp_kit.contract.protocols import IdempotencyStore, Store
+from taskapp_kit.records.protocols import IdempotencyStore, Store
 from taskapp_kit.store import open_store
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 from tests.idempotency_contract import *  # noqa: F403

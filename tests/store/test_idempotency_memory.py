@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from taskapp_kit.contract.protocols import Claim, StoredResult
+from taskapp_kit.records.protocols import Claim, StoredResult
 from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_memory import RECORD_BYTES, MemoryIdempotencyStore
 from tests.idempotency_contract import FAILURE, HandClock, record

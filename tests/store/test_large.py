@@ -14,7 +14,7 @@ from typing import get_args
 
 import pytest
 
-from taskapp_kit.contract.protocols import RolloutQuery, RowOrder
+from taskapp_kit.records.protocols import RolloutQuery, RowOrder
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.store.large_store import ENVIRONMENTS, write_store
 

@@ -16,8 +16,8 @@ from cutting_proxy import CuttingProxy
 from postgres_server import PASSWORD, PostgresServer, name_of
 from stored_samples import pictured, png, rollout
 
-from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult, SystemClock
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.protocols import IdempotencyRecord, StoredResult, SystemClock
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore, statements
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.schema import METADATA, MIGRATIONS, OLDEST

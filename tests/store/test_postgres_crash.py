@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.server]
 SAVER = """
 import asyncio, os, sys, time
 from stored_samples import pictured
-from taskapp_kit.contract.protocols import StoredResult, SystemClock, IdempotencyRecord
+from taskapp_kit.records.protocols import StoredResult, SystemClock, IdempotencyRecord
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.postgres import PostgresStore
 
@@ -70,7 +70,7 @@ def found_in(address: str, names: list[str]) -> tuple[StoreCheck, list[str]]:
     """What check() says, and which of `names` are not both kept and settled."""
 
     async def look() -> tuple[StoreCheck, list[str]]:
-        from taskapp_kit.contract.protocols import SystemClock
+        from taskapp_kit.records.protocols import SystemClock
 
         store = PostgresStore(address)
         tickets = store.coordinator(SystemClock())

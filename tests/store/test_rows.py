@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_samples import any_rollout, episode, finite, json_values, nested, pictured, png, rollout, words
 
-from taskapp_kit.contract.content import MAX_DEPTH, NotJson, content
-from taskapp_kit.contract.events import Called, Observed, Started, Stepped, encode, from_json
-from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.records.content import MAX_DEPTH, NotJson, content
+from taskapp_kit.records.events import Called, Observed, Started, Stepped, encode, from_json
+from taskapp_kit.records.protocols import StoredRollout
+from taskapp_kit.records.trajectory import PlayedStep
 from taskapp_kit.store.rows import COLUMNS, from_row, to_row
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES
 

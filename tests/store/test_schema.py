@@ -17,10 +17,10 @@ import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
 from stored_samples import pictured, rollout
 
-from taskapp_kit.backend.data_files import JobDatabase
-from taskapp_kit.backend.store import JobStore
-from taskapp_kit.contract.protocols import IdempotencyRecord, RolloutQuery, SystemClock
 from taskapp_kit.errors import StoreError
+from taskapp_kit.jobs.server.data_files import JobDatabase
+from taskapp_kit.jobs.server.store import JobStore
+from taskapp_kit.records.protocols import IdempotencyRecord, RolloutQuery, SystemClock
 from taskapp_kit.store.schema import METADATA, MIGRATIONS, OLDEST, migrate
 from taskapp_kit.store.sqlite import SqliteStore
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from stored_samples import rollout
 
-from taskapp_kit.contract.protocols import QueryableStore, StoredScores
 from taskapp_kit.errors import StoreRefusal
+from taskapp_kit.records.protocols import QueryableStore, StoredScores
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import SqlStore
 

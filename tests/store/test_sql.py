@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from sqlalchemy.dialects import sqlite
 from stored_samples import any_rollout, episode, pictured, png, rollout
 
-from taskapp_kit.contract.content import Image
-from taskapp_kit.contract.protocols import IdempotencyRecord, RolloutQuery, Store, StoredRollout, SystemClock
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.content import Image
+from taskapp_kit.records.protocols import IdempotencyRecord, RolloutQuery, Store, StoredRollout, SystemClock
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import _SUMMARY, SqlStore, _matching
 from taskapp_kit.store.sqlite import SqliteStore

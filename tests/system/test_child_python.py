@@ -198,8 +198,8 @@ def test_python_is_started_in_one_place() -> None:
             "system/child_python.py",
             "sandbox/interpreter.py",
             "sandbox/remote_inside.py",
-            "adapters/program.py",
-            "adapters/program_in_box.py",
+            "interop/programs/program.py",
+            "interop/programs/in_box.py",
         )
     }
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.backend.engine import JobDocument, JobOutcome
-from taskapp_kit.backend.opened_task_app import OpenedTaskApp
-from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.engine import JobDocument, JobOutcome
+from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition, TrainedModelName
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints

@@ -14,9 +14,9 @@ from typing import Any
 
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.seeds import derived_rng
-from taskapp_kit.contract.statistics import paired_difference
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.records.seeds import derived_rng
+from taskapp_kit.records.statistics import paired_difference
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.driver.policy_learner import PolicyLearner
 from taskapp_kit.train.gateway.attempt import Faithfulness

@@ -41,7 +41,7 @@ LOG_PROB_LIMIT = 1e-4
 """Between a recorded log-probability and that of a forward pass over the row, in fp32."""
 PLAYED_BY = """
 
-from taskapp_kit.adapters.program import from_program
+from taskapp_kit.interop.programs import from_program
 
 app.rollout(from_program(["python", "-IS", {warm!r}, "ask", {socket!r}], answer="press", boxed=False))
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.rollout_plan import JobPlan
-from taskapp_kit.client.config.rl_config import load_rl_config
-from taskapp_kit.client.config.schema import SECTIONS, example_of, keys_of
-from taskapp_kit.client.config.sft_config import load_sft_config
-from taskapp_kit.client.job_payload import settled
+from taskapp_kit.jobs.client.config.rl_config import load_rl_config
+from taskapp_kit.jobs.client.config.schema import SECTIONS, example_of, keys_of
+from taskapp_kit.jobs.client.config.sft_config import load_sft_config
+from taskapp_kit.jobs.client.job_payload import settled
+from taskapp_kit.jobs.server.engine import JobDocument
+from taskapp_kit.jobs.server.rollout_plan import JobPlan
 from taskapp_kit.train.config_keys import (
     FAMILIES,
     READ_BEFORE,

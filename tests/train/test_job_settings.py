@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.client.config.values import Place
 from taskapp_kit.errors import JobError
+from taskapp_kit.jobs.client.config.values import Place
+from taskapp_kit.jobs.server.engine import JobDocument
 from taskapp_kit.train.job_settings import LoraSettings, TrainingSettings, read_training, training_settings
 from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, LoopSettings
 from taskapp_kit.train.update.memory import LINEAR_LAYERS

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.rollout_plan import JobPlan
 from taskapp_kit.errors import ConfigError, JobError
+from taskapp_kit.jobs.server.engine import JobDocument
+from taskapp_kit.jobs.server.rollout_plan import JobPlan
 from taskapp_kit.train.checkpoints.facts import ModelOrigin
 from taskapp_kit.train.config_keys import unused_keys
 from taskapp_kit.train.job_settings import TrainingSettings, training_settings

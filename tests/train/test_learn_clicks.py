@@ -17,9 +17,9 @@ pytest.importorskip("playwright", reason="needs the web extra: make browser")
 
 from environments.web.browser import shared  # noqa: E402
 from taskapp_kit.asgi import build  # noqa: E402
-from taskapp_kit.client.config.sft_config import SftConfig, SftDocument  # noqa: E402
 from taskapp_kit.config import Settings  # noqa: E402
 from taskapp_kit.errors import Unavailable  # noqa: E402
+from taskapp_kit.jobs.client.config.sft_config import SftConfig, SftDocument  # noqa: E402
 from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
 from taskapp_kit.testing import play  # noqa: E402
 from taskapp_kit.train.sft.settings import sft_settings  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
-from taskapp_kit.contract.seeds import derived_rng  # noqa: E402
+from taskapp_kit.records.seeds import derived_rng  # noqa: E402
 from taskapp_kit.train.rows import RowOptions, TrainingEpisode, training_batch  # noqa: E402
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
 from taskapp_kit.train.turns import RecordedTurn, Sampled  # noqa: E402

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.backend.rollout_plan import Unit
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.jobs.server.rollout_plan import Unit
 from taskapp_kit.train.driver.stored_units import StoredUnits
 from taskapp_kit.train.rows import RowOptions, TrainingEpisode, training_batch
 from taskapp_kit.train.stored_rollouts import (

@@ -15,8 +15,8 @@ transformers = pytest.importorskip("transformers", reason="needs the train extra
 
 from trl.chat_template_utils import qwen3_chat_template  # noqa: E402
 
-from taskapp_kit.adapters.trl_environment import FAILED, OVER, environment_factory  # noqa: E402
 from taskapp_kit.errors import BadArgument  # noqa: E402
+from taskapp_kit.interop.trl.environment import FAILED, OVER, environment_factory  # noqa: E402
 from taskapp_kit.train.models.sources import BUNDLED  # noqa: E402
 
 pytestmark = pytest.mark.train

@@ -14,9 +14,9 @@ trl = pytest.importorskip("trl", reason="needs trl: make test-train")
 datasets = pytest.importorskip("datasets", reason="needs trl: make test-train")
 transformers = pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
-from taskapp_kit.adapters.callers_model import CallerService  # noqa: E402
-from taskapp_kit.adapters.reward_function import to_reward_function  # noqa: E402
-from taskapp_kit.export.task_rows import export_tasks, task_rows  # noqa: E402
+from taskapp_kit.evaluate.export.task_rows import export_tasks, task_rows  # noqa: E402
+from taskapp_kit.interop.callers_model import CallerService  # noqa: E402
+from taskapp_kit.interop.reward_function import to_reward_function  # noqa: E402
 from taskapp_kit.train.models.sources import BUNDLED  # noqa: E402
 
 pytestmark = pytest.mark.train

@@ -14,8 +14,8 @@ datasets = pytest.importorskip("datasets", reason="needs trl: make test-train")
 transformers = pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
 from taskapp_kit import Step, TaskApp, action  # noqa: E402
-from taskapp_kit.adapters.trl_rollouts import TrlRollouts, episode_prompt, episode_reward, rollout_func  # noqa: E402
 from taskapp_kit.errors import BadArgument  # noqa: E402
+from taskapp_kit.interop.trl.rollouts import TrlRollouts, episode_prompt, episode_reward, rollout_func  # noqa: E402
 from taskapp_kit.train.models.sources import BUNDLED  # noqa: E402
 
 pytestmark = pytest.mark.train

@@ -14,12 +14,13 @@ from taskapp_kit.cli.output.doctor_output import failed, show, summary
 from taskapp_kit.cli.output.terminal import console, echo, example, print_json
 from taskapp_kit.client import checks
 from taskapp_kit.config import load as load_settings
+from taskapp_kit.doctor import examine
+from taskapp_kit.doctor import finding as doctor_finding
+from taskapp_kit.doctor import options as doctor_options
+from taskapp_kit.doctor import server as doctor_server
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.jobs.client.backend_check import check_backend
 from taskapp_kit.net.redact import without_keys
-from taskapp_kit.testing.doctor import examine
-from taskapp_kit.testing.doctor import finding as doctor_finding
-from taskapp_kit.testing.doctor import options as doctor_options
-from taskapp_kit.testing.doctor import server as doctor_server
 
 
 @click.command(
@@ -78,7 +79,7 @@ def command(
     else:
         findings = asyncio.run(_declared(app, env_files, options))
     if backend_url is not None:
-        checked = asyncio.run(checks.check_backend(backend_url, settings.backend_key, app if is_url(app) else None))
+        checked = asyncio.run(check_backend(backend_url, settings.backend_key, app if is_url(app) else None))
         findings += map(doctor_finding.of_server, checked)
     if as_json:
         shown = without_keys([finding.to_json() for finding in findings], settings.keys)

@@ -15,20 +15,20 @@ from taskapp_kit.cli.options import ENV_FILES, JSON_OBJECT, OUTPUT_MODE, SEED, S
 from taskapp_kit.cli.output.app_output import curl_lines, print_description
 from taskapp_kit.cli.output.terminal import clean, console, example, print_json, shown_from
 from taskapp_kit.config import Settings, export, load
-from taskapp_kit.contract import example_policy as example_policies
-from taskapp_kit.contract import wire
-from taskapp_kit.contract.chat import role_variable
-from taskapp_kit.contract.protocols import View
 from taskapp_kit.declare.discovery import bundled_file, find_app, missing_extra
 from taskapp_kit.declare.episode_selection import find_environment, read_config
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.interop import protocols
+from taskapp_kit.records import example_policy as example_policies
+from taskapp_kit.records.protocols import View
 from taskapp_kit.rollout import describe
 from taskapp_kit.rollout import service as rollout_service
 from taskapp_kit.rollout.policy import options as policy_choices
 from taskapp_kit.rollout.policy import select as policy_select
 from taskapp_kit.rollout.policy.chat import conversation
 from taskapp_kit.rollout.score import judges
-from taskapp_kit.serve import protocols
+from taskapp_kit.wire import rollout as wire
+from taskapp_kit.wire.chat.conversation import role_variable
 
 
 @click.command(epilog=example("taskapp info crafter", "taskapp info adder.py --prompt --seed 3"))

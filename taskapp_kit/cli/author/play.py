@@ -22,15 +22,15 @@ from taskapp_kit.cli.output.rollout_output import observation_words, print_resul
 from taskapp_kit.cli.output.schema_text import members
 from taskapp_kit.cli.output.terminal import clean, console, example, flowing, number
 from taskapp_kit.config import Settings, load
-from taskapp_kit.contract import result as rollout_results
-from taskapp_kit.contract import wire
-from taskapp_kit.contract.protocols import PolicyStops, Tool, View
-from taskapp_kit.contract.trajectory import Decision
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.records import rollout as rollout_results
+from taskapp_kit.records.protocols import PolicyStops, Tool, View
+from taskapp_kit.records.trajectory import Decision
 from taskapp_kit.rollout import response as responses
+from taskapp_kit.wire import rollout as wire
 
 DAY_SECONDS = 86_400.0
 

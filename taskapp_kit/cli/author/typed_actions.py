@@ -14,10 +14,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.contract.json_schema import read_schema
-from taskapp_kit.contract.protocols import Tool
-from taskapp_kit.contract.trajectory import Decision, ToolCall
-from taskapp_kit.contract.typed_values import typed_argument, typed_value
+from taskapp_kit.records.json_schema import read_schema
+from taskapp_kit.records.protocols import Tool
+from taskapp_kit.records.trajectory import Decision, ToolCall
+from taskapp_kit.records.typed_values import typed_argument, typed_value
 
 
 class NotUnderstood(ValueError):

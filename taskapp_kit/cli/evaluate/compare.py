@@ -11,9 +11,9 @@ from taskapp_kit.cli.options import ENV_FILES, ENVIRONMENT, SERVER_KEY, json_opt
 from taskapp_kit.cli.output import compare_output
 from taskapp_kit.cli.output.terminal import example, print_json, shown_from
 from taskapp_kit.config import load
-from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.evaluate import compare as comparisons
 from taskapp_kit.evaluate import source as sources
+from taskapp_kit.records.protocols import RolloutQuery
 
 CHANGES = 10
 """Changed seeds that are listed, unless --changes gives another number."""

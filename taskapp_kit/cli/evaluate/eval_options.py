@@ -21,11 +21,11 @@ from taskapp_kit.cli.options import (
 )
 from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES
 from taskapp_kit.evaluate.pass_rates import PASS_AT
-from taskapp_kit.evaluate.seeds import FIRST_SEEDS
+from taskapp_kit.records.seed_ranges import FIRST_SEEDS
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.statistics import IntervalMethod
-    from taskapp_kit.evaluate.seeds import Seeds
+    from taskapp_kit.records.seed_ranges import Seeds
+    from taskapp_kit.records.statistics import IntervalMethod
 
 EPISODES = options(
     ENVIRONMENT,

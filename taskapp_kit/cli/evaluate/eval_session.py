@@ -14,8 +14,6 @@ from taskapp_kit.cli.local_app import only_authors_log, open_app
 from taskapp_kit.cli.options import is_url
 from taskapp_kit.cli.output.eval_progress import EvalDisplay
 from taskapp_kit.cli.output.terminal import clean, echo, one_line
-from taskapp_kit.contract.inference_url import stored_url
-from taskapp_kit.contract.words import counted
 from taskapp_kit.declare.discovery import find_app, reference_of
 from taskapp_kit.errors import DiscoveryError, EvaluationLimitReached
 from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE, AutoConcurrency, FixedConcurrency
@@ -29,16 +27,18 @@ from taskapp_kit.evaluate.run import configuration, evaluate, summarise
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
 from taskapp_kit.evaluate.summary import SummaryOptions
+from taskapp_kit.records.words import counted
 from taskapp_kit.rollout.models.registry import ModelNames
 from taskapp_kit.store import open_store
+from taskapp_kit.wire.inference_url import stored_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from taskapp_kit.config import Settings
-    from taskapp_kit.contract.protocols import Store
     from taskapp_kit.declare.app import TaskApp
     from taskapp_kit.evaluate.runners import EvaluatedApp
+    from taskapp_kit.records.protocols import Store
 
 
 SILENCE_SECONDS = 3.0

@@ -16,14 +16,14 @@ from taskapp_kit.cli.options import JSON_OBJECT, SEED, episode, json_option
 from taskapp_kit.cli.output.terminal import clean, console, echo, example, one_line, print_json
 from taskapp_kit.cli.selection import ROLLOUT_ID, whole_id
 from taskapp_kit.config import Settings, load
-from taskapp_kit.contract import wire
-from taskapp_kit.contract.protocols import Store
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.errors import ConfigError, RequestError, RolloutFailed
 from taskapp_kit.evaluate import continued, directory
 from taskapp_kit.evaluate import replay as replays
 from taskapp_kit.evaluate import source as sources
+from taskapp_kit.records.protocols import Store
 from taskapp_kit.store import open_store
+from taskapp_kit.wire import rollout as wire
 
 VALUE_WIDTH = 400
 FLAGS = {"env_name": "--env", "seed": "--seed", "split": "--split", "sample": "--sample"}

@@ -13,12 +13,12 @@ from taskapp_kit.cli.options import ENV_FILES, ENVIRONMENT, JUDGES, json_option,
 from taskapp_kit.cli.output import compare_output
 from taskapp_kit.cli.output.terminal import clean, console, example, print_json
 from taskapp_kit.config import Settings, load
-from taskapp_kit.contract.protocols import RolloutQuery
-from taskapp_kit.contract.words import counted, dollars
 from taskapp_kit.evaluate import compare as comparisons
 from taskapp_kit.evaluate import rescore as rescoring
 from taskapp_kit.evaluate import runners
 from taskapp_kit.evaluate import source as sources
+from taskapp_kit.records.protocols import RolloutQuery
+from taskapp_kit.records.words import counted, dollars
 
 CONCURRENCY = 8
 PROBLEMS = 10

@@ -16,13 +16,13 @@ from taskapp_kit.cli.output import show_output
 from taskapp_kit.cli.output.terminal import clean, echo, example, print_json, shown_from
 from taskapp_kit.cli.selection import CHOICE, FILTERS, LIMIT, Selection, selection, whole_id
 from taskapp_kit.config import Settings, load
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import RolloutRow, RowOrder, StoredRollout
 from taskapp_kit.declare.episode_selection import find_instance
 from taskapp_kit.declare.tasks import row_hash, row_json
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate import own_directories, scored_source
 from taskapp_kit.evaluate import source as sources
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import RolloutRow, RowOrder, StoredRollout
 from taskapp_kit.rollout import details as rollout_details
 from taskapp_kit.rollout import source as rollout_source
 from taskapp_kit.rollout.policy import select as policies
@@ -178,7 +178,7 @@ def _again(details: rollout_details.RolloutDetails, source: rollout_source.Rollo
 
 def _write_page(rollout: _Rollout, path: Path) -> None:
     """Raises ConfigError when the file cannot be written."""
-    from taskapp_kit.serve.viewer.pages import standalone_rollout
+    from taskapp_kit.viewer.pages import standalone_rollout
 
     try:
         write_private(path, standalone_rollout(rollout.details, rollout.images).encode())

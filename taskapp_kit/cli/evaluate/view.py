@@ -19,8 +19,8 @@ from taskapp_kit.net import response as net_response
 from taskapp_kit.rollout import source as rollout_source
 from taskapp_kit.serve import keys as server_keys
 from taskapp_kit.serve import uvicorn_server
-from taskapp_kit.serve.viewer import source as viewer_source
-from taskapp_kit.serve.viewer import viewer as viewers
+from taskapp_kit.viewer import source as viewer_source
+from taskapp_kit.viewer import viewer as viewers
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

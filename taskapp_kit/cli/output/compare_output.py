@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from taskapp_kit.cli.output.show_output import ID_WIDTH, show_line
 from taskapp_kit.cli.output.terminal import clean, console, figure, number, one_line, table
-from taskapp_kit.contract.words import counted
+from taskapp_kit.records.words import counted
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.content import Json
-    from taskapp_kit.contract.protocols import RolloutRow
     from taskapp_kit.evaluate.compare import Change, Comparison, ComparisonSettings, Measure
+    from taskapp_kit.records.content import Json
+    from taskapp_kit.records.protocols import RolloutRow
 
 NAME_WIDTH = 32
 VALUE_WIDTH = 48

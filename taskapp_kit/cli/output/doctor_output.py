@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from taskapp_kit.cli.output.terminal import clean, table
-from taskapp_kit.contract.words import counted
 from taskapp_kit.net.redact import without_keys
+from taskapp_kit.records.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from taskapp_kit.testing.doctor.finding import DoctorFinding
+    from taskapp_kit.doctor.finding import DoctorFinding
 
 MARKS = {"ok": "ok", "warning": "warning", "wrong": "WRONG", "skipped": "skipped", "allowed": "allowed"}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.output.terminal import clean, console, figure, one_line, table
-from taskapp_kit.contract.model_use import POLICY, tokens_of, unpriced_words
-from taskapp_kit.contract.trajectory import KIT_METRICS
-from taskapp_kit.contract.words import counted, dollars
+from taskapp_kit.records.model_use import POLICY, tokens_of, unpriced_words
+from taskapp_kit.records.trajectory import KIT_METRICS
+from taskapp_kit.records.words import counted, dollars
 
 if TYPE_CHECKING:
     from rich.table import Table

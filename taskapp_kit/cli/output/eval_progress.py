@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from taskapp_kit.cli.output.terminal import clean, console, one_line
-from taskapp_kit.contract.words import dollars
+from taskapp_kit.records.words import dollars
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from taskapp_kit.contract.protocols import RolloutRow
     from taskapp_kit.evaluate.progress import Progress as Used
+    from taskapp_kit.records.protocols import RolloutRow
 
 
 FAILURES_SHOWN = 3

@@ -19,10 +19,10 @@ from rich.text import Text
 
 from taskapp_kit.cli.output.terminal import clean, console, echo, number, one_line, table
 from taskapp_kit.cli.output.text_chart import curve
-from taskapp_kit.client.job_status import best_checkpoint, tag_texts, weights_note
 from taskapp_kit.errors import JobTimeout
 from taskapp_kit.net.envelope import ended
 from taskapp_kit.net.redact import without_keys
+from taskapp_kit.records.job_status import best_checkpoint, tag_texts, weights_note
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

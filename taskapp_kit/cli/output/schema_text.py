@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from taskapp_kit.contract.json_schema import Schema, read_schema
+from taskapp_kit.records.json_schema import Schema, read_schema
 
 MAX_DEPTH = 5
 BOUNDS = (("minimum", "≥ "), ("exclusiveMinimum", "> "), ("maximum", "≤ "), ("exclusiveMaximum", "< "))

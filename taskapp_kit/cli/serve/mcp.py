@@ -14,10 +14,10 @@ from taskapp_kit.cli import local_app
 from taskapp_kit.cli.options import ENV_CONFIG, ENV_FILES, EPISODE, JUDGES
 from taskapp_kit.cli.output.terminal import clean, echo, example, number
 from taskapp_kit.config import Settings, load
-from taskapp_kit.contract import result as rollout_result
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.errors import RolloutFailed, Unavailable
+from taskapp_kit.records import rollout as rollout_result
 from taskapp_kit.rollout import service as rollout_service
 
 CONCURRENCY = 4
@@ -76,8 +76,8 @@ async def _serve(
     """Serve until the client disconnects. choice: members of EpisodeChoice."""
     from mcp.server.stdio import stdio_server
 
-    from taskapp_kit.serve.protocols.mcp.connection import EpisodeChoice, McpConnection
-    from taskapp_kit.serve.protocols.mcp.server import mcp_server
+    from taskapp_kit.interop.mcp.connection import EpisodeChoice, McpConnection
+    from taskapp_kit.interop.mcp.server import mcp_server
 
     async with local_app.local_service(
         app,

@@ -35,12 +35,12 @@ from taskapp_kit.cli.output import conversation_output
 from taskapp_kit.cli.output.rollout_output import print_result, print_steps
 from taskapp_kit.cli.output.terminal import console, example, print_json, shown_from
 from taskapp_kit.config import Settings, load
-from taskapp_kit.contract import result as results
-from taskapp_kit.contract import wire
-from taskapp_kit.contract.events import Event
 from taskapp_kit.errors import RequestError
+from taskapp_kit.records import rollout as results
+from taskapp_kit.records.events import Event
 from taskapp_kit.rollout import response as responses
 from taskapp_kit.system.private_files import write_private
+from taskapp_kit.wire import rollout as wire
 
 
 @click.command(

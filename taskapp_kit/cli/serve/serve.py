@@ -22,16 +22,16 @@ from taskapp_kit.config import (
     keep_from_authors,
     load,
 )
-from taskapp_kit.contract import example_policy as example_policies
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, KitError
+from taskapp_kit.records import example_policy as example_policies
 from taskapp_kit.rollout import describe
 from taskapp_kit.rollout.policy import select as policies
 from taskapp_kit.serve import connection_limits, uvicorn_server
 from taskapp_kit.serve import keys as server_keys
-from taskapp_kit.serve.viewer import viewer as viewers
 from taskapp_kit.system.child_python import hide_memory
+from taskapp_kit.viewer import viewer as viewers
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

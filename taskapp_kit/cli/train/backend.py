@@ -9,21 +9,21 @@ from typing import Any
 
 import click
 
-from taskapp_kit.backend import app as backends
-from taskapp_kit.backend import auth, rollouts_engine
-from taskapp_kit.backend import engine as engines
 from taskapp_kit.cli.options import ENV_FILES, LOG_LEVEL, listen_options
 from taskapp_kit.cli.output.terminal import clean, console, example, table, until_stopped
 from taskapp_kit.cli.train import backend_viewer as viewers
 from taskapp_kit.config import Settings, load
 from taskapp_kit.deploy.tunnel import gateway_tunnel as tunnels
 from taskapp_kit.errors import ConfigError, StoreError
+from taskapp_kit.jobs.server import app as backends
+from taskapp_kit.jobs.server import auth, rollouts_engine
+from taskapp_kit.jobs.server import engine as engines
 from taskapp_kit.serve import connection_limits, uvicorn_server
-from taskapp_kit.serve.viewer import viewer as server_viewer
 from taskapp_kit.train.engine import local_engine
 from taskapp_kit.train.gateway import options as gateways
 from taskapp_kit.train.sampler.vllm import place as vllm_place
 from taskapp_kit.train.serving import served_models
+from taskapp_kit.viewer import viewer as server_viewer
 
 DEFAULT_STORE = "sqlite:///.taskapp/backend.db"
 KEY = "SYNTH_API_KEY"

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from taskapp_kit.backend.auth import BearerKeys
-from taskapp_kit.backend.engine import Phase
-from taskapp_kit.backend.job_views import job_view
-from taskapp_kit.backend.jobs import Jobs
 from taskapp_kit.config import Settings
+from taskapp_kit.jobs.server.auth import BearerKeys
+from taskapp_kit.jobs.server.engine import Phase
+from taskapp_kit.jobs.server.job_views import job_view
+from taskapp_kit.jobs.server.jobs import Jobs
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.serve.keys import Keys
-from taskapp_kit.serve.viewer.source import JobProgress, UiSource
-from taskapp_kit.serve.viewer.viewer import Viewer
+from taskapp_kit.viewer.source import JobProgress, UiSource
+from taskapp_kit.viewer.viewer import Viewer
 
 MOST_POINTS = 200
 """Of a metric in training, and of one in evaluations, on a job's page, which is read anew every two seconds."""

@@ -11,13 +11,13 @@ import click
 
 from taskapp_kit.cli.options import env_files_option, options
 from taskapp_kit.config import load
-from taskapp_kit.contract.chat import role_variable
 from taskapp_kit.deploy.modal import declared_requirements
 from taskapp_kit.deploy.modal import plan as modal_plans
 from taskapp_kit.deploy.modal import settings as modal_settings
 from taskapp_kit.deploy.packaging import source_files
 from taskapp_kit.deploy.tunnel.settings import on_loopback
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.wire.chat.conversation import role_variable
 
 _COUNT = click.IntRange(1)
 deploy_options = options(

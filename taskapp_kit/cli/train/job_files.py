@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.client.job_curves import curve_groups
 from taskapp_kit.errors import BackendError, ConfigError
+from taskapp_kit.records.job_curves import curve_groups
 
 POINT_SECONDS = 2.0
 """Between two looks at a job's points, for TensorBoard."""

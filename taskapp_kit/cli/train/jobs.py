@@ -13,11 +13,11 @@ from taskapp_kit.cli.job_options import JobSettings, job_settings
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option, options
 from taskapp_kit.cli.output import job_progress
 from taskapp_kit.cli.output.terminal import clean, console, echo, example, number, one_line, print_json, table
-from taskapp_kit.client import backend as backends
-from taskapp_kit.client import rl_job
-from taskapp_kit.client.job_status import CANCELLED, over, read_status, succeeded, tag_texts, weights_note
 from taskapp_kit.errors import JobError
+from taskapp_kit.jobs.client import backend as backends
+from taskapp_kit.jobs.client import rl_job
 from taskapp_kit.net.redact import without_keys
+from taskapp_kit.records.job_status import CANCELLED, over, read_status, succeeded, tag_texts, weights_note
 
 LIST_EXAMPLES = ("taskapp jobs list", "taskapp jobs list --status running --tag example=rl_from_ft --json")
 FOLLOW_EXAMPLES = ("taskapp jobs follow rl_0123456789abcdef", "taskapp jobs follow rl_0123456789abcdef --json")

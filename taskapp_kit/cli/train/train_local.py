@@ -22,30 +22,30 @@ import click
 import orjson
 
 from taskapp_kit.asgi import build
-from taskapp_kit.backend.app import create_backend
-from taskapp_kit.backend.auth import LOCAL, BearerKeys
-from taskapp_kit.backend.engine import Phase
-from taskapp_kit.backend.jobs import Jobs
-from taskapp_kit.backend.schema import SUCCEEDED
 from taskapp_kit.cli.output import job_progress
 from taskapp_kit.cli.output.episode_pairs import EpisodePair
 from taskapp_kit.cli.output.terminal import clean, echo, number
 from taskapp_kit.cli.train.backend_viewer import backend_viewer
 from taskapp_kit.cli.train.job_files import JobFiles, Points
-from taskapp_kit.client.backend import BackendClient
-from taskapp_kit.client.config.rl_config import RlConfig
-from taskapp_kit.client.job_status import best_checkpoint
-from taskapp_kit.client.rl_job import RLJob
 from taskapp_kit.config import Settings, export, keep_from_authors
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, StoreError, TaskAppError, Unavailable
 from taskapp_kit.evaluate.source import ServerSource
+from taskapp_kit.jobs.client.backend import BackendClient
+from taskapp_kit.jobs.client.config.rl_config import RlConfig
+from taskapp_kit.jobs.client.rl_job import RLJob
+from taskapp_kit.jobs.server.app import create_backend
+from taskapp_kit.jobs.server.auth import LOCAL, BearerKeys
+from taskapp_kit.jobs.server.engine import Phase
+from taskapp_kit.jobs.server.jobs import Jobs
+from taskapp_kit.jobs.server.schema import SUCCEEDED
 from taskapp_kit.net.redact import without_keys
+from taskapp_kit.records.job_status import best_checkpoint
 from taskapp_kit.rollout.details import RolloutDetails, details_of
 from taskapp_kit.serve.uvicorn_server import BackgroundServer, log_to_stderr
-from taskapp_kit.serve.viewer.viewer import UiMount
 from taskapp_kit.train.engine.local_engine import LocalEngine
 from taskapp_kit.train.sampler.vllm.place import KEY_VARIABLE, VllmPlace
+from taskapp_kit.viewer.viewer import UiMount
 
 JOB_STORE = "sqlite:///.taskapp/backend.db"
 ROLLOUT_STORE = "sqlite:///.taskapp/rollouts.db"

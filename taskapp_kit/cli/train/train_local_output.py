@@ -11,7 +11,7 @@ from taskapp_kit.cli.output.episode_pairs import print_pairs
 from taskapp_kit.cli.output.terminal import clean, console
 from taskapp_kit.cli.output.text_chart import curve
 from taskapp_kit.cli.train.train_local import LocalResult, LocalTraining
-from taskapp_kit.evaluate.seeds import Seeds
+from taskapp_kit.records.seed_ranges import Seeds
 
 CURVE_WIDTH = 72
 

@@ -17,9 +17,9 @@ from taskapp_kit.cli.output.text_chart import curve
 from taskapp_kit.cli.train.job_files import JobFiles
 from taskapp_kit.cli.train.train_local import DRAWING, FILES
 from taskapp_kit.cli.train.train_local_output import CURVE_WIDTH
-from taskapp_kit.client.config.sft_config import SftConfig, load_sft_config
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.jobs.client.config.sft_config import SftConfig, load_sft_config
 from taskapp_kit.train.engine.local_engine import check_installed
 from taskapp_kit.train.sft.settings import HELD_OUT_LOSS, LOSS, sft_settings
 

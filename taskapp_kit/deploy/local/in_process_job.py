@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.client.blocking_portal import run
-from taskapp_kit.client.environment_key import setup_environment_api_key_async
-from taskapp_kit.client.job_settings import backend_key
-from taskapp_kit.client.rl_job import RLJob
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp
 from taskapp_kit.deploy.tunnel.settings import on_loopback
 from taskapp_kit.errors import BadArgument
+from taskapp_kit.jobs.client.environment_key import setup_environment_api_key_async
+from taskapp_kit.jobs.client.job_settings import backend_key
+from taskapp_kit.jobs.client.rl_job import RLJob
 
 log = logging.getLogger("taskapp_kit.deploy")
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from taskapp_kit.config import from_environment, hidden_from_authors, keep_from_authors
-from taskapp_kit.contract.protocols import IdempotencyStore, SystemClock
 from taskapp_kit.deploy.modal.dict_entries import ModalEntries
 from taskapp_kit.deploy.modal.idempotency import ModalIdempotencyStore
 from taskapp_kit.deploy.modal.load_app import load_task_app
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.records.protocols import IdempotencyStore, SystemClock
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 
 if TYPE_CHECKING:

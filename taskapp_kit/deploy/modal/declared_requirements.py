@@ -21,7 +21,6 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from taskapp_kit.client.config.toml_file import lines_of
 from taskapp_kit.deploy.modal.settings import NAMES, ModalSettings, wrong
 from taskapp_kit.deploy.packaging.requirements import (
     check_package,
@@ -31,6 +30,7 @@ from taskapp_kit.deploy.packaging.requirements import (
 )
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR, Target, find_top
 from taskapp_kit.errors import ConfigError, closest
+from taskapp_kit.jobs.client.config.toml_file import lines_of
 
 SECTION = ("tool", "taskapp", "modal")
 NOT_HERE = {

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from taskapp_kit.contract.protocols import IdempotencyRecord, StoredResult
 from taskapp_kit.deploy.modal.dict_entries import ModalEntries
 from taskapp_kit.errors import Failure, StoreError
+from taskapp_kit.records.protocols import IdempotencyRecord, StoredResult
 
 log = logging.getLogger("taskapp_kit.deploy")
 

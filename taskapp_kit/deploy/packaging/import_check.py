@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.config import child_environment
-from taskapp_kit.contract.chat import role_variable, role_variables
-from taskapp_kit.contract.example_policy import example_policy
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
 from taskapp_kit.errors import DiscoveryError, KitError
+from taskapp_kit.records.example_policy import example_policy
 from taskapp_kit.rollout.policy.select import offered, policies_of
 from taskapp_kit.rollout.score.judges import needed_roles
 from taskapp_kit.system.child_python import python_command
+from taskapp_kit.wire.chat.conversation import role_variable, role_variables
 
 if TYPE_CHECKING:
     from taskapp_kit.declare.app import TaskApp

@@ -167,19 +167,19 @@ else:
 
 from typing import Any
 
-from taskapp_kit.adapters.verifiers_v0 import TaskAppEnvironment, environment
+from taskapp_kit.interop.verifiers.v0 import TaskAppEnvironment, environment
 
 from {module}.place import APP
 
 
 def load_environment(**arguments: Any) -> TaskAppEnvironment:
-    \"\"\"The environment; the arguments are those of `taskapp_kit.adapters.verifiers_v0.environment`.\"\"\"
+    \"\"\"The environment; the arguments are those of `taskapp_kit.interop.verifiers.v0.environment`.\"\"\"
     return environment(APP, **arguments)
 """,
     "{module}/current.py": """\
 \"\"\"Taskset, harness and environment for verifiers from 0.4.\"\"\"
 
-from taskapp_kit.adapters.verifiers_v1 import TaskAppEnv, TaskAppHarness, TaskAppTaskset
+from taskapp_kit.interop.verifiers.v1 import TaskAppEnv, TaskAppHarness, TaskAppTaskset
 
 from {module}.place import APP
 

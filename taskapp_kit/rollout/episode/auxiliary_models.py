@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from taskapp_kit.contract.chat import ChatReply, ModelFailed, ModelPort
-from taskapp_kit.contract.content import Json, NotJson, plain
 from taskapp_kit.errors import Failure, KitError, Unavailable
+from taskapp_kit.records.content import Json, NotJson, plain
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed, ModelPort
 
 
 class AuxiliaryModelFailed(KitError):

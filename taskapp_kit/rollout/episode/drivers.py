@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from taskapp_kit.contract.chat import CONTEXT_OVERFLOW, ChatReply, ModelFailed, ModelPort, RemotePolicy
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import Called, Event, Failed
-from taskapp_kit.contract.model_use import POLICY
-from taskapp_kit.contract.protocols import LocalPolicy, PolicyStops
 from taskapp_kit.errors import Failure
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import Called, Event, Failed
+from taskapp_kit.records.model_use import POLICY
+from taskapp_kit.records.protocols import LocalPolicy, PolicyStops
 from taskapp_kit.rollout.episode.episode import Episode, PolicyFailed, policy_failure, stop_failure
+from taskapp_kit.wire.chat.conversation import CONTEXT_OVERFLOW, ChatReply, ModelFailed, ModelPort, RemotePolicy
 
 Emit = Callable[[Event], None]
 """Called with each event, in the thread that runs the episode; must not raise."""

@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from taskapp_kit.contract.awaiting import finished
-from taskapp_kit.contract.chat import ModelPort
-from taskapp_kit.contract.content import Content, Image, Json, NotJson, content, plain, without_surrogates
-from taskapp_kit.contract.protocols import Tool
-from taskapp_kit.contract.seeds import derived_rng
-from taskapp_kit.contract.trajectory import Step
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.source_location import line_of, without_folder
 from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, KitError, RequestError, Unavailable
+from taskapp_kit.records.awaiting import finished
+from taskapp_kit.records.content import Content, Image, Json, NotJson, content, plain, without_surrogates
+from taskapp_kit.records.protocols import Tool
+from taskapp_kit.records.seeds import derived_rng
+from taskapp_kit.records.trajectory import Step
 from taskapp_kit.rollout.episode.auxiliary_models import AuxiliaryModel, AuxiliaryModels
 from taskapp_kit.rollout.episode.plan import EpisodePlan
+from taskapp_kit.wire.chat.conversation import ModelPort
 
 # What a model reads when an action of its answer is refused. It is part of digests and training prompts.
 

@@ -12,9 +12,11 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 
-from taskapp_kit.contract.chat import ModelFailed, ModelPort
-from taskapp_kit.contract.content import Content, Json, without_surrogates
-from taskapp_kit.contract.events import (
+from taskapp_kit.declare.signature import BadArguments
+from taskapp_kit.declare.specs import ActionSpec
+from taskapp_kit.errors import Boundary, Failure, InvalidAction, KitError, RequestError, SandboxError
+from taskapp_kit.records.content import Content, Json, without_surrogates
+from taskapp_kit.records.events import (
     Acted,
     Answered,
     Called,
@@ -26,11 +28,8 @@ from taskapp_kit.contract.events import (
     Started,
     Stepped,
 )
-from taskapp_kit.contract.protocols import Clock, PolicyStops, Tool, View
-from taskapp_kit.contract.trajectory import RESERVED_METRICS, Decision, PlayedStep, Status, ToolCall
-from taskapp_kit.declare.signature import BadArguments
-from taskapp_kit.declare.specs import ActionSpec
-from taskapp_kit.errors import Boundary, Failure, InvalidAction, KitError, RequestError, SandboxError
+from taskapp_kit.records.protocols import Clock, PolicyStops, Tool, View
+from taskapp_kit.records.trajectory import RESERVED_METRICS, Decision, PlayedStep, Status, ToolCall
 from taskapp_kit.rollout.episode.auxiliary_models import auxiliary_failure
 from taskapp_kit.rollout.episode.environment import (
     ConfigRefused,
@@ -42,6 +41,7 @@ from taskapp_kit.rollout.episode.environment import (
     unknown_tool,
 )
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan, Scripted
+from taskapp_kit.wire.chat.conversation import ModelFailed, ModelPort
 
 log = logging.getLogger("taskapp_kit.run")
 

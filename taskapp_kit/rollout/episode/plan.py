@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from taskapp_kit.config import CALLS_PER_ANSWER
-from taskapp_kit.contract.chat import Endpoint, RemotePolicy
-from taskapp_kit.contract.content import Json, NotJson, plain
-from taskapp_kit.contract.protocols import LocalPolicy
-from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.records.content import Json, NotJson, plain
+from taskapp_kit.records.protocols import LocalPolicy
+from taskapp_kit.records.scorecard import Blend
+from taskapp_kit.records.trajectory import Recording
+from taskapp_kit.wire.chat.conversation import Endpoint, RemotePolicy
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.wire import RolloutRequest
+    from taskapp_kit.wire.rollout import RolloutRequest
 
 AGENT_WORDS = frozenset({"agent", "policy", "model"})
 ENVIRONMENT_WORDS = frozenset({"env", "environment", "step"})

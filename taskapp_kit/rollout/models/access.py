@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed, role_variable
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.inference_url import INFERENCE_URL, GivenUrl, complete_url
-from taskapp_kit.contract.model_use import POLICY
-from taskapp_kit.contract.protocols import Clock
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import Failure, FieldProblem, RequestError, Unavailable
 from taskapp_kit.net.addresses import AddressPolicy, Place, check_address
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.model_use import POLICY
+from taskapp_kit.records.protocols import Clock
 from taskapp_kit.rollout.models.client import HttpModelClient
 from taskapp_kit.rollout.models.credentials import Credentials, caller_key
 from taskapp_kit.rollout.models.registry import ModelNames
+from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed, role_variable
+from taskapp_kit.wire.inference_url import INFERENCE_URL, GivenUrl, complete_url
+from taskapp_kit.wire.rollout import RolloutRequest
 
 CONFIG: Place = INFERENCE_URL[:-1]
 MAX_MODEL_LETTERS = 512

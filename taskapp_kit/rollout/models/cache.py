@@ -18,9 +18,9 @@ from pathlib import Path
 
 import orjson
 
-from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.content import Json
+from taskapp_kit.records.content import Json
 from taskapp_kit.system.private_files import make_private_folder
+from taskapp_kit.wire.chat.conversation import ChatReply
 
 log = logging.getLogger("taskapp_kit.policy")
 

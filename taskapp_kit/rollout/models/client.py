@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 import orjson
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.inference_url import stored_url
-from taskapp_kit.contract.protocols import Clock, SystemClock
 from taskapp_kit.errors import Failure
 from taskapp_kit.net.addresses import AddressPolicy, Exposure, NotAnAddress, ParsedUrl, read_url
 from taskapp_kit.net.redact import without_keys
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import Clock, SystemClock
 from taskapp_kit.rollout.models.cache import ResponseCache
 from taskapp_kit.rollout.models.concurrency import ConcurrencyLimiter, HostLimiter
 from taskapp_kit.rollout.models.connections import ModelConnections
@@ -30,6 +28,8 @@ from taskapp_kit.rollout.models.credentials import LEAST_HIDDEN, Credentials
 from taskapp_kit.rollout.models.registry import ModelNames, Price
 from taskapp_kit.rollout.models.response import read_reply, read_reward_reply
 from taskapp_kit.rollout.models.retry import AttemptFailed, Sleep, persist
+from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed
+from taskapp_kit.wire.inference_url import stored_url
 
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver

@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from taskapp_kit.config import SERVER_ONLY, Settings
-from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
 from taskapp_kit.net.addresses import NotAnAddress, ParsedUrl, Place, read_url
 from taskapp_kit.net.redact import holds_key
+from taskapp_kit.records.words import cut
 
 VENDORS: Mapping[str, tuple[str, ...]] = {
     "ANTHROPIC_API_KEY": ("api.anthropic.com",),

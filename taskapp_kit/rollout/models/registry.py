@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.config import SERVER_ONLY, Settings
-from taskapp_kit.contract.inference_url import complete_url
 from taskapp_kit.errors import ConfigError, closest
 from taskapp_kit.net.addresses import NotAnAddress, read_url
+from taskapp_kit.wire.inference_url import complete_url
 
 MODELS_FILE = "models.toml"
 _PRICES = ("usd_per_million_input_tokens", "usd_per_million_cached_tokens", "usd_per_million_output_tokens")

@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.content import Json
+from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.models.errors import refused, text_of
 from taskapp_kit.rollout.models.retry import AttemptFailed
+from taskapp_kit.wire.chat.conversation import ChatReply
 
 MOST_TOKENS = 10**12
 """No call uses more tokens; larger counts are errors of the endpoint, and their sums could overflow."""

@@ -13,10 +13,10 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from taskapp_kit.contract.chat import ChatReply, ModelFailed
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import Clock, SystemClock
 from taskapp_kit.errors import Boundary, Failure
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import Clock, SystemClock
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 
 MOST_ATTEMPTS = 6
 FIRST_WAIT_SECONDS = 0.5

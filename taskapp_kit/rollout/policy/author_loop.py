@@ -12,15 +12,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.contract.chat import CONTEXT_OVERFLOW, ChatReply, ModelFailed, ModelPort
-from taskapp_kit.contract.content import Content, Json, NotJson, plain
-from taskapp_kit.contract.model_use import POLICY
-from taskapp_kit.contract.protocols import PolicyStops, View
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
+from taskapp_kit.records.content import Content, Json, NotJson, plain
+from taskapp_kit.records.model_use import POLICY
+from taskapp_kit.records.protocols import PolicyStops, View
+from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.builtin import PolicyError
 from taskapp_kit.rollout.policy.chat.parsed_message import parse_message
 from taskapp_kit.rollout.policy.chat.prompt import tool_schemas
 from taskapp_kit.rollout.policy.options import PolicyOptions
+from taskapp_kit.wire.chat.conversation import CONTEXT_OVERFLOW, ChatReply, ModelFailed, ModelPort
 
 RETURNED = "rollout_returned"
 """The stop reason of an episode whose loop returned before the environment ended it: truncated, and scored."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.content import Json, without_surrogates
-from taskapp_kit.contract.protocols import PolicyStops, Tool, View
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
+from taskapp_kit.records.content import Json, without_surrogates
+from taskapp_kit.records.protocols import PolicyStops, Tool, View
+from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.chat.conversation import prompt_of, read_written
 from taskapp_kit.rollout.policy.options import PolicyOptions
 from taskapp_kit.rollout.policy.select import SESSION
+from taskapp_kit.wire.chat.conversation import ChatReply
 
 FINISHED = "finished"
 """The stop reason of an episode that a session's caller ended before its end: truncated, and scored."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.json_schema import FORMATS, Schema, read_schema
-from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.json_schema import FORMATS, Schema, read_schema
+from taskapp_kit.records.protocols import Tool
 
 DEPTH = 12
 """A recursive schema is followed to this depth, references counted."""

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.records.content import Json
 
 CHARACTERS_PER_TOKEN = 4.0
 """The estimate until an endpoint has reported a token count."""

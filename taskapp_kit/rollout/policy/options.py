@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from taskapp_kit.contract.content import Json, NotJson, plain
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.records.content import Json, NotJson, plain
 from taskapp_kit.rollout.policy.history import FullHistory, History, read_history
 
 if TYPE_CHECKING:
-    from taskapp_kit.contract.wire import StructuredConfig
+    from taskapp_kit.wire.rollout import StructuredConfig
 
 OutputMode = Literal["tool_calls", "text", "structured"]
 

@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import Answered, from_json
-from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.trajectory import Recording
-from taskapp_kit.contract.wire import RolloutRequest
-from taskapp_kit.contract.words import cut
 from taskapp_kit.declare.episode_selection import find_environment, read_config
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import Answered, from_json
+from taskapp_kit.records.protocols import StoredRollout
+from taskapp_kit.records.trajectory import Recording
+from taskapp_kit.records.words import cut
+from taskapp_kit.wire.rollout import RolloutRequest
 
 DECLARED_LIMITS = ("environment", "max_turns", "max_steps")
 """Stop reasons that the environment produces again by itself; other limits came with the request and end a replay too."""

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.json_schema import FORMATS, Schema, read_schema
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.json_schema import FORMATS, Schema, read_schema
 
 Draw = Callable[[random.Random], Json]
 

@@ -6,12 +6,12 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import LocalPolicy
-from taskapp_kit.contract.trajectory import Recording
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, closest
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import LocalPolicy
+from taskapp_kit.records.trajectory import Recording
 from taskapp_kit.rollout.policy.builtin import (
     AuthorPolicy,
     PolicyError,

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taskapp_kit.contract.chat import ModelPort
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.scorecard import JudgeRecord
-from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.scorecard import JudgeRecord
+from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.score.agreement import accuracy, kappa, pair_agreement, spearman
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.groups import score_group
 from taskapp_kit.rollout.score.scoring import score
+from taskapp_kit.wire.chat.conversation import ModelPort
 
 
 @dataclass(frozen=True, slots=True)

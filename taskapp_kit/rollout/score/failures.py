@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import uuid
 
-from taskapp_kit.contract.scorecard import JudgeRecord
 from taskapp_kit.errors import Failure
+from taskapp_kit.records.scorecard import JudgeRecord
 
 log = logging.getLogger("taskapp_kit.score")
 

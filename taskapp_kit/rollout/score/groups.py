@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskapp_kit.contract.awaiting import finished
-from taskapp_kit.contract.chat import ModelPort
-from taskapp_kit.contract.content import Json, NotJson
-from taskapp_kit.contract.scorecard import CriterionScore, JudgeRecord, normalised
-from taskapp_kit.contract.seeds import derived_rng
-from taskapp_kit.contract.trajectory import Trajectory
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
+from taskapp_kit.records.awaiting import finished
+from taskapp_kit.records.content import Json, NotJson
+from taskapp_kit.records.scorecard import CriterionScore, JudgeRecord, normalised
+from taskapp_kit.records.seeds import derived_rng
+from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, sentence
 from taskapp_kit.rollout.score.judge_calls import (
     JudgeCaller,
@@ -34,6 +33,7 @@ from taskapp_kit.rollout.score.judges import NOT_CONFIGURED, not_configured
 from taskapp_kit.rollout.score.private import masker
 from taskapp_kit.rollout.score.scoring import weighted
 from taskapp_kit.rollout.score.verdict import Question, Verdict
+from taskapp_kit.wire.chat.conversation import ModelPort
 
 SIDE_BY_SIDE = (
     "{question}\n\nJudge each answer in comparison with the others. The order in which they stand means nothing. "

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from taskapp_kit.contract.chat import ChatReply, ModelFailed, ModelPort
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.digest import json_hash
-from taskapp_kit.contract.scorecard import JudgeCall, JudgeRecord
 from taskapp_kit.declare.specs import JudgeSpec
 from taskapp_kit.errors import Failure, Unavailable
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.scorecard import JudgeCall, JudgeRecord
 from taskapp_kit.rollout.score.judge_input import cleaned, draw_nonce, fitted, mapped, shortened
 from taskapp_kit.rollout.score.judge_prompt import JudgePrompt
 from taskapp_kit.rollout.score.verdict import UnreadableVerdict, Verdict, read_verdicts
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed, ModelPort
 
 log = logging.getLogger("taskapp_kit.score")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.contract.content import Image, Json, Text, plain, without_surrogates
+from taskapp_kit.records.content import Image, Json, Text, plain, without_surrogates
 
 MATERIAL_CHARACTERS = 60_000
 """The limit on characters of material in one prompt; the middle of longer material is replaced by a notice."""

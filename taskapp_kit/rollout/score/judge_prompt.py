@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from taskapp_kit.contract.content import Image, Json
+from taskapp_kit.records.content import Image, Json
 from taskapp_kit.rollout.score.judge_input import InputSection, bounded
 from taskapp_kit.rollout.score.verdict import Question, schema, span
 

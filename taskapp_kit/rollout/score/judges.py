@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.contract.awaiting import finished
-from taskapp_kit.contract.chat import ChatReply, ModelPort, role_variable
-from taskapp_kit.contract.content import Json, NotJson
-from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, CriterionScore, JudgeRecord, normalised
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
 from taskapp_kit.errors import Failure, Unavailable
+from taskapp_kit.records.awaiting import finished
+from taskapp_kit.records.content import Json, NotJson
+from taskapp_kit.records.scorecard import JUDGES_SKIPPED, CriterionScore, JudgeRecord, normalised
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, sentence
 from taskapp_kit.rollout.score.judge_calls import (
     JudgeCaller,
@@ -30,6 +29,7 @@ from taskapp_kit.rollout.score.judge_prompt import JudgePrompt
 from taskapp_kit.rollout.score.private import masker
 from taskapp_kit.rollout.score.reward_model import ANSWER, read_reward, reward_request
 from taskapp_kit.rollout.score.verdict import Question, UnreadableVerdict
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelPort, role_variable
 
 log = logging.getLogger("taskapp_kit.score")
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from taskapp_kit.contract.content import Json, NotJson
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import TaskSource, row_json
+from taskapp_kit.records.content import Json, NotJson
 
 SHORT = 4
 """A shorter value, and every number, is replaced only as a whole word: 7 is not replaced in 17."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from taskapp_kit.contract.content import Json, plain
+from taskapp_kit.records.content import Json, plain
 from taskapp_kit.rollout.score.judge_input import NotReadable, valid
 from taskapp_kit.rollout.score.verdict import UnreadableVerdict
 

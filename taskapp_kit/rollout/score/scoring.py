@@ -8,20 +8,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.contract.awaiting import finished
-from taskapp_kit.contract.chat import ModelPort
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import RolloutRow
-from taskapp_kit.contract.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, Scorecard, normalised
-from taskapp_kit.contract.trajectory import RESERVED_METRICS, Trajectory
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec
 from taskapp_kit.grading import Grade
+from taskapp_kit.records.awaiting import finished
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, Scorecard, normalised
+from taskapp_kit.records.trajectory import RESERVED_METRICS, Trajectory
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, sentence
 from taskapp_kit.rollout.score.judge_calls import REASON_CHARACTERS
 from taskapp_kit.rollout.score.judge_input import cleaned, shortened
 from taskapp_kit.rollout.score.judges import judge_scores
 from taskapp_kit.rollout.score.private import masker
+from taskapp_kit.wire.chat.conversation import ModelPort
 
 __all__ = ["ScoringFailed", "aggregates", "blended", "score", "weighted"]
 

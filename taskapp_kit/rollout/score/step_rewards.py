@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.contract.awaiting import finished
-from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.trajectory import PlayedStep
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
+from taskapp_kit.records.awaiting import finished
+from taskapp_kit.records.scorecard import Blend
+from taskapp_kit.records.trajectory import PlayedStep
 
 KNOWN_AT_A_STEP = frozenset({"step", "task", "config"})
 """What a criterion of events may read to be computed at its step; others are counted at the end."""

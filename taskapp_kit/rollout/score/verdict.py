@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.contract.content import Json
+from taskapp_kit.records.content import Json
 
 VERDICT_CHARACTERS = 65_536
 """A longer answer is no verdict."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pydantic
 from starlette.requests import Request
 
-from taskapp_kit.contract.wire import RolloutRequest, RolloutResponse
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.net.while_connected import while_connected
@@ -18,6 +17,7 @@ from taskapp_kit.serve.request_preferences import RequestPreferences, read_prefe
 from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.serve.routes.rollout_by_id import RESUME_SECONDS, location, pending, repeated
+from taskapp_kit.wire.rollout import RolloutRequest, RolloutResponse
 
 APPLIED = (b"preference-applied", b"respond-async")
 

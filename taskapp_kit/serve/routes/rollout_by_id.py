@@ -9,13 +9,12 @@ from urllib.parse import parse_qsl
 import orjson
 from starlette.requests import Request
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.events import event_history
-from taskapp_kit.contract.protocols import StoredResult
-from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import event_history
+from taskapp_kit.records.protocols import StoredResult
 from taskapp_kit.rollout.subscribers import SharedRollout
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import error_answer
@@ -23,6 +22,7 @@ from taskapp_kit.serve.openapi_models import Ended, Pending
 from taskapp_kit.serve.request_preferences import read_preferences
 from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
 from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.wire.rollout import RolloutResponse
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 REPLAYED = (b"idempotent-replayed", b"true")

@@ -12,11 +12,11 @@ import orjson
 from pydantic import BaseModel, create_model
 from starlette.requests import Request
 
-from taskapp_kit.contract.protocols import LISTED, RolloutQuery, RolloutRow, StoredRollout
-from taskapp_kit.contract.trajectory import Status
 from taskapp_kit.errors import Boundary, FieldProblem, RequestError
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.records.protocols import LISTED, RolloutQuery, RolloutRow, StoredRollout
+from taskapp_kit.records.trajectory import Status
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 

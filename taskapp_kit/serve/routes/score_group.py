@@ -8,13 +8,13 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request
 
-from taskapp_kit.contract.wire import forms
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.rollout.groups import MAX_MEMBERS
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.wire.rollout import forms
 
 
 class ScoreGroupRequest(BaseModel):

@@ -10,11 +10,19 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from starlette.requests import Request
 
-from taskapp_kit.contract.content import Content, Json
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.scorecard import Blend
-from taskapp_kit.contract.trajectory import PlayedStep
-from taskapp_kit.contract.wire import (
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.net.body import read_json
+from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.records.content import Content, Json
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.scorecard import Blend
+from taskapp_kit.records.trajectory import PlayedStep
+from taskapp_kit.rollout.response import PictureRoom, wire_observation
+from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
+from taskapp_kit.serve.auth import caller_of
+from taskapp_kit.serve.errors import invalid_request
+from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.wire.rollout import (
     NO_CONTROL_CHARACTERS,
     SHORTEST_SECONDS,
     EnvironmentName,
@@ -25,14 +33,6 @@ from taskapp_kit.contract.wire import (
     Split,
     forms,
 )
-from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.net.body import read_json
-from taskapp_kit.net.response import EncodedResponse, json_answer
-from taskapp_kit.rollout.response import PictureRoom, wire_observation
-from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
-from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import invalid_request
-from taskapp_kit.serve.route import RouteContext, RouteSpec
 
 PROTOCOL = "sessions"
 """As stored with the rollouts of sessions that these routes open."""

@@ -7,14 +7,14 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from taskapp_kit.contract.seeds import SEED_LIMIT
-from taskapp_kit.contract.wire import ENVIRONMENT, SPLIT
 from taskapp_kit.declare.episode_selection import Instance
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.records.seeds import SEED_LIMIT
 from taskapp_kit.serve.openapi_models import TaskInfo, Taskset
 from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.wire.rollout import ENVIRONMENT, SPLIT
 
 MAX_SEEDS = 1000
 MAX_QUERY_FIELDS = 2 * MAX_SEEDS

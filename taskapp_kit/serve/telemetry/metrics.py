@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.contract.result import Rollout
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.in_flight import InFlightRollout
 from taskapp_kit.serve.event_loop_watchdog import Watchdog
 

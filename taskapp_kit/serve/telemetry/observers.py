@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.logs import LogMessage
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.in_flight import InFlightRollout
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.event_loop_watchdog import Watchdog

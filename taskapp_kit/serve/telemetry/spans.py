@@ -22,11 +22,11 @@ from typing import Any, Literal
 
 import orjson
 
-from taskapp_kit.contract.content import text_of
-from taskapp_kit.contract.events import Acted, Answered, Called, Event, Observed, Stepped
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.scorecard import CriterionScore
-from taskapp_kit.contract.trajectory import Decision, PlayedStep
+from taskapp_kit.records.content import text_of
+from taskapp_kit.records.events import Acted, Answered, Called, Event, Observed, Stepped
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.scorecard import CriterionScore
+from taskapp_kit.records.trajectory import Decision, PlayedStep
 from taskapp_kit.rollout.in_flight import InFlightRollout
 
 Attribute = str | bool | int | float

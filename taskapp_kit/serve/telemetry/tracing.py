@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.content import without_surrogates
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.net.redact import without_whole
+from taskapp_kit.records.content import without_surrogates
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.in_flight import InFlightRollout
 from taskapp_kit.serve.telemetry.spans import MAX_SPANS, Span, root_of, spans_of
 from taskapp_kit.version import __version__

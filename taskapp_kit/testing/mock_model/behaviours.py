@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError, closest
+from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.policy.sampling import draw, sentence
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused
 from taskapp_kit.testing.mock_model.judges import Given, judge, obedient_judge

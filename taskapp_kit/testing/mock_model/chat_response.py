@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.contract.chat_stream import StreamEvent, chunks, completion, token_usage
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.dialect_body import chat_call
+from taskapp_kit.records.content import Json
 from taskapp_kit.testing.mock_model import tokenizer
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest
 from taskapp_kit.testing.mock_model.reply import Reply
+from taskapp_kit.wire.chat.completion import StreamEvent, chunks, completion, token_usage
+from taskapp_kit.wire.chat.dialect_body import chat_call
 
 LETTERS_AT_ONCE = 12
 """How much text one event of a stream carries."""

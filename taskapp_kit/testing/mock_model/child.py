@@ -6,8 +6,8 @@ import sys
 
 import orjson
 
-from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import KitError
+from taskapp_kit.records.content import Json
 from taskapp_kit.system.child import end_with_input
 from taskapp_kit.testing.mock_model.faults import Faults
 from taskapp_kit.testing.mock_model.server import MockModel

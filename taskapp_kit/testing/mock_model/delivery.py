@@ -6,11 +6,11 @@ from typing import Literal
 
 import orjson
 
-from taskapp_kit.contract.chat_stream import StreamEvent
-from taskapp_kit.contract.content import Json
 from taskapp_kit.net.sse import event_frames
+from taskapp_kit.records.content import Json
 from taskapp_kit.testing.mock_model.chat_request import Refused
 from taskapp_kit.testing.mock_model.connection import WritePlan, chunk, head
+from taskapp_kit.wire.chat.completion import StreamEvent
 
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 WEB_PAGE = b"<html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>"

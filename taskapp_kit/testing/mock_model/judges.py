@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import orjson
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.json_schema import Schema
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.json_schema import Schema
 from taskapp_kit.rollout.policy.sampling import Draw, FreeSampler
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused
 from taskapp_kit.testing.mock_model.reply import Call, Reply

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from taskapp_kit.config import child_environment
-from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.records.content import Json
 from taskapp_kit.system.child import OwnedProcess
 from taskapp_kit.system.child_python import python_command
 from taskapp_kit.testing.mock_model.faults import Faults

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import orjson
 
-from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.records.content import Json
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
-from taskapp_kit.contract.content import Json
+from taskapp_kit.records.content import Json
 
 
 @dataclass(slots=True)

@@ -14,11 +14,10 @@ from urllib.parse import unquote
 
 import orjson
 
-from taskapp_kit.contract.chat_stream import completion, model_list, token_usage
-from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.error_response import REFUSAL_STATUS
 from taskapp_kit.net.sites import SiteRules
+from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.policy.sampling import sentence
 from taskapp_kit.testing.mock_model import chat_response, delivery, tokenizer
 from taskapp_kit.testing.mock_model.behaviours import Behaviour, random_answers
@@ -27,6 +26,7 @@ from taskapp_kit.testing.mock_model.connection import ReceivedRequest, WritePlan
 from taskapp_kit.testing.mock_model.faults import Faults, known
 from taskapp_kit.testing.mock_model.reply import Reply, reply_of
 from taskapp_kit.testing.mock_model.request_log import Recorded, RequestLog
+from taskapp_kit.wire.chat.completion import completion, model_list, token_usage
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.records.content import Json
 from taskapp_kit.testing.mock_model.behaviours import Script, by_name, of_script
 from taskapp_kit.testing.mock_model.connection import MockConnection
 from taskapp_kit.testing.mock_model.faults import Faults

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from taskapp_kit.client.job_curves import CurveGroup
+from taskapp_kit.records.job_curves import CurveGroup
 
 COLUMNS = 4
 PANEL = (3.4, 2.4)

@@ -10,7 +10,7 @@ from tensorboardX import RecordWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.summary import scalar
 
-from taskapp_kit.client.job_curves import EVALUATION
+from taskapp_kit.records.job_curves import EVALUATION
 
 FORMAT = "brain.Event:2"
 NAME = "events.out.tfevents.{seconds:.0f}.taskapp"

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.backend.engine import REPEATED, CurvePoint, Event, JobOutcome, Ledger, RolloutOutcome
-from taskapp_kit.backend.rewards import causes, summarise, too_many_failed
-from taskapp_kit.backend.rollout_plan import JobPlan, Unit
 from taskapp_kit.errors import JobError
+from taskapp_kit.jobs.server.engine import REPEATED, CurvePoint, Event, JobOutcome, Ledger, RolloutOutcome
+from taskapp_kit.jobs.server.rewards import causes, summarise, too_many_failed
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
 from taskapp_kit.train.checkpoints.facts import JobPosition
 from taskapp_kit.train.driver import reports
 from taskapp_kit.train.driver.checkpoints import CheckpointSink, Learner, SavedJob
@@ -32,7 +32,7 @@ from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.train.rows import TrainingBatch, TrainingEpisode, training_batch
 
 if TYPE_CHECKING:
-    from taskapp_kit.backend.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 
 FAILED, NO_REWARDS, NO_UPDATES = "too_many_failed", "no_rewards", "no_updates"
 """Codes of the errors that end a job, with NO_MODEL_CALLS."""

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from taskapp_kit.backend.engine import Event, RolloutOutcome
-from taskapp_kit.backend.job_check import playable_policies
-from taskapp_kit.backend.rollout_plan import JobPlan, Unit
-from taskapp_kit.backend.rollout_requests import UNREACHABLE, RolloutRequester, environment_info, seed_ranges
-from taskapp_kit.client.config.value_types import AGENT_WORDS
 from taskapp_kit.errors import JobError, TaskAppUnreachable
+from taskapp_kit.jobs.client.config.value_types import AGENT_WORDS
+from taskapp_kit.jobs.server.engine import Event, RolloutOutcome
+from taskapp_kit.jobs.server.job_check import playable_policies
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
+from taskapp_kit.jobs.server.rollout_requests import UNREACHABLE, RolloutRequester, environment_info, seed_ranges
 from taskapp_kit.net.addresses import ALLOW
 from taskapp_kit.net.proxies import is_loopback
 from taskapp_kit.train.driver.rollouts import without_token
@@ -24,7 +24,7 @@ from taskapp_kit.train.gateway.options import LISTEN, TUNNEL, URL, GatewayOption
 from taskapp_kit.train.gateway.server import Gateway
 
 if TYPE_CHECKING:
-    from taskapp_kit.backend.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 
 FIRST_TURN = Unit("train", 0, 1)
 """Its place among the units, so that no store puts it into the groups of the first iteration."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from taskapp_kit.backend import job_events
-from taskapp_kit.backend.engine import CurvePoint, Event, RolloutOutcome
-from taskapp_kit.backend.rewards import Summary
-from taskapp_kit.backend.rollout_plan import JobPlan, Unit
-from taskapp_kit.contract.words import counted
+from taskapp_kit.jobs.server import job_events
+from taskapp_kit.jobs.server.engine import CurvePoint, Event, RolloutOutcome
+from taskapp_kit.jobs.server.rewards import Summary
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
+from taskapp_kit.records.words import counted
 from taskapp_kit.train.driver.checkpoints import SavedJob
 from taskapp_kit.train.driver.rollouts import STRAGGLER, PlayedRollout
 from taskapp_kit.train.driver.settings import rollout_count

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from taskapp_kit.backend.engine import RolloutOutcome
-from taskapp_kit.backend.rollout_plan import Unit
-from taskapp_kit.backend.rollout_requests import UNREACHABLE, UNREADABLE, blank_outcome
 from taskapp_kit.errors import JobError
+from taskapp_kit.jobs.server.engine import RolloutOutcome
+from taskapp_kit.jobs.server.rollout_plan import Unit
+from taskapp_kit.jobs.server.rollout_requests import UNREACHABLE, UNREADABLE, blank_outcome
 from taskapp_kit.net.redact import without_key
 from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.driver.sources import AskedRollout

@@ -14,21 +14,21 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from taskapp_kit.backend.job_check import playable_policies
-from taskapp_kit.backend.rollout_plan import JobPlan, Unit
-from taskapp_kit.backend.rollout_requests import RolloutRequester, RolloutTarget, environment_info, seed_ranges
-from taskapp_kit.backend.seeds import SeedRange, draw
-from taskapp_kit.backend.task_app_opener import is_starting
 from taskapp_kit.errors import JobError, TaskAppError, TaskAppUnreachable
+from taskapp_kit.jobs.server.job_check import playable_policies
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
+from taskapp_kit.jobs.server.rollout_requests import RolloutRequester, RolloutTarget, environment_info, seed_ranges
+from taskapp_kit.jobs.server.seeds import SeedRange, draw
+from taskapp_kit.jobs.server.task_app_opener import is_starting
 from taskapp_kit.net.retry import Attempts, Backoff
 from taskapp_kit.train.gateway.answers import MODEL
 from taskapp_kit.train.loops.settings import EnvironmentShare, Level, divided
 
 if TYPE_CHECKING:
-    from taskapp_kit.backend.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 
 if TYPE_CHECKING:
-    from taskapp_kit.backend.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 
 
 log = logging.getLogger("taskapp_kit.train")

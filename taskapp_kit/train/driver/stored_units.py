@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taskapp_kit.backend.engine import RolloutOutcome
-from taskapp_kit.backend.rollout_plan import JobPlan, Unit
-from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.jobs.server.engine import RolloutOutcome
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
+from taskapp_kit.records.seeds import derived_rng
 from taskapp_kit.train.driver.rollouts import PlayedRollout
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
 from taskapp_kit.train.stored_rollouts import StoredRollouts

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Unpack
 
-from taskapp_kit.backend.engine import CurvePoint, Event, JobReport, Ledger, Phase, RolloutOutcome
+from taskapp_kit.jobs.server.engine import CurvePoint, Event, JobReport, Ledger, Phase, RolloutOutcome
 from taskapp_kit.train.engine.parent_calls import ParentCalls
 
 

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.backend import job_check
-from taskapp_kit.backend.engine import Event, JobDocument, JobOutcome, Ledger
-from taskapp_kit.client.config.values import Place
 from taskapp_kit.errors import JobError, Unavailable
+from taskapp_kit.jobs.client.config.values import Place
+from taskapp_kit.jobs.server import job_check
+from taskapp_kit.jobs.server.engine import Event, JobDocument, JobOutcome, Ledger
 from taskapp_kit.train.engine.child_program import ChildProgram
 from taskapp_kit.train.engine.ledger_calls import answer_ledger_call
 from taskapp_kit.train.engine.trainer_order import TrainerOrder
@@ -22,7 +22,7 @@ from taskapp_kit.train.loops.settings import EnvironmentShare
 from taskapp_kit.train.sampler.vllm.place import VARIABLE, VllmPlace
 
 if TYPE_CHECKING:
-    from taskapp_kit.backend.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 
 log = logging.getLogger("taskapp_kit.train")
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.opened_task_app import TaskAppHandover
+from taskapp_kit.jobs.server.engine import JobDocument
+from taskapp_kit.jobs.server.opened_task_app import TaskAppHandover
 from taskapp_kit.train.gateway.options import GatewayOptions
 from taskapp_kit.train.sampler.vllm.place import VllmPlace
 

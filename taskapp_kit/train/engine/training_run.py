@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.backend.engine import Event, JobOutcome, Ledger
-from taskapp_kit.backend.opened_task_app import OpenedTaskApp
-from taskapp_kit.backend.rollout_plan import JobPlan
-from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import JobError
+from taskapp_kit.jobs.server.engine import Event, JobOutcome, Ledger
+from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+from taskapp_kit.jobs.server.rollout_plan import JobPlan
+from taskapp_kit.records.words import counted
 from taskapp_kit.train.checkpoints.facts import job_folder
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.config_keys import unused_keys

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any
 
-from taskapp_kit.contract.chat_stream import StreamEvent, answer_events, completion, token_usage
 from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.net.sse import EventStreamResponse, event_frames
 from taskapp_kit.train.gateway.attempt import AnsweredTurn
 from taskapp_kit.train.gateway.call_reader import GatewayCall
 from taskapp_kit.train.rendering.renderer import TextTokenizer
+from taskapp_kit.wire.chat.completion import StreamEvent, answer_events, completion, token_usage
 
 MODEL = "policy"
 """The name of the model in the gateway's answers, whatever name the client sent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskapp_kit.contract.protocols import Clock, SystemClock
+from taskapp_kit.records.protocols import Clock, SystemClock
 
 LEAST_SECONDS = 60.0
 """The shortest deadline: an update of the weights may stop the sampler for so long."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taskapp_kit.backend.rollout_plan import JobPlan
+from taskapp_kit.jobs.server.rollout_plan import JobPlan
 
 LARGEST_WEIGHT = 1000
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.backend.rewards import LARGEST
+from taskapp_kit.jobs.server.rewards import LARGEST
 from taskapp_kit.train.turns import RecordedTurn
 
 SAME = 1e-6

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from taskapp_kit.backend.engine import JobDocument
+from taskapp_kit.jobs.server.engine import JobDocument
 from taskapp_kit.train.checkpoints.facts import job_folder
 from taskapp_kit.train.job_settings import LoraSettings, TrainingSettings, training_settings
 from taskapp_kit.train.models.adapters import with_adapter

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.rollout_plan import JobPlan
 from taskapp_kit.errors import BadArgument, CheckpointError, EndpointRaised, ReplicaDied, TrainingError
+from taskapp_kit.jobs.server.engine import JobDocument
+from taskapp_kit.jobs.server.rollout_plan import JobPlan
 from taskapp_kit.services import Actor, ServiceHandle, endpoint
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition
 from taskapp_kit.train.checkpoints.state import trained_part

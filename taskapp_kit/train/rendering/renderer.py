@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from taskapp_kit.contract.dialect_body import chat_call
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.train.rendering.messages import FunctionCall, NormalMessage, normal_messages, reasoning_of
+from taskapp_kit.wire.chat.dialect_body import chat_call
 
 
 class TextTokenizer(Protocol):

@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from taskapp_kit.contract.content import without_surrogates
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.records.content import without_surrogates
 
 
 class JsonTokenizer:

@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import torch
 
-from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.errors import TrainingError
+from taskapp_kit.records.seeds import derived_rng
 from taskapp_kit.train.sampler import BATCH_SIZE
 from taskapp_kit.train.sampler.generation import (
     GenerationRequest,

@@ -17,13 +17,13 @@ from typing import Any, BinaryIO
 import orjson
 
 from taskapp_kit.config import LOG_LEVEL, child_environment, take_parent_logging
-from taskapp_kit.contract.inference_url import SERVED_HERE
 from taskapp_kit.errors import KitError
 from taskapp_kit.logs import configure
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.system.child import end_with_input
 from taskapp_kit.train.models.sources import find_model
 from taskapp_kit.train.serving.model_server import ModelServer
+from taskapp_kit.wire.inference_url import SERVED_HERE
 
 KEY_BYTES = 32
 

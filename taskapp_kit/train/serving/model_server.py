@@ -17,10 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from taskapp_kit.contract.chat_request import read_request
-from taskapp_kit.contract.chat_stream import model_list
-from taskapp_kit.contract.dialect_body import wrong
-from taskapp_kit.contract.inference_url import SERVED_HERE
 from taskapp_kit.errors import Saturated
 from taskapp_kit.net.auth import ApiKeyMiddleware, candidates
 from taskapp_kit.net.body import read_json
@@ -36,6 +32,10 @@ from taskapp_kit.train.gateway.pace import Pace
 from taskapp_kit.train.gateway.server import MAX_BODY_BYTES, MAX_BODY_VALUES, ROUTES
 from taskapp_kit.train.rendering.renderer import Renderer
 from taskapp_kit.train.turns import Sampler
+from taskapp_kit.wire.chat.completion import model_list
+from taskapp_kit.wire.chat.dialect_body import wrong
+from taskapp_kit.wire.chat.request import read_request
+from taskapp_kit.wire.inference_url import SERVED_HERE
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from taskapp_kit.backend.inference import AvailableModel
 from taskapp_kit.errors import BadArgument, ConfigError, Saturated, Unavailable
+from taskapp_kit.jobs.server.inference import AvailableModel
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
 from taskapp_kit.train.checkpoints.facts import TrainedModelName

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from taskapp_kit.client.config.review import Review
-from taskapp_kit.client.config.rl_config import load_rl_config
-from taskapp_kit.client.config.schema import from_section, value_at
-from taskapp_kit.client.config.sft_config import SftConfig
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.jobs.client.config.review import Review
+from taskapp_kit.jobs.client.config.rl_config import load_rl_config
+from taskapp_kit.jobs.client.config.schema import from_section, value_at
+from taskapp_kit.jobs.client.config.sft_config import SftConfig
 from taskapp_kit.train.config_keys import LIMITS
 from taskapp_kit.train.job_settings import LoraSettings, check_limit, lora_settings
 from taskapp_kit.train.update.settings import UpdateSettings

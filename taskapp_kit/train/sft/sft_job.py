@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import orjson
 
-from taskapp_kit.contract.seeds import derived_rng
-from taskapp_kit.contract.words import counted
 from taskapp_kit.errors import ConfigError, JobError
+from taskapp_kit.records.seeds import derived_rng
+from taskapp_kit.records.words import counted
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition, Kind, TrainedModelName
 from taskapp_kit.train.checkpoints.stored import checkpoint_folders
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.errors import BadArgument, TrainingError
+from taskapp_kit.records.seeds import derived_rng
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
 from taskapp_kit.train.update.losses import TokenStatistics, joined, mean, row_means, token_losses
 from taskapp_kit.train.update.memory import (

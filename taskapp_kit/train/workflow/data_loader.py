@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.errors import BadArgument, ServiceError
+from taskapp_kit.records.seeds import derived_rng
 from taskapp_kit.services import Actor, ServiceHandle, endpoint
 from taskapp_kit.train.workflow.episode import Prompt, Response
 

@@ -8,8 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from taskapp_kit.config import from_environment
-from taskapp_kit.contract.content import content, text_of
 from taskapp_kit.errors import BadArgument
+from taskapp_kit.records.content import content, text_of
 from taskapp_kit.services import Actor, endpoint
 from taskapp_kit.train.models.sources import find_model
 from taskapp_kit.train.workflow.episode import Messages, Prompt, Response

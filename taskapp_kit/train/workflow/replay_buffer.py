@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from taskapp_kit.contract.seeds import derived_rng
 from taskapp_kit.errors import BadArgument
+from taskapp_kit.records.seeds import derived_rng
 from taskapp_kit.services import Actor, endpoint
 from taskapp_kit.train.workflow.episode import Episode
 

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from taskapp_kit.cli.author.judge import command
-from taskapp_kit.contract.events import encode
-from taskapp_kit.contract.protocols import Annotation, SystemClock
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.records.events import encode
+from taskapp_kit.records.protocols import Annotation, SystemClock
 from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.play_and_score import play
 from taskapp_kit.rollout.request import RequestPlanner

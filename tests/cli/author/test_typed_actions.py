@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.cli.author.typed_actions import NotUnderstood, read_line
-from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.records.protocols import Tool
 
 
 def tool(name: str, text: bool = False, **fields: Any) -> Tool:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from taskapp_kit.cli.output.eval_progress import Counts, EvalDisplay, used_words
-from taskapp_kit.contract.protocols import RolloutRow
 from taskapp_kit.evaluate.progress import Progress
+from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.testing import Faults, MockModel
 from tests.cli.conftest import ADDER, CAPITALS, ROOT, Run, Served
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.protocols import StoredRollout
+from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.testing import MockModel

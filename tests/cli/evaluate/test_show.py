@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from taskapp_kit.cli.options import shown_source
 from taskapp_kit.cli.output.show_output import print_list, print_rollout
-from taskapp_kit.contract.protocols import RolloutRow, StoredRollout
+from taskapp_kit.records.protocols import RolloutRow, StoredRollout
 from taskapp_kit.rollout.details import details_of
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import MockModel, judge

@@ -18,13 +18,13 @@ import pytest
 from click.testing import CliRunner
 
 from taskapp_kit.cli.evaluate.view import command, ui_source
-from taskapp_kit.contract.protocols import RolloutQuery
 from taskapp_kit.errors import StoreError
 from taskapp_kit.evaluate.source import open_source
+from taskapp_kit.records.protocols import RolloutQuery
 from taskapp_kit.rollout.in_flight import Caller
-from taskapp_kit.serve.viewer.page import NEWEST
-from taskapp_kit.serve.viewer.run_pages import run_figures
 from taskapp_kit.testing import MockModel, judge
+from taskapp_kit.viewer.page import NEWEST
+from taskapp_kit.viewer.run_pages import run_figures
 from tests.cli.author.test_judges import FORTY_ROWS
 from tests.waiting import until
 

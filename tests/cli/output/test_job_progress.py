@@ -23,8 +23,8 @@ from taskapp_kit.cli.output.job_progress import (
     sentence,
     word_of,
 )
-from taskapp_kit.client.job_status import best_checkpoint
 from taskapp_kit.errors import BackendError, JobTimeout
+from taskapp_kit.records.job_status import best_checkpoint
 
 KEY = "canary-follow-key-9911"
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b\u202e"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from taskapp_kit.cli.output.rollout_output import action_words, observation_words, print_result, wire_words
-from taskapp_kit.contract.content import Image
+from taskapp_kit.records.content import Image
 from taskapp_kit.rollout.response import wire_observation
 
 PICTURE = Image(bytes.fromhex(

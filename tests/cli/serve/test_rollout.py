@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel
+from taskapp_kit.wire.rollout import RolloutResponse
 from tests.cli.conftest import ADDER, CAPITALS, ROOT, Run, Served, serving
 
 HOSTILE = str(ROOT / "tests" / "hostile_app.py")

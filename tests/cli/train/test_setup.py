@@ -13,8 +13,8 @@ pytest.importorskip("nacl", reason="needs taskapp-kit[jobs]")
 
 from dotenv import dotenv_values
 
-from taskapp_kit.backend.app import create_backend
 from taskapp_kit.client import BackendClient
+from taskapp_kit.jobs.server.app import create_backend
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.cli.conftest import Run
 from tests.cli.terminals import NAMES, Terminal

@@ -17,10 +17,10 @@ import pytest
 pytest.importorskip("nacl", reason="needs taskapp-kit[jobs]")
 
 from taskapp_kit.asgi import build
-from taskapp_kit.backend.app import create_backend
-from taskapp_kit.client.job_status import WEIGHTS_NOTE
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.jobs.server.app import create_backend
+from taskapp_kit.records.job_status import WEIGHTS_NOTE
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.cli.conftest import ROOT, Run, clean_environ
 from tests.cli.terminals import Terminal

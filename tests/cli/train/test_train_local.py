@@ -17,15 +17,15 @@ import httpx
 import psutil
 import pytest
 
-from taskapp_kit.backend.auth import LOCAL
-from taskapp_kit.backend.data_files import JobDatabase
-from taskapp_kit.backend.engine import Engine
-from taskapp_kit.backend.jobs import Jobs, stored_key
-from taskapp_kit.backend.rollouts_engine import RolloutsEngine
-from taskapp_kit.backend.store import JobStore
 from taskapp_kit.cli.train.train_local import LocalTraining, left_job
-from taskapp_kit.client.config.rl_config import load_rl_config
 from taskapp_kit.config import Settings
+from taskapp_kit.jobs.client.config.rl_config import load_rl_config
+from taskapp_kit.jobs.server.auth import LOCAL
+from taskapp_kit.jobs.server.data_files import JobDatabase
+from taskapp_kit.jobs.server.engine import Engine
+from taskapp_kit.jobs.server.jobs import Jobs, stored_key
+from taskapp_kit.jobs.server.rollouts_engine import RolloutsEngine
+from taskapp_kit.jobs.server.store import JobStore
 from tests.backend.test_store import a_job
 from tests.cli.conftest import Run, clean_environ
 from tests.waiting import until

@@ -16,12 +16,12 @@ from environments.crafter.app import Crafter, app
 from environments.crafter.names import ACHIEVEMENTS, ACTIONS
 from environments.crafter.rules import CrafterGame
 from environments.crafter.score import DEPTHS, crafter_score, success_rates
-from taskapp_kit.contract.content import images, text_of
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.seeds import derived_rng
-from taskapp_kit.contract.wire import RolloutRequest
 from taskapp_kit.errors import RequestError
+from taskapp_kit.records.content import images, text_of
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.seeds import derived_rng
 from taskapp_kit.rollout.service import Service
+from taskapp_kit.wire.rollout import RolloutRequest
 
 SEED = 1_000_000
 INFO = {"actions", "rewards", "unlocked", "game_step"}

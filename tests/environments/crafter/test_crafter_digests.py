@@ -10,7 +10,7 @@ import pytest
 
 from bench.crafter_digests import compare, difference, table
 from bench.crafter_server import crafter_server, played, request
-from taskapp_kit.contract.wire import RolloutResponse
+from taskapp_kit.wire.rollout import RolloutResponse
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 

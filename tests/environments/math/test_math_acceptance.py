@@ -125,7 +125,7 @@ def test_the_reference_answer_pays_and_perturbed_ones_do_not(generator: Generato
 PROGRAM = """
 import asyncio, hashlib, sys
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.wire.rollout import RolloutRequest
 from taskapp_kit.rollout.service import Service
 
 async def main(policies, seeds):

@@ -283,7 +283,7 @@ class NotInstalled:
 
 sys.meta_path.insert(0, NotInstalled())
 
-from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.wire.rollout import RolloutRequest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import KitError
 from taskapp_kit.rollout.service import Service

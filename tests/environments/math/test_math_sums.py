@@ -14,8 +14,8 @@ if importlib.util.find_spec("reasoning_gym") is None:  # not imported here: it t
     )
 
 from taskapp_kit import RequestError
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.testing import ChatRequest, MockModel
 from tests.rollouts import one_model_rollout
 from tests.rollouts import play as played

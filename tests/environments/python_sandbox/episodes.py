@@ -13,11 +13,11 @@ from environments.python_sandbox.app import PythonSandbox, passed, reference, sa
 from environments.python_sandbox.boxes import Boxes
 from environments.python_sandbox.rows import CodeTask
 from taskapp_kit import TaskApp
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.sandbox import SandboxTooWeak
 from taskapp_kit.sandbox.probe import at_level
+from taskapp_kit.wire.rollout import RolloutRequest
 
 FOLDER = Path(declared.__file__).parent
 SPLITS = {name: [CodeTask.model_validate_json(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines()]

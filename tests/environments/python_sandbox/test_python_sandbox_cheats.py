@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from environments.python_sandbox.boxes import JUDGE_LIMITS, Boxes
-from taskapp_kit.contract.result import Rollout
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.sandbox.folder import PREFIX
 from tests.environments.python_sandbox.cheats import CHEATS
 from tests.environments.python_sandbox.episodes import (

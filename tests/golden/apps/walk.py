@@ -1,7 +1,7 @@
 """Gymnasium's environments: a subclass with an action of its own, and spaces of several kinds."""
 
 from taskapp_kit import TaskApp, action
-from taskapp_kit.adapters.gymnasium import from_gymnasium
+from taskapp_kit.interop.gymnasium import from_gymnasium
 
 app = TaskApp("walk", version="1.0.0")
 

@@ -11,7 +11,7 @@ import gymnasium
 from client_program import Episode, Server, run
 from gymnasium.utils.env_checker import check_env
 
-from taskapp_kit.adapters.gymnasium_env import ANY_APP, make
+from taskapp_kit.interop.gymnasium.env import ANY_APP, make
 
 VARIABLE = "MATRIX_KEY_"
 

@@ -10,7 +10,7 @@ from inspect_ai import eval as evaluate
 from inspect_ai.log import read_eval_log
 from inspect_ai.model import get_model
 
-from taskapp_kit.adapters.inspect_task import inspect_task
+from taskapp_kit.interop.inspect.task import inspect_task
 
 EVALUATING = threading.Lock()
 """Inspect runs one evaluation at a time."""

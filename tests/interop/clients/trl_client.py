@@ -17,7 +17,7 @@ import trl
 from client_program import Episode, Server, run
 from trl.chat_template_utils import qwen3_chat_template
 
-from taskapp_kit.adapters.trl_environment import OVER, environment_factory
+from taskapp_kit.interop.trl.environment import OVER, environment_factory
 from taskapp_kit.train.models.sources import BUNDLED
 
 PROMPT = "Play.\n\n"

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, Field, model_validator
 
 from taskapp_kit import Image, InvalidAction, RolloutFailed, Step, TaskApp, Text, action
-from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.records.protocols import Tool
 from tests.rollouts import play
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
-from taskapp_kit.contract.events import Event, Failed, fold
-from taskapp_kit.contract.protocols import PolicyStops, SystemClock, View
-from taskapp_kit.contract.trajectory import Decision, ToolCall
+from taskapp_kit.records.events import Event, Failed, fold
+from taskapp_kit.records.protocols import PolicyStops, SystemClock, View
+from taskapp_kit.records.trajectory import Decision, ToolCall
 from taskapp_kit.rollout.episode.drivers import drive
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan
@@ -309,7 +309,7 @@ DIGESTS = """
 import asyncio, numpy
 from typing import Literal
 from taskapp_kit import Image, Step, TaskApp, Text, action
-from taskapp_kit.contract.wire import RolloutRequest
+from taskapp_kit.wire.rollout import RolloutRequest
 from taskapp_kit.rollout.service import Service
 app = TaskApp("a")
 @app.environment("e", max_steps=6)

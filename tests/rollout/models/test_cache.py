@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.rollout.models.cache import ResponseCache
+from taskapp_kit.wire.chat.conversation import ChatReply
 
 URL = "https://h.example/v1/chat/completions"
 

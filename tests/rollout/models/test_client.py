@@ -13,12 +13,12 @@ import pytest
 import uvloop
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.chat import ChatReply, Endpoint, ModelFailed
-from taskapp_kit.contract.inference_url import complete_url
 from taskapp_kit.rollout.models.client import HttpModelClient
 from taskapp_kit.rollout.models.concurrency import ConcurrencyLimiter
 from taskapp_kit.rollout.models.registry import ModelNames, NamedModel, Price
 from taskapp_kit.testing import Faults, MockModel
+from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed
+from taskapp_kit.wire.inference_url import complete_url
 from tests.rollout.models.raw_server import http, raw_server, said
 
 pytestmark = pytest.mark.server

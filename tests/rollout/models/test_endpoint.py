@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.chat import Endpoint
-from taskapp_kit.contract.inference_url import given_url
 from taskapp_kit.errors import RequestError
 from taskapp_kit.net.addresses import AddressPolicy
 from taskapp_kit.rollout.models.access import endpoint_of
 from taskapp_kit.rollout.models.credentials import Credentials
+from taskapp_kit.wire.chat.conversation import Endpoint
+from taskapp_kit.wire.inference_url import given_url
 
 DOOR = "door-key-0123456789"
 KEYS = Credentials(Settings(environment_api_key=DOOR))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.rollout.models.response import read_reply
 from taskapp_kit.rollout.models.retry import AttemptFailed
+from taskapp_kit.wire.chat.conversation import ChatReply
 
 MESSAGE = {"role": "assistant", "content": "hello"}
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.chat import ChatReply, ModelFailed
 from taskapp_kit.rollout.models.retry import (
     KINDS,
     LONGEST_RETRY_AFTER_SECONDS,
@@ -21,6 +20,7 @@ from taskapp_kit.rollout.models.retry import (
     retry_after,
     wait_seconds,
 )
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 
 
 class HeldTime:

@@ -17,8 +17,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from raw_server import http, said  # this folder is where the program lies
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.chat import Endpoint, ModelFailed
 from taskapp_kit.rollout.models.client import HttpModelClient
+from taskapp_kit.wire.chat.conversation import Endpoint, ModelFailed
 
 PORTS = (80, 81, 8000)
 NAMES: dict[str, list[list[str]]] = {  # name to what it leads to the first time, the second, …

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskapp_kit import TaskApp
-from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.events import Called, Event, fold
-from taskapp_kit.contract.protocols import SystemClock
-from taskapp_kit.contract.trajectory import Decision, Trajectory
+from taskapp_kit.records.events import Called, Event, fold
+from taskapp_kit.records.protocols import SystemClock
+from taskapp_kit.records.trajectory import Decision, Trajectory
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.policy.chat.conversation import Conversation
 from taskapp_kit.rollout.policy.options import read_options
 from taskapp_kit.rollout.request import NoPolicy, RequestPlanner
 from taskapp_kit.testing.mock_model.chat_request import check
+from taskapp_kit.wire.chat.conversation import ChatReply
 from tests.rollouts import a_request
 
 Message = dict[str, Any]

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 
 from taskapp_kit import RequestError, Step, TaskApp, action
-from taskapp_kit.contract.protocols import PolicyStops, View
-from taskapp_kit.contract.trajectory import Decision, Recording, ToolCall
+from taskapp_kit.records.protocols import PolicyStops, View
+from taskapp_kit.records.trajectory import Decision, Recording, ToolCall
 from taskapp_kit.rollout.policy.builtin import PolicyError, ReplayPolicy, answer_from, policy_rng
 from tests.rollouts import app_from, play
 

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskapp_kit import Image, InvalidAction, Private, RequestError, Step, TaskApp, Text, action
-from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.events import answer_from_json, answer_to_json
-from taskapp_kit.contract.protocols import View
-from taskapp_kit.contract.trajectory import PlayedStep
-from taskapp_kit.contract.wire import StructuredConfig
+from taskapp_kit.records.events import answer_from_json, answer_to_json
+from taskapp_kit.records.protocols import View
+from taskapp_kit.records.trajectory import PlayedStep
 from taskapp_kit.rollout.policy.chat.conversation import Conversation
 from taskapp_kit.rollout.policy.options import PolicyOptions, read_options
 from taskapp_kit.testing.mock_model import tokenizer
 from taskapp_kit.testing.mock_model.reply import reply_of
+from taskapp_kit.wire.chat.conversation import ChatReply
+from taskapp_kit.wire.rollout import StructuredConfig
 from tests.rollout.policy.conversing import call, calling, saying, talk
 
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskapp_kit import RequestError, Step, TaskApp, action
-from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.rollout.policy.history import (
     EstimatedTokens,
     FullHistory,
@@ -19,6 +18,7 @@ from taskapp_kit.rollout.policy.history import (
     characters_of,
     read_history,
 )
+from taskapp_kit.wire.chat.conversation import ChatReply
 from tests.rollout.policy.conversing import call, calling, saying, talk
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from taskapp_kit import Private, Step, TaskApp, action
-from taskapp_kit.contract.protocols import View
+from taskapp_kit.records.protocols import View
 from taskapp_kit.rollout.policy.chat.conversation import Conversation, prompt_of
 from taskapp_kit.rollout.policy.chat.prompt import system_prompt, tool_schemas
 from taskapp_kit.rollout.policy.options import PolicyOptions

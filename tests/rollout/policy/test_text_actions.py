@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from taskapp_kit import TaskApp, action
-from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.records.protocols import Tool
 from taskapp_kit.rollout.policy.example_arguments import example_arguments
 from taskapp_kit.rollout.policy.text.text_actions import parse_actions, without_thoughts
 

@@ -11,12 +11,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from taskapp_kit import Private, TaskApp
-from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.scorecard import Scorecard
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, Trajectory, Turn
 from taskapp_kit.errors import Unavailable
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.scorecard import Scorecard
+from taskapp_kit.records.trajectory import Decision, PlayedStep, Trajectory, Turn
 from taskapp_kit.rollout.score.scoring import score
+from taskapp_kit.wire.chat.conversation import ChatReply
 
 
 class Row(BaseModel):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit import TaskApp
-from taskapp_kit.contract.content import Json
+from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.score.calibration import Case, CaseResult, ask_about, report
 from tests.rollout.score.bench import Models, Row, judged_app, said, verdict
 from tests.rollout.score.test_groups import group_app, shown

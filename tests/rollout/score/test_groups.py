@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from taskapp_kit import TaskApp
-from taskapp_kit.contract.chat import ModelFailed
-from taskapp_kit.contract.content import Json
 from taskapp_kit.errors import Failure
+from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.score.groups import GroupScored, ranks, score_group
 from taskapp_kit.rollout.score.scoring import ScoringFailed, score
+from taskapp_kit.wire.chat.conversation import ModelFailed
 from tests.rollout.score.bench import Models, Row, said, words
 from tests.rollout.score.test_injection import INJECTIONS, obeys
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskapp_kit.contract.content import Json, Text
+from taskapp_kit.records.content import Json, Text
 from taskapp_kit.rollout.score.judge_input import (
     MATERIAL_CHARACTERS,
     InputSection,

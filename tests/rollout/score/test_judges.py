@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from taskapp_kit import DeclarationError, Image, TaskApp
-from taskapp_kit.contract.chat import ChatReply, ModelFailed
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.scorecard import JudgeRecord, Scorecard
 from taskapp_kit.errors import Failure
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.scorecard import JudgeRecord, Scorecard
 from taskapp_kit.rollout.score.judge_calls import combined
 from taskapp_kit.rollout.score.judges import check_judges, needed_roles
 from taskapp_kit.rollout.score.scoring import ScoringFailed, score
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 from tests.rollout.score.bench import Models, Row, card_of, judged_app, said, verdict, words
 from tests.rollout.score.test_verdict import GARBAGE
 from tests.rollouts import app_from

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.chat import ChatReply
 from taskapp_kit.rollout.score.reward_model import read_reward, reward_request
 from taskapp_kit.rollout.score.scoring import ScoringFailed
 from taskapp_kit.rollout.score.verdict import UnreadableVerdict
+from taskapp_kit.wire.chat.conversation import ChatReply
 from tests.rollout.score.bench import Models, card_of, judged_app, verdict
 
 FORMS: list[Any] = [

@@ -14,10 +14,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from taskapp_kit import Blend, DeclarationError, RolloutFailed, Step, TaskApp, Trajectory, action
-from taskapp_kit.contract.protocols import RolloutRow
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.scorecard import CriterionScore, Scorecard, normalised
 from taskapp_kit.grading import Grade
+from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.scorecard import CriterionScore, Scorecard, normalised
 from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates, blended, weighted
 from tests.rollouts import app_from, play
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.contract.events import from_json, joined
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.rollout.workers.pool import ProcessPool, StartFailed
-from taskapp_kit.rollout.workers.remote import WorkerReport
-from taskapp_kit.rollout.workers.worker import refusal
+from taskapp_kit.records.events import from_json, joined
+from taskapp_kit.rollout.executors.pool import ProcessPool, StartFailed
+from taskapp_kit.rollout.executors.remote import WorkerReport
+from taskapp_kit.rollout.executors.worker import refusal
 from taskapp_kit.system.child_python import python_command
 
 pytestmark = pytest.mark.process
@@ -26,7 +26,7 @@ HOSTILE = Path(__file__).parents[2] / "hostile_app.py"
 
 
 def pool(reference: str) -> ProcessPool:
-    argv = python_command("taskapp_kit.rollout.workers.main", reference, os.pathsep.join(sys.path))
+    argv = python_command("taskapp_kit.rollout.executors.main", reference, os.pathsep.join(sys.path))
     return ProcessPool(argv, environment=dict(os.environ), shared=1)
 
 
@@ -130,7 +130,7 @@ def test_an_app_that_cannot_be_loaded_is_told_in_its_own_words(text: str, senten
 
 
 def test_nothing_heavy_is_loaded_before_the_front_is_listened_to() -> None:
-    code = "import sys, taskapp_kit.rollout.workers.main; print([m for m in ('pydantic', 'fastapi', 'numpy', 'asyncio') if m in sys.modules])"
+    code = "import sys, taskapp_kit.rollout.executors.main; print([m for m in ('pydantic', 'fastapi', 'numpy', 'asyncio') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.rollout.workers import protocol as frames
-from taskapp_kit.rollout.workers.pool import (
+from taskapp_kit.rollout.executors import protocol as frames
+from taskapp_kit.rollout.executors.pool import (
     JobHung,
     JobRaised,
     NeverBegan,
@@ -611,7 +611,7 @@ async def test_sigterm_and_ctrl_c_are_the_fronts_business() -> None:
 
 FRONT = """
 import asyncio, sys
-from taskapp_kit.rollout.workers.pool import ProcessPool
+from taskapp_kit.rollout.executors.pool import ProcessPool
 
 async def main():
     pool = ProcessPool(sys.argv[1:], environment={}, shared=2, exclusive=2)

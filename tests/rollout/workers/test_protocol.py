@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.rollout.workers.protocol import FRAME_BYTES, BadFrame, PipeReader, encode
+from taskapp_kit.rollout.executors.protocol import FRAME_BYTES, BadFrame, PipeReader, encode
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)

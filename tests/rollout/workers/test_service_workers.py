@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 import pytest
 
 from taskapp_kit import RequestError, RolloutFailed, TaskApp
-from taskapp_kit.contract.events import Event, fold, from_json, to_json
-from taskapp_kit.contract.protocols import StoredRollout
-from taskapp_kit.contract.result import Rollout
-from taskapp_kit.contract.wire import RolloutResponse
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import Saturated, Unavailable
+from taskapp_kit.records.events import Event, fold, from_json, to_json
+from taskapp_kit.records.protocols import StoredRollout
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
+from taskapp_kit.wire.rollout import RolloutResponse
 from tests.rollouts import a_request, a_service, app_from
 
 pytestmark = pytest.mark.process

@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from taskapp_kit.rollout.workers.shared_threads import BUSY_SECONDS, MEASURED_CALLS, SharedThread, SharedThreads
-from taskapp_kit.rollout.workers.threads import Job, PinnedThreads, ThreadBlocked, ThreadHung
+from taskapp_kit.rollout.executors.shared_threads import BUSY_SECONDS, MEASURED_CALLS, SharedThread, SharedThreads
+from taskapp_kit.rollout.executors.threads import Job, PinnedThreads, ThreadBlocked, ThreadHung
 from tests.waiting import until_async
 
 

@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 
-from taskapp_kit.rollout.workers.threads import NoFreeThread, PinnedThreads, ThreadHung
+from taskapp_kit.rollout.executors.threads import NoFreeThread, PinnedThreads, ThreadHung
 from tests.waiting import until_async
 
 

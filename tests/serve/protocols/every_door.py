@@ -16,12 +16,12 @@ import httpx
 from front_door import KEY, Door
 from websockets.sync.client import connect
 
-from taskapp_kit.adapters.gymnasium_env import make
-from taskapp_kit.contract.content import Json, text_of
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.interop.gymnasium.env import make
+from taskapp_kit.interop.nemo_gym.episodes import OVER
 from taskapp_kit.net.sse import SseReader
+from taskapp_kit.records.content import Json, text_of
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.protocols.nemo.episodes import OVER
 
 Call = tuple[str, Json]
 """An action and its arguments."""

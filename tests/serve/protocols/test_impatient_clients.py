@@ -20,8 +20,8 @@ from websockets.sync.client import connect
 
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.config import Settings
+from taskapp_kit.interop.call_queue import MAX_WAITING
 from taskapp_kit.serve.connection_limits import UNREAD, ConnectionLimits
-from taskapp_kit.serve.protocols.call_queue import MAX_WAITING
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
 from tests.serve.protocols.every_door import posted

@@ -12,10 +12,10 @@ from front_door import KEY, Door, app
 from siege import SECOND, besieged, parsed, siege
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
+from taskapp_kit.interop.protocols import protocol_names
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.app import create
-from taskapp_kit.serve.protocols import protocol_names
 from tests.serve.test_auth import BAD, GOOD, Headers, message, one_letter_off
 
 pytestmark = pytest.mark.server

@@ -21,10 +21,10 @@ from pydantic import BaseModel, ConfigDict
 from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.export.task_rows import export_tasks, task_rows
+from taskapp_kit.evaluate.export.task_rows import export_tasks, task_rows
+from taskapp_kit.interop.nemo_gym.episodes import OVER
+from taskapp_kit.interop.nemo_gym.routes import COOKIE
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.serve.protocols.nemo.episodes import OVER
-from taskapp_kit.serve.protocols.nemo.routes import COOKIE
 from tests.machine import skip_if_it_cannot_play
 from tests.serve.front_door import app as yard_app
 from tests.waiting import until

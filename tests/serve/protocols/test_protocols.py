@@ -11,19 +11,19 @@ import pytest
 from front_door import KEY, opened
 
 import taskapp_kit
+from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.interop.protocols import load_protocols, protocol_names
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.serve.app import create
-from taskapp_kit.serve.protocols import load_protocols, protocol_names
 from tests.serve.front_door import app
 
 PACKAGE = Path(taskapp_kit.__file__).parent
+FRAMEWORKS = sorted(path.parent.name for path in PACKAGE.glob("interop/*/__init__.py"))
 
 
-def test_the_protocols_are_the_packages_of_the_folder() -> None:
-    folder = PACKAGE / "serve" / "protocols"
-    assert protocol_names() == sorted(path.parent.name for path in folder.glob("*/__init__.py"))
+def test_the_protocols_are_the_packages_with_a_module_protocol() -> None:
+    assert protocol_names() == ["mcp", "nemo", "openenv", "ors"]
 
 
 def test_chosen_by_name_or_all_and_each_once() -> None:
@@ -55,20 +55,19 @@ def test_without_the_setting_no_protocol_is_served_or_loaded() -> None:
 @pytest.mark.process
 def test_a_server_without_protocols_imports_none() -> None:
     code = (
-        "import sys, taskapp_kit.asgi\n"
-        "print([name for name in sys.modules if name.startswith('taskapp_kit.serve.protocols.')])"
+        "import sys, taskapp_kit.asgi\nprint([name for name in sys.modules if name.startswith('taskapp_kit.interop.')])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert ran.stdout.strip() == "['taskapp_kit.serve.protocols.wire_protocol']"
+    assert ran.stdout.strip() == "['taskapp_kit.interop.protocols']"
 
 
 @pytest.mark.ci
 @pytest.mark.process
-@pytest.mark.parametrize("name", protocol_names())
-def test_the_package_works_without_the_folder_of_a_protocol(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_the_package_works_without_the_folder_of_a_framework(name: str, tmp_path: Path) -> None:
     copy = tmp_path / "taskapp_kit"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "_bundled"))
-    shutil.rmtree(copy / "serve" / "protocols" / name)
+    shutil.rmtree(copy / "interop" / name)
     code = (
         "import importlib, pkgutil, sys, taskapp_kit\n"
         "for found in pkgutil.walk_packages(taskapp_kit.__path__, 'taskapp_kit.'):\n"
@@ -78,13 +77,13 @@ def test_the_package_works_without_the_folder_of_a_protocol(name: str, tmp_path:
         "        importlib.import_module(found.name)\n"
         "    except ModuleNotFoundError as missing:\n"  # an optional package
         "        assert not missing.name.startswith('taskapp_kit'), missing\n"
-        "from taskapp_kit.serve.protocols import protocol_names\n"
+        "from taskapp_kit.interop.protocols import protocol_names\n"
         "print(taskapp_kit.__file__, protocol_names())\n"
     )
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    assert str(copy) in ran.stdout and f"'{name}'" not in ran.stdout
+    assert str(copy) in ran.stdout and f"'{name.removesuffix('_gym')}'" not in ran.stdout
 
 
 def test_every_protocol_names_its_clients_lines_and_no_key() -> None:

@@ -11,8 +11,8 @@ from front_door import app as front_door_app
 
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.errors import RequestError
+from taskapp_kit.interop.split_tasks import MOST_TASKS, splits_of, task_answer
 from taskapp_kit.net.error_response import RequestRefused
-from taskapp_kit.serve.protocols.split_tasks import MOST_TASKS, splits_of, task_answer
 
 app = TaskApp("ranges", version="1.0.0")
 

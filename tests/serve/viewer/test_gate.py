@@ -22,10 +22,10 @@ from siege import SECOND, Siege, besieged, parsed, siege
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.keys import Keys
-from taskapp_kit.serve.viewer import viewer
-from taskapp_kit.serve.viewer.session import MAX_SESSIONS, SESSION_SECONDS, TRIES_AT_ONCE, Sessions
-from taskapp_kit.serve.viewer.viewer import PAGES, Viewer
 from taskapp_kit.store import open_store
+from taskapp_kit.viewer import viewer
+from taskapp_kit.viewer.session import MAX_SESSIONS, SESSION_SECONDS, TRIES_AT_ONCE, Sessions
+from taskapp_kit.viewer.viewer import PAGES, Viewer
 from tests.serve.test_auth import ATTACKS, HALF_SENT
 
 pytestmark = [pytest.mark.server, pytest.mark.process]

@@ -12,13 +12,13 @@ import pytest
 from hostile_texts import LINE, TEXTS
 
 from taskapp_kit import Image, Step, TaskApp, action
-from taskapp_kit.contract.protocols import StoredRollout
+from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.rollout.details import RolloutDetails, details_of
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.serve.viewer import pages
-from taskapp_kit.serve.viewer.pages import shown, standalone, standalone_rollout
-from taskapp_kit.serve.viewer.plots import histogram
 from taskapp_kit.store import open_store
+from taskapp_kit.viewer import pages
+from taskapp_kit.viewer.pages import shown, standalone, standalone_rollout
+from taskapp_kit.viewer.plots import histogram
 from tests.rollouts import a_request
 
 PNG = bytes.fromhex(

@@ -18,9 +18,9 @@ from test_pages import Elements, echo_app
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve import key_file
-from taskapp_kit.serve.viewer.pages import shown
-from taskapp_kit.serve.viewer.source import Scale
 from taskapp_kit.store import open_store
+from taskapp_kit.viewer.pages import shown
+from taskapp_kit.viewer.source import Scale
 from tests.live_app import SECRET, a_body
 from tests.rollouts import app_from
 from tests.waiting import until

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from test_pages import Elements
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.declare.specs import ActionSpec
+from taskapp_kit.interop.protocols import load_protocols
+from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve import key_file
-from taskapp_kit.serve.protocols import load_protocols
-from taskapp_kit.serve.viewer.action_forms import BadFields, action_forms, fields_of, read_fields
-from taskapp_kit.serve.viewer.pages import shown
 from taskapp_kit.store import open_store
+from taskapp_kit.viewer.action_forms import BadFields, action_forms, fields_of, read_fields
+from taskapp_kit.viewer.pages import shown
 from tests.serve.viewer import play_app
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
@@ -451,8 +451,8 @@ def test_without_a_store_and_in_worker_processes(workers: int) -> None:
 
 def test_a_view_of_a_store_plays_nothing(tmp_path: Path) -> None:
     from taskapp_kit.serve.keys import Keys
-    from taskapp_kit.serve.viewer.source import UiSource
-    from taskapp_kit.serve.viewer.viewer import Viewer
+    from taskapp_kit.viewer.source import UiSource
+    from taskapp_kit.viewer.viewer import Viewer
 
     viewer = Viewer(UiSource(), Keys.of(Settings(environment_api_key=KEY)), title="t", hosts=("test",))
     transport = httpx.ASGITransport(viewer)

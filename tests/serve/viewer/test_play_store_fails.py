@@ -8,8 +8,8 @@ import pytest
 from front_door import KEY, opened
 
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import StoredRollout
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.serve.viewer import play_app
 from tests.serve.viewer.test_play import Game

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from markupsafe import Markup
 
-from taskapp_kit.serve.viewer.plots import MAX_POINTS, Bar, StripStep, bars, histogram, line, scatter, strip
+from taskapp_kit.viewer.plots import MAX_POINTS, Bar, StripStep, bars, histogram, line, scatter, strip
 
 HOSTILE = "<script>alert(1)</script>\"'& onload=x"
 

@@ -10,10 +10,10 @@ import pytest
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.doctor.examine import examine
+from taskapp_kit.doctor.finding import DoctorFinding
+from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.testing import MockModel, judge
-from taskapp_kit.testing.doctor.examine import examine
-from taskapp_kit.testing.doctor.finding import DoctorFinding
-from taskapp_kit.testing.doctor.options import DoctorOptions
 
 GALLERY = sorted((Path(__file__).parent / "gallery").glob("*.py"))
 """`same_seed__clock.py` is another case of the check `same-seed`."""

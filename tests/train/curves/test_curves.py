@@ -16,7 +16,7 @@ Image = pytest.importorskip("PIL.Image", reason="needs the train extra: make tes
 from tensorboardX.proto import event_pb2  # noqa: E402
 from tensorboardX.record_writer import masked_crc32c  # noqa: E402
 
-from taskapp_kit.client.job_curves import GROUPS, curve_groups  # noqa: E402
+from taskapp_kit.records.job_curves import GROUPS, curve_groups  # noqa: E402
 from taskapp_kit.train.curves.picture import picture  # noqa: E402
 from taskapp_kit.train.curves.tensorboard import TensorBoardFiles  # noqa: E402
 

@@ -18,7 +18,7 @@ pytest.importorskip("transformers", reason="needs the train extra: make test-tra
 from taskapp_kit import Step, TaskApp, action  # noqa: E402
 from taskapp_kit.asgi import build  # noqa: E402
 from taskapp_kit.config import Settings  # noqa: E402
-from taskapp_kit.contract.seeds import derived_rng  # noqa: E402
+from taskapp_kit.records.seeds import derived_rng  # noqa: E402
 from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
 from taskapp_kit.train.driver.policy_learner import PolicyLearner  # noqa: E402
 from taskapp_kit.train.driver.settings import DriverSettings  # noqa: E402

@@ -22,13 +22,13 @@ from typing import Any
 import httpx
 from exchange import APP_KEY, KEY, a_job, client
 
-from taskapp_kit.backend.auth import org_of
-from taskapp_kit.backend.data_files import JobDatabase
-from taskapp_kit.backend.engine import Event
-from taskapp_kit.backend.job_requests import read_submission
-from taskapp_kit.backend.schema import QUEUED, JobRow
-from taskapp_kit.backend.store import JobStore
-from taskapp_kit.backend.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.auth import org_of
+from taskapp_kit.jobs.server.data_files import JobDatabase
+from taskapp_kit.jobs.server.engine import Event
+from taskapp_kit.jobs.server.job_requests import read_submission
+from taskapp_kit.jobs.server.schema import QUEUED, JobRow
+from taskapp_kit.jobs.server.store import JobStore
+from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
 from taskapp_kit.serve.uvicorn_server import bind
 from taskapp_kit.train.checkpoints.stored import WEIGHTS, latest_checkpoint
 from taskapp_kit.train.engine.local_engine import LocalEngine

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.backend.engine import CurvePoint, Event, RolloutOutcome
+from taskapp_kit.jobs.server.engine import CurvePoint, Event, RolloutOutcome
 from taskapp_kit.train.engine.ledger_calls import LedgerOverSocket
 from taskapp_kit.train.engine.parent_calls import ParentCalls
 from taskapp_kit.train.engine.trainer_order import TrainerOrder

@@ -18,8 +18,8 @@ from exchange import APP_KEY
 
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
-from taskapp_kit.backend.schema import ENDED
 from taskapp_kit.config import Settings
+from taskapp_kit.jobs.server.schema import ENDED
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.sampler.vllm.place import VARIABLE, VllmPlace
 from tests.interop.peers import PeerUnavailable, peer

@@ -15,7 +15,7 @@ if any(importlib.util.find_spec(name) is None for name in ("torch", "transformer
     pytest.skip("needs the train extra: make test-train", allow_module_level=True)
 pytest.importorskip("tensorboardX", reason="needs the train extra: make test-train")
 
-from taskapp_kit.backend.schema import ENDED
+from taskapp_kit.jobs.server.schema import ENDED
 from taskapp_kit.train.curves.tensorboard import TensorBoardFiles
 from tests.sentinels import Key, Search
 from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, failed

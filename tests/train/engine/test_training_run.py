@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
-from taskapp_kit.backend.engine import JobDocument
-from taskapp_kit.backend.opened_task_app import TaskAppHandover
-from taskapp_kit.backend.schema import ENDED
 from taskapp_kit.errors import JobError
+from taskapp_kit.jobs.server.engine import JobDocument
+from taskapp_kit.jobs.server.opened_task_app import TaskAppHandover
+from taskapp_kit.jobs.server.schema import ENDED
 from taskapp_kit.train.engine.local_engine import LocalEngine
 from taskapp_kit.train.engine.trainer_order import TrainerOrder
 from taskapp_kit.train.engine.training_run import vllm_sampler

@@ -11,8 +11,8 @@ import pytest
 
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.config import Settings
-from taskapp_kit.contract.protocols import SystemClock
 from taskapp_kit.net.redact import holds_key
+from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.store import open_store

@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 sys.path.insert(0, str(Path(__file__).parents[2] / "backend"))  # `exchange`
 
-from taskapp_kit.backend.schema import ENDED
 from taskapp_kit.config import disable_ray_usage_statistics
+from taskapp_kit.jobs.server.schema import ENDED
 from tests.train.engine.killed_job import Ended, check, report, run
 from tests.train.engine.local_job import job_config, local_backend, task_app
 from tests.train.engine.test_training_run import JOB_SECONDS, add_model

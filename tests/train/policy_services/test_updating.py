@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
-from taskapp_kit.backend.engine import JobDocument
 from taskapp_kit.errors import ReplicaDied
+from taskapp_kit.jobs.server.engine import JobDocument
 from taskapp_kit.services.encoding import decode, encode
 from taskapp_kit.train.checkpoints.facts import JobPosition
 from taskapp_kit.train.driver.checkpoints import SavedJob

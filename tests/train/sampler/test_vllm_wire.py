@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from taskapp_kit.client.config.schema import Vllm, from_section
 from taskapp_kit.errors import ConfigError, TrainingError
+from taskapp_kit.jobs.client.config.schema import Vllm, from_section
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.sampler.vllm.place import VllmPlace, VllmSettings
 from taskapp_kit.train.sampler.vllm.wire import VllmServer, completion_body, read_completion

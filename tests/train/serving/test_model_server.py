@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from taskapp_kit.contract.inference_url import SERVED_HERE
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.serving.model_server import ModelServer
+from taskapp_kit.wire.inference_url import SERVED_HERE
 from tests.train.gateway.peers import RENDERER, USER, ScriptedSampler, code_of
 from tests.train.gateway.test_attacks import BAD_BODIES
 from tests.waiting import until

@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
-from taskapp_kit.backend.inference import AvailableModel
 from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.jobs.server.inference import AvailableModel
 from taskapp_kit.net.http import HttpResponse
 from taskapp_kit.train.serving.process import ServingProcess
 from taskapp_kit.train.serving.served_models import ServedModels

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.client.config.sft_config import load_sft_config
 from taskapp_kit.errors import ConfigError, JobConfigError
+from taskapp_kit.jobs.client.config.sft_config import load_sft_config
 from taskapp_kit.train.job_settings import LoraSettings
 from taskapp_kit.train.sft.conversations import ChosenConversations, chosen_conversations, read_conversations
 from taskapp_kit.train.sft.settings import sft_settings

@@ -13,10 +13,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("peft", reason="needs the train extra: make test-train")
 
-from taskapp_kit.backend.engine import JobDocument  # noqa: E402
-from taskapp_kit.backend.rollout_plan import JobPlan, read_plan  # noqa: E402
-from taskapp_kit.client.config.sft_config import load_sft_config  # noqa: E402
 from taskapp_kit.errors import ConfigError  # noqa: E402
+from taskapp_kit.jobs.client.config.sft_config import load_sft_config  # noqa: E402
+from taskapp_kit.jobs.server.engine import JobDocument  # noqa: E402
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, read_plan  # noqa: E402
 from taskapp_kit.train.checkpoints.facts import TrainedModelName  # noqa: E402
 from taskapp_kit.train.checkpoints.library import (  # noqa: E402  # noqa: E402
     export_checkpoint,

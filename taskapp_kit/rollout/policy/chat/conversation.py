@@ -17,12 +17,11 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from taskapp_kit.config import CALLS_PER_ANSWER
-from taskapp_kit.contract.chat import ChatReply
-from taskapp_kit.contract.content import Content, Json
-from taskapp_kit.contract.protocols import Tool, View
-from taskapp_kit.contract.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.records.content import Content, Json
+from taskapp_kit.records.protocols import Tool, View
+from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.chat.parsed_message import ParsedMessage, clean, parse_message
 from taskapp_kit.rollout.policy.chat.prompt import (
     has_pictures,
@@ -36,6 +35,7 @@ from taskapp_kit.rollout.policy.history import EstimatedTokens, TokenCounter, ch
 from taskapp_kit.rollout.policy.options import PolicyOptions
 from taskapp_kit.rollout.policy.text.structured import response_format
 from taskapp_kit.rollout.policy.text.text_actions import ParsedActions, parse_actions, without_thoughts
+from taskapp_kit.wire.chat.conversation import ChatReply
 
 Message = dict[str, Json]
 

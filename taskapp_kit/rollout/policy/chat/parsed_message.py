@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import INT_LIMIT, Json, without_surrogates
-from taskapp_kit.contract.protocols import Tool
-from taskapp_kit.contract.trajectory import ToolCall
+from taskapp_kit.records.content import INT_LIMIT, Json, without_surrogates
+from taskapp_kit.records.protocols import Tool
+from taskapp_kit.records.trajectory import ToolCall
 from taskapp_kit.rollout.policy.example_arguments import example_arguments
 from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, decode_arguments
 

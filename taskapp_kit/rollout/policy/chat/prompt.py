@@ -12,12 +12,12 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.content import Content, Image, Json, images, text_of
-from taskapp_kit.contract.dialect_body import chat_tool
-from taskapp_kit.contract.protocols import Tool
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
+from taskapp_kit.records.content import Content, Image, Json, images, text_of
+from taskapp_kit.records.protocols import Tool
 from taskapp_kit.rollout.policy.example_arguments import example_call, example_text
 from taskapp_kit.rollout.policy.options import OutputMode
+from taskapp_kit.wire.chat.dialect_body import chat_tool
 
 
 def only_words(tools: Sequence[Tool]) -> bool:

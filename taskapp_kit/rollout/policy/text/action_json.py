@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from taskapp_kit.contract.content import Json, NotJson, plain
-from taskapp_kit.contract.protocols import Tool
-from taskapp_kit.contract.trajectory import ToolCall
+from taskapp_kit.records.content import Json, NotJson, plain
+from taskapp_kit.records.protocols import Tool
+from taskapp_kit.records.trajectory import ToolCall
 
 NAME_WORDS = ("tool", "name", "tool_name", "function", "action")
 ARGUMENT_WORDS = ("arguments", "args", "parameters", "input", "tool_input", "action_input")

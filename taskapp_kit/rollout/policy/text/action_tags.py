@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from taskapp_kit.contract.protocols import Tool
-from taskapp_kit.contract.trajectory import ToolCall
+from taskapp_kit.records.protocols import Tool
+from taskapp_kit.records.trajectory import ToolCall
 from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, actions_in, decode_at, recordable, value_of
 
 TAGS = 256

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.contract.content import Json
-from taskapp_kit.contract.protocols import Tool
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import Tool
 from taskapp_kit.rollout.policy.options import PolicyOptions
 
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from taskapp_kit.contract.protocols import Tool
-from taskapp_kit.contract.trajectory import ToolCall
+from taskapp_kit.records.protocols import Tool
+from taskapp_kit.records.trajectory import ToolCall
 from taskapp_kit.rollout.policy.example_arguments import example_text
 from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, actions_in, decode_at, recordable
 from taskapp_kit.rollout.policy.text.action_tags import TagMatch, bare, marked, tagged, word_tool

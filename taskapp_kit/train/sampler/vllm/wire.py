@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.contract.words import cut
 from taskapp_kit.errors import TrainingError
 from taskapp_kit.net.http import NoAnswer, Transport
 from taskapp_kit.net.redact import without_key
+from taskapp_kit.records.words import cut
 
 SAMPLE_SECONDS = 3600.0
 """Of one answer; the deadline of its rollout ends it before."""

@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from taskapp_kit import TaskApp
-from taskapp_kit.contract.content import Image, text_of
-from taskapp_kit.contract.result import Rollout
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.records.content import Image, text_of
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store.open import open_store
 from tests.rollouts import a_request, a_service, app_from
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
-from taskapp_kit.serve.protocols.mcp.connection import EpisodeChoice, McpConnection  # noqa: E402
-from taskapp_kit.serve.protocols.mcp.server import DONE, OVER, mcp_server  # noqa: E402
+from taskapp_kit.interop.mcp.connection import EpisodeChoice, McpConnection  # noqa: E402
+from taskapp_kit.interop.mcp.server import DONE, OVER, mcp_server  # noqa: E402
 
 pytestmark = pytest.mark.anyio
 

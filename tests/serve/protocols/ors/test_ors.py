@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from taskapp_kit import Step, TaskApp, Trajectory, action
 from taskapp_kit.config import Settings
+from taskapp_kit.interop.ors.stream import CHUNK, pieces
 from taskapp_kit.net.sse import SseReader
 from taskapp_kit.serve import key_file
-from taskapp_kit.serve.protocols.ors.stream import CHUNK, pieces
 from taskapp_kit.store import open_store
 from tests.waiting import until
 
@@ -367,7 +367,7 @@ def longest(trajectories: list[Trajectory]) -> list[str]:
 
 
 def test_a_slow_start_is_a_503_that_clients_repeat_and_410_when_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskapp_kit.serve.protocols.ors.door.SETUP_SECONDS", 0.3)
+    monkeypatch.setattr("taskapp_kit.interop.ors.door.SETUP_SECONDS", 0.3)
     GATE.clear()
     with opened(SETTINGS, serves=app) as door:
         session = Session(door, "gated", {"split": "train", "index": 1})
@@ -387,7 +387,7 @@ def test_a_slow_start_is_a_503_that_clients_repeat_and_410_when_it_is_deleted(mo
             _, (kind, text) = events_of(session.post("score_group", {"candidates": [candidate, candidate]}))
             assert kind == "error" and text
         session.delete()
-    monkeypatch.setattr("taskapp_kit.serve.protocols.ors.door.SETUP_SECONDS", 20)
+    monkeypatch.setattr("taskapp_kit.interop.ors.door.SETUP_SECONDS", 20)
     GATE.clear()
     with opened(SETTINGS, serves=app) as door:
         session = Session(door, "gated", {"split": "train", "index": 1})

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from taskapp_kit import Private, TaskApp
 
 try:
-    from taskapp_kit.adapters.gymnasium import from_gymnasium
+    from taskapp_kit.interop.gymnasium import from_gymnasium
 
     GYMNASIUM = (
         "Acrobot-v1", "Blackjack-v1", "CartPole-v0", "CartPole-v1", "CliffWalking-v1", "CliffWalkingSlippery-v1",

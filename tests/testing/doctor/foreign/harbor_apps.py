@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from taskapp_kit import TaskApp
-from taskapp_kit.adapters.harbor import HarborRow, from_harbor
+from taskapp_kit.interop.harbor import HarborRow, from_harbor
 
 for _folder in sorted(Path(os.environ["HARBOR_TASKS"]).iterdir()) if "HARBOR_TASKS" in os.environ else ():
     _app, _made = TaskApp(_folder.name), from_harbor(_folder)

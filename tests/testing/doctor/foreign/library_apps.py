@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from taskapp_kit import TaskApp
-from taskapp_kit.adapters.reasoning_gym import from_reasoning_gym
-from taskapp_kit.adapters.textarena import from_textarena
+from taskapp_kit.interop.reasoning_gym import from_reasoning_gym
+from taskapp_kit.interop.textarena import from_textarena
 
 GENERATORS = (
     "binary_matrix", "chain_sum", "complex_arithmetic", "countdown", "fraction_simplification", "game_of_life_halting",

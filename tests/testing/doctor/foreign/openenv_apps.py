@@ -10,7 +10,7 @@ import os
 import random
 
 from taskapp_kit import TaskApp, Trajectory
-from taskapp_kit.adapters.openenv import from_openenv
+from taskapp_kit.interop.openenv import from_openenv
 
 URL = os.environ.get("OPENENV_URL", "")
 SPLITS = {"train": range(1000), "test": range(1000, 1100)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from taskapp_kit import TaskApp
-from taskapp_kit.adapters.ors import from_ors
+from taskapp_kit.interop.ors import from_ors
 
 URL = os.environ.get("ORS_URL", "")
 

@@ -50,7 +50,7 @@ def _move(rng: random.Random) -> str:
 
 
 if importlib.util.find_spec("verifiers") is not None:
-    from taskapp_kit.adapters.verifiers import from_verifiers
+    from taskapp_kit.interop.verifiers import from_verifiers
 
     for _name in NAMES:
         _module = types.ModuleType(f"{_name}_module")  # as a package of the Environments Hub has it
@@ -63,8 +63,8 @@ if importlib.util.find_spec("verifiers") is not None:
 
 async def _found(name: str) -> list[str]:
     from taskapp_kit.declare.discovery import find_app
-    from taskapp_kit.testing.doctor.examine import examine
-    from taskapp_kit.testing.doctor.options import DoctorOptions
+    from taskapp_kit.doctor.examine import examine
+    from taskapp_kit.doctor.options import DoctorOptions
 
     app = find_app(f"{__file__}:{name}")
     lines = [line async for line in examine(app, DoctorOptions())]

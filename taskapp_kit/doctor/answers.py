@@ -1,0 +1,138 @@
+"""Checks with policies that do not follow their instructions: nonsense, empty text, whatever a schema allows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from statistics import fmean
+
+from taskapp_kit.doctor.finding import CheckResult, passed, skipped, warning, wrong
+from taskapp_kit.doctor.options import MOST_TURNS
+from taskapp_kit.doctor.policies import Function, SchemaPolicy, empty_texts, nonsense
+from taskapp_kit.doctor.registry import check
+from taskapp_kit.doctor.rollouts import raised_at
+from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest
+from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.records.protocols import View
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.seeds import derived_rng
+from taskapp_kit.records.trajectory import Decision, nothing_accepted
+
+NONSENSE_SEEDS = 3
+HALF = 0.5
+OTHER_PROCESS = "Policies of the doctor's own play in this process, and this environment does not."
+
+
+async def _nonsense(subject: EnvironmentUnderTest) -> dict[str, list[Rollout]]:
+    """Play each kind of nonsense over the first seeds, once for all checks."""
+    if not subject.nonsense:
+        episodes = subject.seeds(NONSENSE_SEEDS)
+        view = await subject.first_view(*episodes[0])
+        for name, answer in nonsense(view.tools):
+            subject.nonsense[name] = []
+            for split, seed in Budget(subject.options.check_seconds / 4).within(episodes):
+                with contextlib.suppress(RolloutFailed):  # reported by empty-text and schema-accepted
+                    subject.nonsense[name].append(await _answered(subject, split, seed, name, answer))
+    return subject.nonsense
+
+
+async def _answered(
+    subject: EnvironmentUnderTest, split: str, seed: int, name: str, answer: Callable[[View], Decision]
+) -> Rollout:
+    assert subject.base is not None
+    return await subject.play(subject.base, split, seed, own=Function(name, answer))
+
+
+@check("nonsense-ends", "A policy that answers nonsense is cut by a limit.", plays=True)
+async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
+    """Play words where a tool is due, an unknown tool, bad arguments, nothing; see what ends the episode."""
+    if not subject.in_this_process:
+        return skipped(OTHER_PROCESS)
+    environment, played = subject.environment, await _nonsense(subject)
+    limited = environment.max_steps or environment.max_turns or environment.default_max_turns
+    for name, rollouts in played.items():
+        endless = [rollout for rollout in rollouts if rollout.stop_reason == "max_ops"]
+        if endless and not limited:
+            found = (
+                f"A policy that answers {name} went on after {MOST_TURNS} turns: no limit of the environment ends it."
+            )
+            do = "Declare max_steps= or max_turns=, or keep max_refusals=10: a model that is stuck costs tokens without end."
+            return wrong(found, do, subject.place)
+    if not any(played.values()):
+        return skipped("No rollout of a policy that answers nonsense ended without a failure.")
+    ends = sorted({rollout.stop_reason for rollouts in played.values() for rollout in rollouts})
+    longest = max((rollout.length for rollouts in played.values() for rollout in rollouts), default=0)
+    return passed(f"{len(played)} kinds of nonsense: ended by {', '.join(ends)}, after {longest} steps at most.")
+
+
+@check("nonsense-pays", "Nonsense is worth less than good play.", plays=True, after=("policies",))
+async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
+    """Compare the reward of episodes in which nothing was accepted with those of other policies."""
+    if not subject.in_this_process:
+        return skipped(OTHER_PROCESS)
+    means = {}
+    for name, rollouts in (await _nonsense(subject)).items():
+        rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+        refused = all(nothing_accepted(rollout.length, rollout.metrics) for rollout in rollouts)
+        if rewards and (refused or subject.environment.one_answer):
+            means[name] = fmean(rewards)
+    if not means:
+        return passed("Nonsense was accepted as an action, or has no reward.")
+    name = max(means, key=lambda item: means[item])
+    found = f"A policy that answers {name} has a mean reward of {means[name]:g}"
+    gold = subject.mean_reward(GOLD)
+    others = {label: subject.mean_reward(label) for label in subject.idle_labels()}
+    scale = subject.spec.blend_for(subject.name)
+    do = "Let a rubric score an episode in which nothing was done at the bottom."
+    if gold is not None and means[name] >= gold:
+        return wrong(f"{found}, and gold {gold:g}.", do, subject.place)
+    if gold is None and not scale.env and means[name] > HALF * (scale.outcome + scale.event):
+        return wrong(f"{found}: more than half of what the formula promises.", do, subject.place)
+    best = max(((mean, label) for label, mean in others.items() if mean is not None), default=None)
+    if gold is None and best is not None and means[name] > best[0]:
+        return warning(f"{found}, and policy {best[1]} one of {best[0]:g}: not to play pays.", do, subject.place)
+    return passed(f"{found}" + (f", gold {gold:g}." if gold is not None else "."))
+
+
+@check("empty-text", "Empty text is an answer like any other.", plays=True)
+async def empty_text(subject: EnvironmentUnderTest) -> CheckResult:
+    """Answer without words, and with the empty text in every argument that allows it."""
+    if not subject.in_this_process:
+        return skipped(OTHER_PROCESS)
+    split, seed = subject.seeds(1)[0]
+    view, tried = await subject.first_view(split, seed), []
+    for name, decision in empty_texts(view.tools):
+        tried.append(name)
+        try:
+            await _answered(subject, split, seed, "empty", lambda _, decision=decision: _copy(decision))  # type: ignore[misc]
+        except RolloutFailed as failed:
+            return _broken(subject, failed, f"An answer with empty text ({name})")
+    return passed(f"Empty text was played or refused: {', '.join(tried)}.")
+
+
+@check("schema-accepted", "Whatever fits an action's schema is done or refused, and breaks nothing.", plays=True)
+async def schema_accepted(subject: EnvironmentUnderTest) -> CheckResult:
+    """Draw arguments from the schemas, unbounded texts and numbers included."""
+    if not subject.in_this_process:
+        return skipped(OTHER_PROCESS)
+    assert subject.base is not None
+    played = 0
+    for split, seed in Budget(subject.options.check_seconds).within(subject.seeds(subject.options.seeds)):
+        try:
+            policy = SchemaPolicy(derived_rng("doctor", "any", subject.name, split, seed))
+            await subject.play(subject.base, split, seed, own=policy)
+        except RolloutFailed as failed:
+            return _broken(subject, failed, f"Seed {seed}: an action that fits its schema")
+        played += 1
+    return passed(f"{played} rollouts of actions drawn from the schemas.")
+
+
+def _broken(subject: EnvironmentUnderTest, failed: RolloutFailed, what: str) -> CheckResult:
+    cause = "" if failed.__cause__ is None else f" ({type(failed.__cause__).__name__})"
+    found = f"{what} made the rollout fail at boundary {failed.boundary} ({failed.failure.code}){cause}."
+    do = "Raise InvalidAction for what is not accepted, and let criteria score it low."
+    return wrong(found, do, raised_at(failed, str(subject.app.file.parent)) or subject.place)
+
+
+def _copy(decision: Decision) -> Decision:
+    return Decision(list(decision.tool_calls), decision.output)

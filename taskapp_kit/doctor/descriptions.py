@@ -1,0 +1,75 @@
+"""Checks of what others read: the prompt, and what a trainer learns from `/task_info`."""
+
+from __future__ import annotations
+
+import re
+
+import orjson
+
+from taskapp_kit.doctor.finding import CheckResult, passed, warning
+from taskapp_kit.doctor.registry import check
+from taskapp_kit.doctor.subject import EnvironmentUnderTest, short
+from taskapp_kit.records.content import text_of
+from taskapp_kit.rollout.describe import Description
+from taskapp_kit.rollout.policy.chat.prompt import system_prompt
+
+STEP_WORDS = "steps|actions|moves|turns|guesses|attempts|tries|calls|answers|rounds|questions"
+NUMBERS = {word: number for number, word in enumerate(
+    ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"])}  # fmt: skip
+NUMBERS |= {"fifteen": 15, "twenty": 20, "thirty": 30, "fifty": 50, "a hundred": 100}
+_LIMIT = re.compile(
+    r"(?:at most|no more than|up to|within|only|maximum of|max(?:imum)?:?|you have|you get|are given|after|limit of|limited to)"
+    rf" (?P<number>\d+|{'|'.join(NUMBERS)}) (?:more |wrong )?(?P<what>{STEP_WORDS})\b",
+    re.IGNORECASE,
+)
+"""A limit as prompts state it: `You have 10 guesses`, `at most six moves`."""
+
+
+@check("prompt-limits", "The limits that the prompt states are those that hold.", plays=True)
+async def prompt_limits(subject: EnvironmentUnderTest) -> CheckResult:
+    """Compare numbers of steps in the prompt, the tools and the first observation with the limits of the environment."""
+    environment = subject.environment
+    view = await subject.first_view(*subject.seeds(1)[0])
+    texts = {
+        "The prompt": system_prompt(subject.spec, environment, "tool_calls", view.tools),
+        "The first observation": text_of(view.observation),
+        **{f"The description of {tool.name}": tool.description for tool in view.tools},
+    }
+    holds = {limit for limit in (environment.max_steps, environment.max_turns, environment.most_turns) if limit}
+    holds |= {getattr(environment.cls, "step_limit", None) or 0}
+    holds |= {parameter.default for parameter in environment.config.parameters if type(parameter.default) is int}
+    longest = max((rollout.length for rollout in subject.scored()), default=0)
+    stated = []
+    for where, text in texts.items():
+        for found in _LIMIT.finditer(text):
+            word = found["number"].lower()
+            number = int(word) if word.isdigit() else NUMBERS[word]
+            stated.append(found[0])
+            if number in holds:
+                continue
+            if longest > number or (environment.max_steps is not None and environment.max_steps < number):
+                limits = ", ".join(map(str, sorted(limit for limit in holds if limit))) or "none"
+                said = f"{where} says {short(found[0])}; the limits are {limits}, and an episode had {longest} steps."
+                return warning(said, "State the limit that holds.", subject.place)
+    return passed(f"Stated and held: {', '.join(map(short, stated))}." if stated else "No limit is contradicted.")
+
+
+@check("task-info", "A trainer learns what the task, its data and its rubrics are.")
+async def task_info(subject: EnvironmentUnderTest) -> CheckResult:
+    """Read the environment's part of `/task_info`."""
+    described = Description(subject.spec, max_time_seconds=1, max_concurrent=1, max_body_bytes=1)
+    info = described.taskset(subject.environment)
+    orjson.dumps(info)
+    if not subject.environment.description:
+        found = f"Environment {subject.name} has no description: a model's prompt does not say what to do."
+        return warning(found, "Write a docstring under the class.", subject.place)
+    for part in ("outcome", "events"):
+        section = info["rubric"][part]
+        for criterion in [] if section is None else section["criteria"]:
+            if criterion["description"] in ("", criterion["id"]):
+                found = f"Criterion {criterion['id']!r} has no description."
+                places = [item.place for item in subject.spec.criteria if item.name == criterion["id"]]
+                return warning(found, "Write a docstring under its function.", places[0] if places else subject.place)
+    splits, count = info["dataset"]["splits"], info["dataset"]["cardinality"]
+    criteria = sum(len(section["criteria"]) for section in info["rubric"].values() if section is not None)
+    return passed(f"Splits {', '.join(splits)}: {count} episodes; {criteria} criteria; {info['reward']['formula']}.")

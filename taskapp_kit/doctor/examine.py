@@ -1,0 +1,194 @@
+"""Examines an app: its declarations, then every check of each environment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+
+from taskapp_kit.config import Settings, load
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.doctor import answers, descriptions, privacy, repeats, resources, rollouts, scores
+from taskapp_kit.doctor.finding import CheckResult, DoctorFinding, skipped, wrong
+from taskapp_kit.doctor.options import DoctorOptions
+from taskapp_kit.doctor.registry import DoctorCheck
+from taskapp_kit.doctor.subject import EnvironmentUnderTest, OutOfTime
+from taskapp_kit.errors import ConfigError, DeclarationError, KitError, RolloutFailed, closest
+from taskapp_kit.rollout.episode.environment import prepare_to_serve
+from taskapp_kit.rollout.service import Service
+
+CHECKS: tuple[DoctorCheck, ...] = (
+    rollouts.rollout_ends,
+    rollouts.schema,
+    rollouts.reward_finite,
+    rollouts.reward_range,
+    rollouts.scoring,
+    rollouts.policies,
+    rollouts.close,
+    rollouts.in_time,
+    rollouts.ends,
+    rollouts.observation,
+    rollouts.actions_accepted,
+    rollouts.reward_defined,
+    rollouts.models,
+    repeats.same_seed,
+    repeats.same_picture,
+    repeats.images_change_nothing,
+    repeats.global_randomness,
+    repeats.second_process,
+    repeats.interleaved,
+    repeats.at_once,
+    repeats.seeds_differ,
+    repeats.splits_apart,
+    privacy.private,
+    privacy.rows,
+    answers.nonsense_ends,
+    answers.nonsense_pays,
+    answers.empty_text,
+    answers.schema_accepted,
+    descriptions.prompt_limits,
+    descriptions.task_info,
+    scores.baselines,
+    scores.idle_scores,
+    scores.gold_better,
+    scores.reward_attainable,
+    scores.criteria_move,
+    scores.judge_reads,
+    scores.judge_moves,
+    resources.close_frees,
+    resources.abort_frees,
+    resources.memory,
+    rollouts.cost,
+)
+"""In the order in which they run and are shown."""
+DECLARATIONS = "declarations"
+SETUP = "setup"
+THREADS = 32
+
+
+def names() -> list[str]:
+    """Return the names of all checks of an app."""
+    return [DECLARATIONS, SETUP, *(item.name for item in CHECKS)]
+
+
+NOTHING: Mapping[str, str] = {}
+
+
+async def examine(
+    app: TaskApp, options: DoctorOptions | None = None, settings: Settings | None = None
+) -> AsyncIterator[DoctorFinding]:
+    """Yield each line as it is known: the declarations', then those of each environment in the order of the checks.
+
+    Rollouts are played in this process; nothing is stored, and no judge is asked unless the options say so. settings: the
+    models of judges and environments; those of the process environment by default. Raises ConfigError for a name in
+    `allow` or `environment` that does not exist, Unavailable: a judge that is to be asked has no model.
+    """
+    options = options or DoctorOptions()
+    _check_names(options.allow)
+    try:
+        spec = app.freeze()
+    except DeclarationError as error:
+        for problem in error.problems:
+            found = f"{problem.place}: {problem.found}; expected {problem.expected}."
+            yield _allowed(DoctorFinding(DECLARATIONS, "task app", "wrong", found, problem.fix, problem.place), options)
+        return
+    yield _declared(spec)
+    for text in spec.warnings:
+        yield DoctorFinding(DECLARATIONS, "task app", "ok", f"{_capital(text).rstrip('.')}.")
+    if options.environment is not None and options.environment not in spec.environments:
+        raise ConfigError(
+            f"There is no environment {options.environment!r}; there are: {', '.join(spec.environments)}."
+        )
+    chosen = [item for item in spec.environments.values() if options.environment in (None, item.name)]
+    for item in chosen:
+        _check_names(item.accept)
+    service = Service.of(
+        app, settings or load(), max_concurrent=THREADS, threads=THREADS, skip_judges=not options.judges
+    )
+    try:
+        for environment in chosen:
+            subject = EnvironmentUnderTest(app, spec, environment, service, options)
+            async for finding in _examined(subject, None if options.seconds is None else options.seconds / len(chosen)):
+                yield finding
+    finally:
+        await service.close()
+
+
+async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> AsyncIterator[DoctorFinding]:
+    """Yield the lines of one environment. seconds: for its checks, from when it is set up."""
+    if subject.in_this_process:
+        try:
+            await asyncio.to_thread(prepare_to_serve, subject.environment)
+        except KitError as error:
+            finding = DoctorFinding(SETUP, "rollout", "wrong", error.message, error.hint, subject.place, subject.name)
+            yield _allowed(finding, subject.options, subject.environment.accept)
+            return
+    subject.service.models.called.clear()
+    subject.until = None if seconds is None else time.monotonic() + seconds
+    with contextlib.suppress(OutOfTime):
+        await subject.sample()
+    statuses: dict[str, str] = {}
+    for item in CHECKS:
+        began = time.monotonic()
+        verdict = await _verdict(subject, item, statuses)
+        statuses[item.name] = verdict.status
+        seconds = time.monotonic() - began
+        yield _allowed(
+            DoctorFinding(
+                item.name, "rollout", verdict.status, verdict.found, verdict.do, verdict.place, subject.name, seconds
+            ),
+            subject.options,
+            subject.environment.accept,
+        )
+
+
+async def _verdict(subject: EnvironmentUnderTest, item: DoctorCheck, statuses: dict[str, str]) -> CheckResult:
+    """Run one check; return why it was skipped where it cannot run."""
+    broken = next((name for name in item.after if statuses.get(name) in ("wrong", "warning")), None)
+    if broken is not None:
+        return skipped(f"Left out, because of what {broken} found.")
+    if item.plays and not subject.base_rollouts():
+        return skipped("Left out, because no rollout of the base policy was scored.")
+    if item.plays and subject.asks_models:
+        return skipped("Left out, because an episode asks a model: only its first rollout was played.")
+    try:
+        return await item.function(subject)
+    except OutOfTime:
+        return skipped("Left out, because the time was over.", subject.options.hint_for_time)
+    except RolloutFailed as failed:
+        late = rollouts.LATE_CODES if subject.options.quick else rollouts.LATE_CODES - {"environment_hung"}
+        if failed.failure.code in late and item is not repeats.at_once:
+            return skipped(f"Left out: {failed.message.rstrip('.')}.", subject.options.hint_for_time)
+        place = rollouts.raised_at(failed, str(subject.app.file.parent)) or subject.place
+        said = failed.message.rstrip(".")
+        found = f"A rollout of this check failed at boundary {failed.boundary} ({failed.failure.code}): {said}."
+        return wrong(found, failed.hint or "Fix the environment.", place)
+    except KitError as error:
+        return skipped(f"Not tried: {error.message}", error.hint)
+
+
+def _declared(spec: AppSpec) -> DoctorFinding:
+    count = "1 environment" if len(spec.environments) == 1 else f"{len(spec.environments)} environments"
+    found = f"{spec.name} {spec.version} declares {count}; rollouts are played in this process, and nothing is stored."
+    return DoctorFinding(DECLARATIONS, "task app", "ok", found)
+
+
+def _allowed(finding: DoctorFinding, options: DoctorOptions, accept: Mapping[str, str] = NOTHING) -> DoctorFinding:
+    if finding.name in accept:
+        return finding.accepted(accept[finding.name])
+    return finding.accepted() if finding.name in options.allow else finding
+
+
+def _check_names(given: Iterable[str]) -> None:
+    known = names()
+    for name in given:
+        if name not in known:
+            close = closest(name, known)
+            hint = f"Did you mean {close!r}?" if close else f"The checks are {', '.join(known)}."
+            raise ConfigError(f"There is no check {name!r}.", hint=hint)
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

@@ -1,0 +1,149 @@
+"""The doctor's own policies: they repeat recorded actions, draw from the tools' schemas, or answer nonsense."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import PolicyStops, Tool, View
+from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
+from taskapp_kit.rollout.policy.sampling import draw, sentence
+
+LEFT = "left"
+"""The stop reason where a recording ends before its episode does."""
+TURN_SECONDS = 30.0
+"""How long one of two interleaved rollouts waits for the other."""
+
+
+class SchemaPolicy:
+    """Draws a tool, then arguments that fit its schema, also where the schema has no bounds."""
+
+    name = "schema"
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def decide(self, view: View) -> Decision:
+        """Return one drawn action."""
+        return _drawn(view, self._rng)
+
+
+def _drawn(view: View, rng: random.Random) -> Decision:
+    tool = rng.choice(list(view.tools))
+    if tool.text:
+        return Decision(output=sentence(rng))
+    return Decision([ToolCall(tool.name, draw(dict(tool.parameters), rng))])
+
+
+class Function:
+    """Answers each turn with a function of the view."""
+
+    def __init__(self, name: str, answer: Callable[[View], Decision]) -> None:
+        self.name = name
+        self._answer = answer
+
+    def decide(self, view: View) -> Decision:
+        """Return the function's answer."""
+        return self._answer(view)
+
+
+class RecordedActions:
+    """Repeats actions in order, then stops. before: called before each answer."""
+
+    name = "recorded"
+
+    def __init__(self, steps: Sequence[PlayedStep], before: Callable[[], None] = lambda: None) -> None:
+        self._steps = [step for step in steps if step.tool]
+        self._given = 0
+        self._before = before
+
+    def decide(self, view: View) -> Decision:
+        """Return the next action."""
+        self._before()
+        if self._given >= len(self._steps):
+            raise PolicyStops(LEFT)
+        step = self._steps[self._given]
+        self._given += 1
+        return Decision([ToolCall(step.tool, step.args)])
+
+
+def scripted(steps: Sequence[PlayedStep]) -> list[Json]:
+    """Return the steps as `ops` of a request, which repeat them wherever the rollout is played."""
+    return [{"type": "env", "tool": step.tool, "args": step.args} for step in steps if step.tool]
+
+
+class TakingTurns:
+    """Lets rollouts in threads of their own go on one after the other: one action each, in a fixed order.
+
+    late: whether a turn did not come in time, so that a rollout was left.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.late = False
+        self._changed = threading.Condition()
+        self._waiting: set[int] = set()
+        self._playing = set(range(count))
+        self._count = count
+        self._next = 0
+
+    def wait(self, number: int) -> None:
+        """Wait until it is this rollout's turn. The first turn begins when every episode has been reset."""
+        with self._changed:
+            self._waiting.add(number)
+            self._changed.notify_all()
+            ready = self._changed.wait_for(
+                lambda: self._waiting >= self._playing and self._next == number, timeout=TURN_SECONDS
+            )
+            self._waiting.discard(number)
+            if not ready:
+                self.late = True
+                raise PolicyStops(LEFT)
+            self._next = self._after(number)
+
+    def leave(self, number: int) -> None:
+        """Note that this rollout has ended."""
+        with self._changed:
+            self._playing.discard(number)
+            self._waiting.discard(number)
+            if self._next == number:
+                self._next = self._after(number)
+            self._changed.notify_all()
+
+    def _after(self, number: int) -> int:
+        following = [(number + step) % self._count for step in range(1, self._count + 1)]
+        return next((other for other in following if other in self._playing), number)
+
+
+def empty_texts(tools: Sequence[Tool]) -> list[tuple[str, Decision]]:
+    """Return answers without text: no words, and for each tool the empty text in each field that allows it."""
+    answers = [("no words", Decision(output=""))]
+    for tool in tools:
+        properties = tool.parameters.get("properties", {})
+        texts = [
+            name
+            for name, schema in properties.items()
+            if isinstance(schema, dict) and schema.get("type") == "string" and not schema.keys() & CLOSED
+        ]
+        if texts:
+            arguments = draw(dict(tool.parameters), random.Random(0))
+            answers.append((tool.name, Decision([ToolCall(tool.name, {**arguments, **dict.fromkeys(texts, "")})])))
+    return answers
+
+
+CLOSED = frozenset({"enum", "const", "pattern", "minLength", "format"})
+"""Keywords of a text's schema that may not allow the empty text."""
+
+
+def nonsense(tools: Sequence[Tool]) -> list[tuple[str, Callable[[View], Decision]]]:
+    """Return policies of a model that does not follow its instructions, by name."""
+    first = next((tool for tool in tools if not tool.text), None)
+    answers: list[tuple[str, Callable[[View], Decision]]] = [
+        ("words", lambda view: Decision(output="Purple monkeys, seven of them, sing about the weather.")),
+        ("an unknown tool", lambda view: Decision([ToolCall("no_such_tool", {"x": 1})])),
+        ("no words", lambda view: Decision(output="")),
+    ]
+    if first is not None:
+        answers.append(("bad arguments", lambda view: Decision([ToolCall(first.name, {"no_such_argument": ["?"]})])))
+    return answers

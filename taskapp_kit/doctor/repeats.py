@@ -1,0 +1,382 @@
+"""Checks that play an episode again: here, in another process, beside others, with and without pictures."""
+
+from __future__ import annotations
+
+import asyncio
+
+from taskapp_kit.doctor.finding import CheckResult, passed, skipped, warning, wrong
+from taskapp_kit.doctor.policies import TURN_SECONDS, RecordedActions, TakingTurns, scripted
+from taskapp_kit.doctor.registry import check
+from taskapp_kit.doctor.subject import (
+    GOLD,
+    Budget,
+    EnvironmentUnderTest,
+    Player,
+    content_hash,
+    difference,
+    gathered,
+)
+from taskapp_kit.errors import RolloutFailed, Unavailable
+from taskapp_kit.records.protocols import LocalPolicy
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.rollout.episode import global_random
+from taskapp_kit.rollout.service import Service, ServiceSettings
+
+REPEATED = 3
+"""Episodes that are played a second time."""
+ISOLATED_AT_ONCE = 3
+"""Rollouts side by side where each has a process of its own."""
+SLOWER = 4
+"""The factor by which rollouts side by side may take longer than one after another, before a deadline ends them."""
+LATE = 10
+"""The factor by which a turn takes longer than a whole episode alone, where an episode waits for another one."""
+PICTURE_PARAMETERS = ("image", "images", "picture", "pictures", "render")
+"""Names of a constructor's switch for pictures."""
+DRAW_FROM_SEED = "Draw everything from `seed` or context.rng; read no clock, no address and no global random state."
+
+
+@check("same-seed", "The same seed and actions give the same episode.", plays=True)
+async def same_seed(subject: EnvironmentUnderTest) -> CheckResult:
+    """Play episodes of the sample again in this process, and compare their digests."""
+    player, again = _base(subject), []
+    for first in Budget(subject.options.check_seconds).within(subject.base_rollouts()[:REPEATED]):
+        second = await subject.play(player, first.split, first.seed)
+        again.append(first.seed)
+        if first.digest != second.digest:
+            found = f"Seed {first.seed} was played twice, and {difference(first.trajectory, second.trajectory)}."
+            return wrong(found, DRAW_FROM_SEED, subject.line("reset"))
+    return passed(f"Played again with equal digests: seeds {_listed(again)}.")
+
+
+@check("same-picture", "The same seed and actions give the same pictures.", plays=True, after=("same-seed",))
+async def same_picture(subject: EnvironmentUnderTest) -> CheckResult:
+    """Compare the digests with pictures of two rollouts, in every mode in which there are any."""
+    player, split, seed = _longest(subject)
+    for config in _picture_configs(subject):
+        try:
+            first, second = [await subject.play(player, split, seed, config=config) for _ in range(2)]
+        except RolloutFailed as failed:
+            if isinstance(failed.__cause__, Unavailable):
+                return skipped(f"Pictures need a package: {failed.message}")
+            raise
+        if first.observation_digest == first.digest:
+            continue  # without pictures both are the same
+        if first.observation_digest != second.observation_digest:
+            found = f"Seed {first.seed} was played twice: the texts are equal, and the pictures differ."
+            return wrong(found, DRAW_FROM_SEED, subject.line("reset"))
+        return passed(f"Seed {first.seed} showed the same pictures twice.")
+    return passed("There are no pictures.")
+
+
+@check("images", "Pictures on or off change nothing else.", plays=True, after=("same-seed",))
+async def images_change_nothing(subject: EnvironmentUnderTest) -> CheckResult:
+    """Compare the digests of a rollout with and without pictures."""
+    player, split, seed = _longest(subject)
+    variants: list[tuple[str, dict[str, bool], dict[str, bool], dict[str, bool]]] = [
+        ("policy.config.images", {}, {"images": False}, {})
+    ]
+    for name in _picture_parameters(subject):
+        variants.append((f"env.config.{name}", {name: True}, {}, {name: False}))
+    for what, on, policy, off in variants:
+        try:
+            shown = await subject.play(player, split, seed, config=on)
+            hidden = await subject.play(player, split, seed, config=off, policy_config=policy)
+        except RolloutFailed as failed:
+            if isinstance(failed.__cause__, Unavailable):
+                return skipped(f"Pictures need a package: {failed.message}")
+            raise
+        if shown.digest != hidden.digest:
+            found = f"Seed {seed} with {what} on and off: {difference(shown.trajectory, hidden.trajectory)}."
+            do = "Draw pictures without touching the episode's state or its random numbers."
+            return wrong(found, do, subject.line("reset"))
+    return passed(f"Equal digests with {' and '.join(what for what, *_ in variants)} on and off.")
+
+
+@check("global-random", "No episode changes a random state that all episodes of a process share.", plays=True)
+async def global_randomness(subject: EnvironmentUnderTest) -> CheckResult:
+    """Compare the states of the global generators before and after a rollout."""
+    if not subject.in_this_process:
+        return skipped("Each rollout has a process of its own, whose state cannot be seen.")
+    watch = None
+    for _ in range(2):  # repeated where something was imported, which may draw, too
+        global_random.draw()
+        watch = global_random.GlobalRandomWatch()
+        await subject.play(_base(subject), *_episode(subject))
+        if not watch.imported:
+            break
+    change = None if watch is None else watch.changed(subject.name)
+    if change is not None:
+        return wrong(
+            f"{change[:1].upper()}{change[1:]}.", f"{global_random.REMEDY.capitalize()}.", subject.line("reset")
+        )
+    return passed("A rollout left the global random states as they were.")
+
+
+@check("second-process", "Another process plays the same episode.", plays=True, after=("same-seed", "same-picture"))
+async def second_process(subject: EnvironmentUnderTest) -> CheckResult:
+    """Play episodes in a new worker process, whose string hashes and addresses differ, and compare."""
+    if not subject.options.processes:
+        return skipped("No second process was to be started.")
+    first = subject.base_rollouts()[:REPEATED]
+    own = _base(subject).own is not None
+    service = Service(
+        subject.app,
+        ServiceSettings(max_concurrent=1, exposure="local", workers=1, skip_judges=True),
+        models=subject.service.models,
+    )
+    try:
+        try:
+            await service.start()
+        except Unavailable as missing:
+            return skipped(f"No second process: {missing.message}", missing.hint)
+        for one in Budget(subject.options.check_seconds).within(first):
+            if own:
+                ops = scripted(one.trajectory.steps)
+                here = await subject.play_ops(ops, one.split, one.seed)
+                there = await subject.play_ops(ops, one.split, one.seed, service=service)
+            else:
+                here = one
+                there = await subject.play(_base(subject), one.split, one.seed, service=service)
+            if (here.digest, here.observation_digest) != (there.digest, there.observation_digest):
+                found = (
+                    f"Seed {one.seed} was played in two processes, and {difference(here.trajectory, there.trajectory)}."
+                )
+                do = "Depend on no hash() of a string, no order of a set and no address: Python draws them anew in each process."
+                return wrong(found, do, subject.line("reset"))
+        return passed(f"A second process played seeds {_listed([one.seed for one in first])} with equal digests.")
+    finally:
+        await service.close()
+
+
+@check("interleaved", "Two sessions that take turns do not touch each other.", plays=True, after=("same-seed",))
+async def interleaved(subject: EnvironmentUnderTest) -> CheckResult:
+    """Play two episodes action by action in turns, and compare them with the same actions alone."""
+    if not subject.in_this_process:
+        return passed("Each rollout has a process of its own.")
+    pair = [rollout for rollout in subject.base_rollouts() if rollout.length][:2]
+    if not pair:
+        return skipped("No rollout had a step.")
+    both = pair if len(pair) == 2 else [pair[0], pair[0]]
+    alone = [await _repeated(subject, one, RecordedActions(one.trajectory.steps)) for one in both]
+    turns = TakingTurns(2)
+
+    async def one_of_two(number: int) -> Rollout:
+        one = both[number]
+        try:
+            return await _repeated(subject, one, RecordedActions(one.trajectory.steps, lambda: turns.wait(number)))
+        finally:
+            turns.leave(number)
+
+    together = await gathered([asyncio.create_task(one_of_two(number)) for number in range(2)])
+    if turns.late:
+        alone_seconds = max(sum(one.seconds.values()) for one in alone)
+        found = f"A turn did not come within {TURN_SECONDS:g} s; an episode alone took {alone_seconds:.3g} s."
+        if alone_seconds * LATE > TURN_SECONDS:
+            return skipped(found)
+        return wrong(found, "Let no episode wait for the end of another one.", subject.place)
+    for before, after in zip(alone, together, strict=True):
+        if before.digest != after.digest:
+            found = (
+                f"Seed {before.seed} was played alone and in turns with seed {both[1 if before is alone[0] else 0].seed}, "
+                f"and {difference(before.trajectory, after.trajectory)}."
+            )
+            do = "Keep an episode's state in the instance (self), not in the class, a module or a default argument."
+            return wrong(found, do, subject.place)
+    return passed(f"Seeds {both[0].seed} and {both[1].seed} in turns: equal to each alone.")
+
+
+@check(
+    "at-once",
+    "Many rollouts at once are the same as one after another.",
+    plays=True,
+    after=("same-seed", "interleaved"),
+)
+async def at_once(subject: EnvironmentUnderTest) -> CheckResult:
+    """Play many episodes side by side, and compare each with the same one alone."""
+    player = _base(subject)
+    alone = {(item.split, item.seed): item for item in subject.base_rollouts()}
+    longest = max(sum(item.seconds.values()) for item in alone.values())
+    count = subject.options.at_once if subject.in_this_process else ISOLATED_AT_ONCE
+    while SLOWER * count * longest > subject.options.deadline_seconds:
+        count -= 1
+    if count < 2:
+        return skipped(
+            f"A rollout took {longest:.3g} s, too long to play several at once.", subject.options.hint_for_time
+        )
+    chosen = (list(alone.values()) * count)[:count]
+    together = await gathered([asyncio.create_task(subject.play(player, item.split, item.seed)) for item in chosen])
+    for before, after in zip(chosen, together, strict=True):
+        if before.digest != after.digest:
+            differs = difference(before.trajectory, after.trajectory)
+            found = f"Seed {before.seed} was played alone and beside {count - 1} others, and {differs}."
+            return wrong(
+                found, "Share nothing between episodes that they change, or guard it with a lock.", subject.place
+            )
+    return passed(f"{count} rollouts at once: equal to one after another.")
+
+
+@check("seeds-differ", "Different seeds give different episodes.", plays=True, after=("same-seed",))
+async def seeds_differ(subject: EnvironmentUnderTest) -> CheckResult:
+    """Play the same actions with different seeds, and count the different episodes."""
+    split = subject.environment.split_names[0]
+    played = _Fingerprints(subject)
+    hashes = await played.of(split)
+    while len(set(hashes.values())) * 2 <= len(hashes) and await played.further(split):
+        hashes = await played.of(split)
+    available = len(subject.seeds(LEAST_SEEDS, split))
+    if available < 2:
+        return passed("There is one seed.")
+    different = len(set(hashes.values()))
+    if len(hashes) < available:
+        return skipped(
+            f"{len(hashes)} seeds were played in the time, which is too few to compare.", subject.options.hint_for_time
+        )
+    if different == 1:
+        found = (
+            f"The same actions gave the same episode for {len(hashes)} seeds of split {split}: nothing that was shown or "
+            "paid depends on the seed."
+        )
+        do = 'Use `seed` (or context.rng) in reset; or declare one seed alone: splits={"train": range(1)}.'
+        return warning(found, do, subject.line("reset"))
+    if different * 2 <= len(hashes):
+        twins = _twins(hashes)
+        found = f"{len(hashes)} seeds of split {split} are {different} different episodes: seeds {twins} are the same."
+        do = "More seeds than episodes: draw more from the seed, or declare as many seeds as there are episodes."
+        return warning(found, do, subject.line("reset"))
+    return passed(f"{len(hashes)} seeds of split {split} gave {different} different episodes under the same actions.")
+
+
+@check("splits", "No episode of one split is one of another.", plays=True, after=("same-seed", "seeds-differ"))
+async def splits_apart(subject: EnvironmentUnderTest) -> CheckResult:
+    """Compare the episodes of each further split with those of the first one, where actions tell episodes apart."""
+    names = subject.environment.split_names
+    if len(names) < 2:
+        return passed("There is one split.")
+    for name in names[1:]:
+        played = _Fingerprints(subject)
+        shared = _shared(await played.of(names[0]), await played.of(name))
+        while shared and await played.further(names[0]) and await played.further(name):
+            shared = _shared(await played.of(names[0]), await played.of(name))
+        first, count = await played.of(names[0]), len(await played.of(name))
+        if len(first) < len(subject.seeds(LEAST_SEEDS)) or count < len(subject.seeds(LEAST_SEEDS, name)):
+            return skipped(
+                f"{count} seeds of {name} were played in the time, which is too few to compare.",
+                subject.options.hint_for_time,
+            )
+        told_apart = len(set(first.values())) >= TOLD_APART * len(first)
+        if told_apart and len(shared) * 2 > count:
+            seed, twin = next(iter(shared.items()))
+            found = (
+                f"{len(shared)} of {count} seeds of split {name} are episodes of {names[0]}: seed {seed} is seed {twin} "
+                "there."
+            )
+            do = "What is trained on is tested: draw more from the seed, or give the splits different contents."
+            return warning(found, do, subject.place)
+    return passed(f"Splits {', '.join(names)}: no common episodes among those that were played.")
+
+
+def _shared(first: dict[int, str], other: dict[int, str]) -> dict[int, int]:
+    """Return the seeds of `other` whose episode is also one of `first`, to the seed there."""
+    known = {digest: seed for seed, digest in first.items()}
+    return {seed: known[digest] for seed, digest in other.items() if digest in known}
+
+
+class _Fingerprints:
+    """Hashes of the episodes of a split's first seeds, played with the same actions. Two equal ones look the same.
+
+    One recording of actions may not tell two episodes apart; `further` plays another one in each of them.
+    """
+
+    def __init__(self, subject: EnvironmentUnderTest) -> None:
+        self._subject = subject
+        rollouts = sorted(subject.base_rollouts(), key=lambda rollout: -rollout.length)
+        rollouts[1:1] = subject.scored(GOLD)[:1]
+        scripts = [scripted(rollout.trajectory.steps[:SCRIPTED_STEPS]) for rollout in rollouts]
+        self._scripts = [script for script in scripts if script] or [[]]
+        self._played: dict[str, int] = {}
+        self._hashes: dict[str, dict[int, str]] = {}
+
+    async def of(self, split: str) -> dict[int, str]:
+        """Return a hash for each seed that was played."""
+        if split not in self._hashes:
+            await self.further(split)
+        return self._hashes[split]
+
+    async def further(self, split: str) -> bool:
+        """Play the next recording of actions in every episode; False when there is none."""
+        subject, number = self._subject, self._played.get(split, 0)
+        if number >= min(len(self._scripts), RECORDINGS):
+            return False
+        ops, before = self._scripts[number], self._hashes.get(split, {})
+        seeds = subject.seeds(subject.options.first_views, split)
+        if before:
+            seeds = [episode for episode in seeds if episode[1] in before]
+        hashes: dict[int, str] = {}
+        for _, seed in Budget(subject.options.check_seconds).within(seeds):
+            if ops:
+                rollout = await subject.play_ops(ops, split, seed)
+            else:
+                rollout = await subject.play(_base(subject), split, seed)
+            hashes[seed] = before.get(seed, "") + content_hash(rollout.trajectory)
+        if len(hashes) < len(seeds) and before:
+            return False  # the time was over: the hashes so far are complete
+        self._played[split], self._hashes[split] = number + 1, hashes
+        return True
+
+
+def _base(subject: EnvironmentUnderTest) -> Player:
+    assert subject.base is not None, "checks that play need a policy"
+    return subject.base
+
+
+def _episode(subject: EnvironmentUnderTest) -> tuple[str, int]:
+    first = subject.base_rollouts()[0]
+    return first.split, first.seed
+
+
+def _longest(subject: EnvironmentUnderTest) -> tuple[Player, str, int]:
+    """Return policy, split and seed of the longest rollout: what pictures disturb may begin late, as Crafter's night."""
+    if subject.options.quick:
+        return (_base(subject), *_episode(subject))
+    tried = [attempt for attempt in subject.tried() if attempt.rollout is not None]
+    longest = max(tried, key=lambda attempt: 0 if attempt.rollout is None else attempt.rollout.length)
+    return longest.player, longest.split, longest.seed
+
+
+async def _repeated(subject: EnvironmentUnderTest, one: Rollout, policy: LocalPolicy) -> Rollout:
+    return await subject.play(_base(subject), one.split, one.seed, own=policy)
+
+
+LEAST_SEEDS = 8
+"""Seeds of a split below which equal episodes may be chance, unless it has no more."""
+SCRIPTED_STEPS = 30
+"""Actions that are repeated with other seeds, to see whether anything differs."""
+TOLD_APART = 0.95
+"""Share of a split's seeds that are different episodes, below which two equal ones say nothing about the splits."""
+RECORDINGS = 6
+"""Recordings of such actions that are tried, where fewer do not tell episodes apart."""
+
+
+def _twins(hashes: dict[int, str]) -> str:
+    groups: dict[str, list[int]] = {}
+    for seed, digest in hashes.items():
+        groups.setdefault(digest, []).append(seed)
+    return _listed(max(groups.values(), key=len))
+
+
+def _listed(seeds: list[int], most: int = 6) -> str:
+    shown = ", ".join(map(str, seeds[:most]))
+    return shown if len(seeds) <= most else f"{shown}, …"
+
+
+def _picture_parameters(subject: EnvironmentUnderTest) -> list[str]:
+    properties = subject.environment.config.schema.get("properties", {})
+    return [
+        name
+        for name in PICTURE_PARAMETERS
+        if isinstance(properties.get(name), dict) and properties[name].get("type") == "boolean"
+    ]
+
+
+def _picture_configs(subject: EnvironmentUnderTest) -> list[dict[str, bool]]:
+    return [{name: True} for name in _picture_parameters(subject)] or [{}]

@@ -1,0 +1,216 @@
+"""Checks of what episodes leave behind: instances, files, threads, processes, temporary folders, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from taskapp_kit.doctor.finding import CheckResult, passed, skipped, wrong
+from taskapp_kit.doctor.policies import Function
+from taskapp_kit.doctor.registry import check
+from taskapp_kit.doctor.subject import Budget, EnvironmentUnderTest, OutOfTime
+from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.records.protocols import View
+from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
+
+EPISODES = 8
+"""Episodes whose leftovers are counted; a leak leaves something in at least half of them."""
+WARM = 2
+KIT_THREADS = ("taskapp-pinned", "asyncio_", "AnyIO")
+"""Names of threads that the service itself starts."""
+LEAK_BYTES = (100_000, 10_000)
+"""Growth for each reset, from which it is a leak: of the process, where allocators alone stay far below; of what Python
+allocated, which is counted exactly."""
+HELD = ("VmRSS:", "VmSwap:")
+"""Lines of /proc/self/status: memory in use, and what was swapped out."""
+RESET_SEEDS = 5
+"""Seeds of the check of memory: what is cached for a seed is there after the first round."""
+SETTLE_SECONDS = 2.0
+"""How long threads and processes have to end, from when the last one ended, and a cancelled rollout to be cancelled."""
+LEAST_ROUNDS = 4
+"""Rounds over the seeds below which growth is chance."""
+PATIENCE = 4
+"""The factor by which the check of memory may exceed its time to make these rounds."""
+
+
+def counted(cls: type, folder: Path) -> dict[str, int]:
+    """Return what this process holds. folder: that of temporary files."""
+    gc.collect()
+    descriptors = Path("/proc/self/fd")
+    children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    return {
+        f"instances of {cls.__name__}": sum(type(item) is cls for item in gc.get_objects()),
+        "open files and sockets": len(list(descriptors.iterdir())) if descriptors.is_dir() else 0,
+        "threads": sum(not thread.name.startswith(KIT_THREADS) for thread in threading.enumerate()),
+        "child processes": sum(map(len, children)),
+        "temporary files": len(list(folder.iterdir())),
+    }
+
+
+@contextmanager
+def _own_temporary_folder() -> Iterator[Path]:
+    """Let `tempfile` of this process use a folder of its own, so that what stays there is the environment's."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="taskapp-doctor-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)  # a sandbox's user has to reach its own files there, as in the usual folder
+        tempfile.tempdir = folder
+        try:
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = before
+
+
+async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitable[None]]) -> tuple[dict[str, int], int]:
+    """Play episodes; return what grew by at least one in every second episode, and the number of episodes."""
+    with _own_temporary_folder() as folder:
+        for number in range(WARM):
+            await episode(number)
+        before, played = counted(subject.environment.cls, folder), 0
+        for number in Budget(subject.options.check_seconds).within(range(EPISODES)):
+            await episode(number)
+            played += 1
+        until, fewest = 0.0, sys.maxsize
+        while True:
+            after = counted(subject.environment.cls, folder)
+            grown = {what: after[what] - before[what] for what in after if 2 * (after[what] - before[what]) >= played}
+            if sum(grown.values()) < fewest:
+                until, fewest = time.monotonic() + SETTLE_SECONDS, sum(grown.values())
+            if not grown or time.monotonic() > until:
+                return grown, played
+            await asyncio.sleep(0.05)  # a thread or a process may be about to end
+
+
+@check("close-frees", "An episode that has ended leaves nothing behind.", plays=True)
+async def close_frees(subject: EnvironmentUnderTest) -> CheckResult:
+    """Count instances, files, threads, processes and temporary files before and after episodes."""
+    if not subject.in_this_process:
+        return skipped("Each rollout has a process of its own, and leaves with it.")
+    assert subject.base is not None
+    player, episodes = subject.base, subject.seeds(3)
+
+    async def episode(number: int) -> None:
+        await subject.play(player, *episodes[number % len(episodes)])
+
+    left, played = await _left(subject, episode)
+    if left:
+        return wrong(f"{played} episodes left behind: {_words(left)}.", "Release it in close().", subject.line("close"))
+    return passed(f"{played} episodes left nothing behind.")
+
+
+@check("abort-frees", "An episode that is cancelled leaves nothing behind.", plays=True, after=("close-frees",))
+async def abort_frees(subject: EnvironmentUnderTest) -> CheckResult:
+    """Cancel rollouts after their first step, as a client that goes away does, and count."""
+    if not subject.in_this_process:
+        return skipped("Each rollout has a process of its own, and leaves with it.")
+    rollout = next((item for item in subject.base_rollouts() if item.length > 1), subject.base_rollouts()[0])
+    first = [step for step in rollout.trajectory.steps if step.tool][:1] if rollout.length > 1 else []
+
+    async def episode(_: int) -> None:
+        loop, acted, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def answer(view: View) -> Decision:
+            if view.turn < len(first):
+                return Decision([_call(first[view.turn])])
+            loop.call_soon_threadsafe(acted.set)
+            go_on.wait(SETTLE_SECONDS)
+            return Decision([_call(step) for step in rollout.trajectory.steps[len(first) :][:1]])
+
+        assert subject.base is not None
+        playing = asyncio.create_task(
+            subject.play(subject.base, rollout.split, rollout.seed, own=Function("leaves", answer))
+        )
+        waiting = asyncio.create_task(acted.wait())
+        await asyncio.wait([playing, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        playing.cancel()
+        with contextlib.suppress(asyncio.CancelledError, RolloutFailed):
+            await asyncio.sleep(0.01)  # the cancellation arrives before the policy answers
+            go_on.set()
+            await playing
+        go_on.set()
+        await subject.service.pinned_threads.quiet(SETTLE_SECONDS)
+
+    left, played = await _left(subject, episode)
+    if left:
+        found = f"{played} rollouts that were cancelled after {len(first)} steps left behind: {_words(left)}."
+        return wrong(found, "Release it in close(), which always runs, not in the last step.", subject.line("close"))
+    return passed(f"{played} cancelled rollouts left nothing behind.")
+
+
+def _call(step: PlayedStep) -> ToolCall:
+    return ToolCall(step.tool, step.args)
+
+
+def _words(left: dict[str, int]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in left.items())
+
+
+@check("memory", "Resets do not take more and more memory.", plays=True, after=("close-frees",))
+async def memory(subject: EnvironmentUnderTest) -> CheckResult:
+    """Compare the memory of this process after half of the resets and after all."""
+    if not subject.in_this_process:
+        return skipped("Each rollout has a process of its own.")
+    if sys.platform != "linux":
+        return skipped("Memory is read from /proc, which is not there.")
+    episodes = subject.seeds(RESET_SEEDS)
+    least, seconds = LEAST_ROUNDS * len(episodes), subject.options.check_seconds
+    budget, at_most, sizes, done = Budget(seconds), Budget(PATIENCE * seconds), [], 0
+    with _memory_watched() as held:
+        sizes.append(held())
+        with contextlib.suppress(OutOfTime):
+            while done < subject.options.resets and not (at_most.over if done < least else budget.over):
+                await subject.first_view(*episodes[done % len(episodes)])
+                done += 1
+                if done % len(episodes) == 0:
+                    sizes.append(held())
+    rounds = len(sizes) - 1
+    if rounds < LEAST_ROUNDS:
+        found = f"{done} resets took too long to see whether memory grows."
+        return skipped(found, subject.options.hint_for_time)
+    half = rounds // 2
+    resets = (rounds - half) * len(episodes)
+    grown = [(last - before) / resets for last, before in zip(sizes[-1], sizes[half], strict=True)]
+    whole, python = (f"{bytes_each / 1000:+.1f} KB" for bytes_each in grown)
+    found = (
+        f"{done} resets: {whole} each in the second half, {python} of it Python's; {sizes[-1][0] / 1e6:.0f} MB in all"
+    )
+    if any(bytes_each > leak for bytes_each, leak in zip(grown, LEAK_BYTES, strict=True)):
+        do = "Something that outlives the episode grows at each reset: a list or cache of the class or module."
+        return wrong(f"{found}.", do, subject.line("reset"))
+    return passed(f"{found}.")
+
+
+@contextmanager
+def _memory_watched() -> Iterator[Callable[[], tuple[int, int]]]:
+    """Give a function that returns the bytes that this process holds, and those of them that Python allocated meanwhile.
+
+    The second number is exact, also where memory is used again that was free before; the first one has what libraries
+    in C allocate. What is there already is left out of the garbage collections, which take long in a large process.
+    """
+    traced = tracemalloc.is_tracing()
+    gc.collect()
+    gc.freeze()
+    if not traced:
+        tracemalloc.start()
+
+    def held() -> tuple[int, int]:
+        gc.collect()
+        lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+        kilobytes = sum(int(words[1]) for words in lines if words and words[0] in HELD)
+        return 1024 * kilobytes, tracemalloc.get_traced_memory()[0]
+
+    try:
+        yield held
+    finally:
+        if not traced:
+            tracemalloc.stop()
+        gc.unfreeze()

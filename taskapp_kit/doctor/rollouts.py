@@ -1,0 +1,300 @@
+"""Checks that read the sample: every policy that needs no model, over the first seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from taskapp_kit.declare.source_location import shown_path
+from taskapp_kit.doctor.finding import CheckResult, passed, skipped, warning, wrong
+from taskapp_kit.doctor.options import MOST_TURNS
+from taskapp_kit.doctor.registry import check
+from taskapp_kit.doctor.subject import Attempt, EnvironmentUnderTest, kind_of, outcome_words, short
+from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.records.content import images, text_of
+from taskapp_kit.records.events import Observed
+from taskapp_kit.records.model_use import POLICY
+from taskapp_kit.rollout.score.judges import needed_roles
+
+REWARD_CODES = {"reward_not_finite": "reward-finite", "reward_out_of_range": "reward-range"}
+SCHEMA_CODES = frozenset(
+    {
+        "observation_not_json", "info_not_json", "final_state_not_json", "not_a_number", "flag_not_bool", "shared_object",
+        "reset_returned_step", "unknown_action", "no_action",
+    }
+)  # fmt: skip
+LATE_CODES = frozenset({"deadline", "environment_hung", "no_thread"})
+SLOW_RESET_SECONDS, SLOW_STEP_SECONDS = 2.0, 0.5
+"""Medians above which a trainer's processors mostly wait for the environment."""
+LEAST_REFUSED = 20
+
+
+def check_of(error: RolloutFailed) -> str:
+    """Return the name of the check that reports a failed rollout."""
+    code = error.failure.code
+    if code in REWARD_CODES:
+        return REWARD_CODES[code]
+    if code in SCHEMA_CODES:
+        return "schema"
+    if code in LATE_CODES:
+        return "in-time"
+    if error.boundary == "scoring":
+        return "scoring"
+    if error.boundary == "policy":
+        return "policies"
+    return "close" if error.failure.message.endswith("in close") else "rollout"
+
+
+def _failed(subject: EnvironmentUnderTest, name: str) -> list[tuple[Attempt, RolloutFailed]]:
+    return [(attempt, error) for attempt, error in subject.failures() if check_of(error) == name]
+
+
+def failure_words(attempt: Attempt, error: RolloutFailed) -> str:
+    """Return a failed rollout as a sentence, without the exception's own text, which may hold anything."""
+    said = error.message.rstrip(".")
+    return f"{attempt.words}: failed at boundary {error.boundary} ({error.failure.code}): {said}."
+
+
+def raised_at(error: RolloutFailed, folder: str) -> str:
+    """Return `file:line` of the last frame in the author's folder, "" without one."""
+    cause, place = error.__cause__, ""
+    trace = None if cause is None else cause.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file.startswith(folder) and "site-packages" not in file[len(folder) :]:
+            place = f"{shown_path(file)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def _verdict(subject: EnvironmentUnderTest, name: str, holds: str, do: str) -> CheckResult:
+    """Return what a check that reads failures reports. holds: the sentence when there is none."""
+    found = _failed(subject, name)
+    if not found:
+        return passed(holds)
+    attempt, error = found[0]
+    more = "" if len(found) == 1 else f" {len(found)} of {len(subject.tried())} rollouts failed so."
+    hint = error.hint or do
+    shows = f"`taskapp rollout` with --env {subject.name} --seed {attempt.seed} shows where."
+    place = raised_at(error, str(subject.app.file.parent)) or subject.place
+    return wrong(failure_words(attempt, error) + more, f"{hint} {shows}".strip(), place)
+
+
+def _played(subject: EnvironmentUnderTest) -> str:
+    count = len(subject.tried())
+    return f"{count} rollouts of {len(subject.attempts)} policies"
+
+
+@check("rollout", "A rollout of each policy that needs no model ends without a failure.")
+async def rollout_ends(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report what the base policy's first rollout came to."""
+    if subject.base is None:
+        found = "No rollout was tried, because without a model no policy can act there."
+        return skipped(found, "Give its actions bounds or @action(sample=fn), and `random` plays it.")
+    refused = next((attempt for attempt in subject.tried() if attempt.error and not _is_failure(attempt)), None)
+    if refused is not None and refused.error is not None:
+        return wrong(f"{refused.words}: not played: {refused.error.message}", refused.error.hint, subject.place)
+    first = subject.attempts[subject.base.label][0]
+    if first.rollout is None:
+        holds = f"{first.words} failed: see another line."
+    else:
+        ended = "; ".join([outcome_words(first.rollout), *first.rollout.warnings])
+        holds = f"Environment {subject.name}: {first.words}: {ended}."
+    verdict = _verdict(subject, "rollout", holds, "Fix the environment.")
+    if verdict.status == "ok" and subject.base.own is not None:
+        do = "Give its actions bounds or @action(sample=fn), and `random` plays it."
+        return CheckResult("ok", verdict.found, do, verdict.place)
+    return verdict
+
+
+def _is_failure(attempt: Attempt) -> bool:
+    return isinstance(attempt.error, RolloutFailed)
+
+
+@check("schema", "What the environment returns can be recorded: JSON, finite, a new object at each step.")
+async def schema(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report values that the service refused to record."""
+    return _verdict(subject, "schema", f"All values of {_played(subject)} were JSON.", "Return JSON values.")
+
+
+@check("reward-finite", "Every reward is a finite number.")
+async def reward_finite(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report rewards that are NaN or infinite."""
+    return _verdict(subject, "reward-finite", "Every reward was finite.", "Return a finite reward.")
+
+
+@check("reward-range", "Every step's reward lies within the declared reward_range.")
+async def reward_range(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report rewards outside `reward_range`."""
+    declared = subject.environment.reward_range
+    rewards = [
+        step.reward for rollout in subject.scored() for step in rollout.trajectory.steps if step.reward is not None
+    ]
+    seen = f"{min(rewards):g} to {max(rewards):g}" if rewards else "none"
+    holds = f"Rewards of steps: {seen}" + (
+        f", declared {declared[0]:g} to {declared[1]:g}." if declared else "; no range is declared."
+    )
+    return _verdict(subject, "reward-range", holds, "Correct reward_range=, or the reward.")
+
+
+@check("scoring", "Every rubric gives a score, or says that it does not apply.")
+async def scoring(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report criteria that raise or return what is no score."""
+    return _verdict(subject, "scoring", f"{_played(subject)} were scored.", "Fix the criterion.")
+
+
+@check("policies", "The app's own policies answer with actions.")
+async def policies(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report policies of the app that raise, or that are refused in every step."""
+    verdict = _verdict(subject, "policies", f"Policies: {', '.join(subject.attempts) or 'none'}.", "Fix the policy.")
+    if verdict.status == "wrong":
+        return verdict
+    own = {policy.name: policy.place for policy in subject.spec.policies if policy.applies_to(subject.name)}
+    for label, place in own.items():
+        played = [rollout for rollout in subject.scored(label) if rollout.length]
+        if played and all(step.refused for rollout in played for step in rollout.trajectory.steps):
+            refused = played[0].trajectory.steps[0].refused
+            return wrong(f"Every action of policy {label} was refused: {short(refused)}.", "Fix the policy.", place)
+    return verdict
+
+
+@check("close", "close() ends without raising.")
+async def close(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report an exception in `close`."""
+    if not subject.environment.has_close:
+        return passed("There is no close method.")
+    return _verdict(subject, "close", f"close ended {len(subject.scored())} rollouts.", "Fix close.")
+
+
+@check("in-time", "A rollout ends before its deadline.")
+async def in_time(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report rollouts that ran into the doctor's deadline."""
+    late = _failed(subject, "in-time")
+    if late and late[0][1].failure.code == "deadline":
+        attempt, _ = late[0]
+        seconds = subject.options.deadline_seconds
+        found = f"{attempt.words}: the rollout did not end within {seconds:g} s."
+        if subject.options.quick:
+            return skipped(found, "Run the doctor without --quick, which gives a rollout 60 s.")
+        return warning(found, "Make steps cheaper, or declare a lower max_steps= or max_turns=.", subject.place)
+    return _verdict(subject, "in-time", "No rollout reached the deadline.", "Give its calls a time limit.")
+
+
+@check("ends", "An episode ends, by its rules or by a declared limit.")
+async def ends(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report episodes that no rule and no declared limit ended."""
+    rollouts = subject.scored()
+    if not rollouts:
+        return skipped("No rollout was scored.")
+    cut = [
+        item
+        for item in subject.tried()
+        if item.rollout and item.rollout.stop_reason in ("default_max_turns", "max_ops")
+    ]
+    environment = subject.environment
+    declared = environment.max_steps is not None or environment.max_turns is not None
+    longest = max(rollout.length for rollout in rollouts)
+    if not cut or declared:
+        return passed(f"{len(rollouts)} rollouts ended, the longest after {longest} steps.")
+    words = f"{cut[0].words} was cut after {MOST_TURNS} turns: neither the environment nor a declared limit ended it"
+    do = "Declare max_steps= or max_turns=, or end the episode: Step(terminated=True)."
+    if environment.default_max_turns is None and len(cut) == len(rollouts):
+        return wrong(f"{words}, and no other policy's episode ended either.", do, subject.place)
+    return warning(f"{words} ({len(cut)} of {len(rollouts)} rollouts).", do, subject.place)
+
+
+@check("observation", "The first observation shows something.")
+async def observation(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report episodes that begin with nothing to read."""
+    empty = [
+        rollout
+        for rollout in subject.scored()
+        if not text_of(rollout.trajectory.initial).strip() and not any(images(rollout.trajectory.initial))
+    ]
+    if empty:
+        found = f"The first observation of seed {empty[0].seed} is empty, so a model acts without having seen anything."
+        return warning(found, "Return the first observation from reset.", subject.line("reset"))
+    return passed("Every episode begins with an observation.")
+
+
+@check("actions-accepted", "An action that fits its schema is accepted at least sometimes.")
+async def actions_accepted(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report an environment that refuses whatever is drawn from its schemas."""
+    steps = [
+        step
+        for label in subject.attempts
+        if kind_of(label) in ("random", "schema")
+        for rollout in subject.scored(label)
+        for step in rollout.trajectory.steps
+    ]
+    refused = [step for step in steps if step.refused is not None]
+    if len(refused) >= LEAST_REFUSED and len(refused) == len(steps):
+        first = short(refused[0].refused)
+        found = f"All {len(steps)} actions that were drawn from the schemas were refused, the first with {first}."
+        do = "Let the schema say what is accepted (Literal, Field bounds), or give the action a sampler: @action(sample=fn)."
+        return warning(found, do, subject.line(refused[0].tool))
+    return passed(f"{len(steps) - len(refused)} of {len(steps)} drawn actions were accepted.")
+
+
+@check("models", "The environment declares the roles of the models that it calls.")
+async def models(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report roles that rollouts called and that neither the environment nor a judge declares."""
+    declared = {need.role for need in needed_roles(subject.spec) if need.judges or subject.name in need.environments}
+    undeclared = sorted(subject.service.models.called - declared - {POLICY})
+    if not undeclared:
+        return passed("No rollout called a model whose role is not declared.")
+    found = f"Environment {subject.name} calls models of roles that it does not declare: {', '.join(undeclared)}."
+    do = f"Declare models=({''.join(f'{role!r}, ' for role in undeclared).strip()}); then `info` and a deploy's plan list them."
+    return warning(found, do, subject.place)
+
+
+@check("reward-defined", "A rollout has a reward.")
+async def reward_defined(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report environments that pay nothing whatever is done: no rubric, and no step with a reward."""
+    rollouts = subject.scored()
+    if not rollouts:
+        return skipped("No rollout was scored.")
+    formula = rollouts[0].scorecard.formula
+    skipped_judges = any(item.reason == "judges_skipped" and item.weight > 0 for item in rollouts[0].scorecard.criteria)
+    if skipped_judges:
+        return skipped(f"{formula}: judges were not asked, so the reward is not known.", "Ask them with --judges.")
+    undefined = [rollout for rollout in rollouts if rollout.reward is None]
+    blend = subject.spec.blend_for(subject.name)
+    if len(undefined) == len(rollouts):
+        return wrong(f"The reward of all {len(rollouts)} rollouts is undefined ({formula}).",
+                     "Let a criterion of the formula apply, or change `reward=`.", subject.place)  # fmt: skip
+    done = [step for rollout in rollouts for step in rollout.trajectory.steps if step.refused is None]
+    if not any(step.reward is not None for step in done) and done and not blend.event and not blend.outcome:
+        found = f"None of {len(done)} steps has a reward, and no rubric scores the rollout ({formula})."
+        return wrong(found, "Return Step(reward=…), or declare a rubric with @app.rubric.", subject.place)
+    return passed(f"{formula}; defined in {len(rollouts) - len(undefined)} of {len(rollouts)} rollouts.")
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value below which this share of them lies, the nearest of those given."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
+
+
+@check("cost", "A reset and a step are quick.")
+async def cost(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report seconds of reset and step: median and 99th percentile."""
+    rollouts = subject.scored()
+    resets = [event.seconds for rollout in rollouts for event in rollout.events if isinstance(event, Observed)]
+    steps = [step.seconds for rollout in rollouts for step in rollout.trajectory.steps if step.refused is None]
+    if not resets:
+        return skipped("No rollout was scored.")
+    parts = [
+        f"{what}: median {1000 * median(seconds):.3g} ms, p99 {1000 * quantile(seconds, 0.99):.3g} ms of {len(seconds)}"
+        for what, seconds in (("reset", resets), ("step", steps))
+        if seconds
+    ]
+    found = f"{'; '.join(parts)}."
+    if median(resets) > SLOW_RESET_SECONDS:
+        return warning(
+            found, "Load what episodes share in setup_worker, or cache what a seed makes.", subject.line("reset")
+        )
+    if steps and median(steps) > SLOW_STEP_SECONDS:
+        return warning(found, "Make steps cheaper: a trainer waits for each of them.", subject.place)
+    return passed(found)

@@ -1,0 +1,241 @@
+"""A stored rollout of a language model as one conversation, in the form in which chat templates and trainers read it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.records.content import Json, plain, read_exactly
+from taskapp_kit.records.model_use import TOKEN_COUNTS
+from taskapp_kit.records.protocols import StoredRollout, Tool
+from taskapp_kit.rollout.policy.chat.prompt import tool_schemas
+from taskapp_kit.rollout.policy.history import EstimatedTokens, characters_of
+
+Message = dict[str, Json]
+
+NO_MODEL = "no language model played"
+REWRITTEN = "the model did not read one growing conversation (policy.config.history, or an app's own loop)"
+PICTURES = "messages with pictures"
+UNREADABLE = "a tool call without a name, or whose arguments are no JSON object"
+EMPTY_ANSWER = "an answer without content, reasoning and tool calls"
+
+
+class Unfit(Exception):
+    """The rollout cannot be one conversation. The text is the reason, the same for all rollouts that it concerns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """The messages that a model read and wrote, from the system prompt to its last answer.
+
+    Assistant messages may have `tool_calls`, whose arguments are objects, and `reasoning_content`. The ids of calls are
+    numbered anew, so that the same calls are equal in every conversation. answers: the places of the messages that the model
+    wrote, in order; other messages of an assistant are examples in its prompt. tools: names of the episode's actions.
+    tokens: of the whole conversation, as the endpoint counted its last call, else an estimate.
+    """
+
+    messages: list[Message]
+    answers: list[int]
+    tools: tuple[str, ...]
+    tokens: int
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether the model called a tool."""
+        return any("tool_calls" in message for message in self.messages)
+
+    @property
+    def has_empty_answer(self) -> bool:
+        """Whether an answer is nothing but its end."""
+        answers = [self.messages[at] for at in self.answers]
+        return not all(
+            each["content"].strip() or each.get("reasoning_content", "").strip() or "tool_calls" in each
+            for each in answers
+        )
+
+
+def recorded_messages(stored: StoredRollout) -> list[Message]:
+    """All messages of the policy's model, as recorded: the new ones of each turn, joined. Empty without a model."""
+    return [
+        message
+        for event in stored.events
+        if event["kind"] == "answered"
+        for message in event["answer"].get("messages") or ()
+    ]
+
+
+def conversation_of(stored: StoredRollout) -> Chat:
+    """The rollout's conversation. Raises Unfit when there is none, or when it is not what the model read in each turn."""
+    turns = [event["answer"] for event in stored.events if event["kind"] == "answered"]
+    turns = [answer for answer in turns if answer.get("messages")]
+    if not turns:
+        raise Unfit(NO_MODEL)
+    opening = turns[0]["messages"][0]
+    if any(_is_rewritten(answer, opening, later=index > 0) for index, answer in enumerate(turns)):
+        raise Unfit(REWRITTEN)
+    recorded = [message for answer in turns for message in answer["messages"]]
+    messages: list[Message] = []
+    answers: list[int] = []
+    calls: dict[str, Message] = {}
+    numbers = count(1)
+    for turn in turns:
+        began = len(messages)
+        messages += [_plain(message, calls, numbers) for message in turn["messages"]]
+        answers += _answers(messages, began, (turn.get("details") or {}).get("model_calls", 1))
+    while messages and messages[-1]["role"] != "assistant":
+        messages.pop()
+    _check_order(messages)
+    tools = next((event.get("tools") for event in stored.events if event["kind"] == "observed"), None) or ()
+    return Chat(messages, answers, tuple(tools), _tokens(turns[-1], recorded))
+
+
+def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages of a request as those of a Chat. Raises Unfit."""
+    calls: dict[str, Message] = {}
+    numbers = count(1)
+    return [_plain(message, calls, numbers) for message in messages]
+
+
+def _answers(messages: Sequence[Message], began: int, model_calls: int) -> list[int]:
+    """The places of a turn's answers: its last messages of the assistant, one for each call of the model."""
+    said = [place for place in range(began, len(messages)) if messages[place]["role"] == "assistant"]
+    return said[-model_calls:] if model_calls else []
+
+
+def _is_rewritten(answer: Mapping[str, Any], opening: Message, *, later: bool) -> bool:
+    """Whether the turn's prompt did not contain all of the conversation so far, or repeated it."""
+    if (answer.get("details") or {}).get("left_out_turns"):
+        return True
+    first = answer["messages"][0]
+    return later and (first == opening or first.get("role") == "system")
+
+
+def _plain(message: Mapping[str, Any], calls: dict[str, Message], numbers: Iterator[int]) -> Message:
+    """The message with the members that chat templates know. calls: those until now, by the endpoint's ids."""
+    role = message.get("role")
+    plain: Message = {"role": role, "content": _text(message.get("content"))}
+    if role == "assistant":
+        thoughts = message.get("reasoning_content") or message.get("reasoning")
+        if isinstance(thoughts, str):
+            plain["reasoning_content"] = thoughts
+        if message.get("tool_calls"):
+            plain["tool_calls"] = [_call(call, calls, numbers) for call in message["tool_calls"]]
+    elif role == "tool":
+        answered = calls.get(str(message.get("tool_call_id") or ""))
+        if answered is None:
+            raise Unfit(REWRITTEN)
+        plain |= {"tool_call_id": answered["id"], "name": answered["function"]["name"]}
+    return plain
+
+
+def _call(call: Any, calls: dict[str, Message], numbers: Iterator[int]) -> Message:
+    try:
+        name, arguments, identity = call["function"]["name"], call["function"]["arguments"], str(call.get("id") or "")
+        if isinstance(arguments, str):
+            arguments = plain(read_exactly(arguments.strip() or "null"), "arguments")
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise Unfit(UNREADABLE) from None
+    arguments = {} if arguments is None else arguments
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        raise Unfit(UNREADABLE)
+    function = {"name": name, "arguments": arguments}
+    calls[identity] = {"id": f"call_{next(numbers)}", "type": "function", "function": function}
+    return calls[identity]
+
+
+def _text(content: Json) -> str:
+    """The content as one text. Raises Unfit for other parts than texts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts: list[str] = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) else part
+        if not isinstance(text, str):
+            raise Unfit(PICTURES)
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _check_order(messages: Sequence[Message]) -> None:
+    """Raises Unfit unless every answer follows a message that asks for one, and every tool message a call."""
+    before, open_calls = "", set[str]()
+    for message in messages:
+        role = message["role"]
+        fits = {
+            "system": before == "",
+            "developer": before == "",
+            "user": True,
+            "assistant": before in ("user", "tool"),
+            "tool": message.get("tool_call_id") in open_calls,
+        }
+        if not fits.get(role, False):
+            raise Unfit(REWRITTEN)
+        if role == "assistant":
+            open_calls = {call["id"] for call in message.get("tool_calls", ())}
+        before = role
+    if before != "assistant":
+        raise Unfit(NO_MODEL)
+
+
+def _tokens(last: Mapping[str, Any], recorded: Sequence[Message]) -> int:
+    usage = last.get("usage") or {}
+    counts = [usage[name] for name in TOKEN_COUNTS if name in usage]
+    if counts:
+        return int(sum(counts))
+    return int(EstimatedTokens().tokens(sum(map(characters_of, recorded))))
+
+
+class ToolSchemas:
+    """The tools of each environment by name.
+
+    spec_hash: of the declarations; None where it is not known. app: the declarations themselves; None where a server
+    described the tools.
+    """
+
+    def __init__(
+        self, environments: Mapping[str, Mapping[str, Tool]], spec_hash: str | None, app: AppSpec | None = None
+    ) -> None:
+        self._environments = environments
+        self.spec_hash = spec_hash
+        self.app = app
+
+    @classmethod
+    def of_app(cls, spec: AppSpec) -> ToolSchemas:
+        """Of an app's declarations."""
+        tools = {
+            name: {action.tool.name: action.tool for action in environment.actions.values()}
+            for name, environment in spec.environments.items()
+        }
+        return cls(tools, spec.hash, spec)
+
+    @classmethod
+    def of_info(cls, info: Mapping[str, Any]) -> ToolSchemas:
+        """Of the answer of `GET /info`. Raises ConfigError for one that has none, from a server that is not ours."""
+        try:
+            tools = {
+                name: {
+                    tool["name"]: Tool(tool["name"], tool["description"], tool["parameters"], text=tool["text"])
+                    for tool in environment["action_space"]["tools"]
+                }
+                for name, environment in info["environments"].items()
+            }
+        except (KeyError, TypeError, AttributeError):
+            raise ConfigError(
+                "The server's /info does not describe its tools.", hint="Give the app: --app APP."
+            ) from None
+        return cls(tools, None)
+
+    def of(self, environment: str, names: Sequence[str]) -> list[dict[str, Json]] | None:
+        """`tools` of a chat request for these actions; None when the app does not declare one of them."""
+        known = self._environments.get(environment, {})
+        if any(name not in known for name in names):
+            return None
+        return tool_schemas([known[name] for name in names])
+
+
+FindTools = Callable[[], Awaitable[ToolSchemas | None]]
+"""Looks up the tools of the app whose rollouts are exported; None where it is not known which app that is."""

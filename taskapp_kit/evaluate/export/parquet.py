@@ -1,0 +1,109 @@
+"""Parquet files: of rollouts, one row for each with the columns that docs/export.md lists, and of plain rows.
+
+Needs the extra `parquet`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from taskapp_kit.errors import Unavailable
+from taskapp_kit.records.content import as_object
+from taskapp_kit.records.words import utc_time
+
+ROWS_AT_ONCE = 512
+"""The most rows of a row group."""
+BYTES_AT_ONCE = 16 * 2**20
+"""Texts of a row group, about; so many are held in memory."""
+
+TEXTS = (
+    "id", "environment", "split", "policy", "model", "status", "stop_reason", "boundary", "code", "message", "run_id",
+    "group_id", "app", "app_version", "environment_version", "kit_version", "spec_hash", "digest", "first_observation",
+)  # fmt: skip
+INTEGERS = ("seed", "sample", "length", "turns", "tokens")
+NUMBERS = ("reward", "outcome_score", "events_score", "total_reward", "cost", "seconds")
+MAPS = ("criteria", "metrics")
+JSON_TEXTS = ("config", "policy_config", "scorecard", "messages", "steps")
+
+COLUMNS = (
+    "id", "environment", "split", "seed", "sample", "policy", "model", "status", "stop_reason", "boundary", "code",
+    "message", "reward", "criteria", "outcome_score", "events_score", "total_reward", "metrics", "length", "turns",
+    "tokens", "cost", "seconds", "created_at", "run_id", "group_id", "app", "app_version", "environment_version",
+    "kit_version", "spec_hash", "digest", "config", "policy_config", "scorecard", "first_observation", "messages", "steps",
+)  # fmt: skip
+"""In the file's order."""
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes rows that fit in memory, with the columns that their values have. Raises Unavailable without pyarrow."""
+    arrow = _pyarrow()
+    arrow.parquet.write_table(arrow.Table.from_pylist(rows), path, compression="zstd")
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise Unavailable(
+            "Writing Parquet needs the package pyarrow, which is not installed.",
+            hint="pip install 'taskapp-kit[parquet]'",
+        ) from None
+    return pyarrow
+
+
+class ParquetFile:
+    """A Parquet file that is written row group by row group; a context manager. Raises Unavailable without pyarrow."""
+
+    def __init__(self, path: Path) -> None:
+        self._arrow = pyarrow = _pyarrow()
+        self._schema = pyarrow.schema([(name, self._type(name)) for name in COLUMNS])
+        self._writer = pyarrow.parquet.ParquetWriter(path, self._schema, compression="zstd")
+        self._rows: list[dict[str, Any]] = []
+        self._bytes = 0
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Adds a row, from `whole_rollouts.record_of`."""
+        row = {name: record.get(name) for name in COLUMNS}
+        row["id"] = record["rollout_id"]
+        if row["created_at"] is not None:
+            row["created_at"] = utc_time(row["created_at"])
+        for name in MAPS:
+            row[name] = list((row[name] or {}).items())
+        for name in JSON_TEXTS:
+            if row[name] is not None:
+                text = orjson.dumps(row[name], default=as_object)
+                row[name] = text.decode()
+                self._bytes += len(text)
+        self._rows.append(row)
+        if len(self._rows) >= ROWS_AT_ONCE or self._bytes >= BYTES_AT_ONCE:
+            self._write()
+
+    def _write(self) -> None:
+        if self._rows:
+            self._writer.write_table(self._arrow.Table.from_pylist(self._rows, schema=self._schema))
+        self._rows, self._bytes = [], 0
+
+    def _type(self, name: str) -> Any:
+        arrow = self._arrow
+        if name in INTEGERS:
+            return arrow.int64()
+        if name in NUMBERS:
+            return arrow.float64()
+        if name in MAPS:
+            return arrow.map_(arrow.string(), arrow.float64())
+        return arrow.timestamp("us", tz="UTC") if name == "created_at" else arrow.string()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._write()
+        self._writer.close()

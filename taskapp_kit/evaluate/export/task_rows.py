@@ -1,0 +1,224 @@
+"""Tasks as rows for trainers: for each seed what a model reads first, its tools, and what names the episode.
+
+A row has nothing of a task's row but what the environment shows, so no private field. The member `config` is JSON text in
+each format: tables have no type for an object without members.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from taskapp_kit.declare.episode_selection import find_environment, find_instance, read_config
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import ConfigError, RequestError, RolloutFailed
+from taskapp_kit.evaluate.export.parquet import write_table
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.seeds import size
+from taskapp_kit.rollout.policy.chat.conversation import prompt_of
+from taskapp_kit.rollout.policy.options import OutputMode, read_options
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.system.private_files import make_private_folder, replaced, write_private
+from taskapp_kit.wire.rollout import RolloutRequest
+
+TaskFormat = Literal["jsonl", "parquet", "hf", "verl", "nemo"]
+MOST_TASKS = 10_000
+"""The most tasks of one file: each is an episode that is begun."""
+
+IDENTITY = ("environment", "split", "seed", "config", "output_mode")
+"""The members of a row that name its episode and how its answer is read; `to_reward_function` needs them back."""
+
+
+async def task_rows(
+    service: Service,
+    *,
+    environment: str | None = None,
+    split: str | None = None,
+    seeds: Iterable[int] | None = None,
+    config: Mapping[str, Json] | None = None,
+    output_mode: OutputMode = "tool_calls",
+) -> AsyncIterator[dict[str, Any]]:
+    """Yields one row for each seed of a split, in order; plays no turn.
+
+    environment, split: the first one declared when absent. seeds: all of the split when absent; with rows they are the
+    rows' numbers. config: `env.config` of every episode; its `difficulty` and `tags` choose among the rows.
+
+    A row: `prompt` (the messages of the first request), `tools` (as in a chat request, None without any), `environment`,
+    `split`, `seed`, `config`, `output_mode`, `app`, `app_version`.
+
+    Raises ConfigError (more than MOST_TASKS tasks, an app whose own code writes the prompt), RequestError (no such
+    environment, split or seed, or a config that does not fit), RolloutFailed (an episode could not begin).
+    """
+    app = service.spec
+    if app.rollout_function is not None:
+        raise ConfigError(
+            f"Task app {app.name!r} has a loop of its own (app.rollout), which writes its prompts as it plays.",
+            hint="Play it instead: taskapp eval, then taskapp export --format sft or jsonl.",
+        )
+    spec = find_environment(app, environment)
+    given = {name: value for name, value in (config or {}).items() if name not in ("split", "index")}
+    chosen = find_instance(spec, split, None, random.Random(0)).split
+    numbers = _seeds(spec, chosen, seeds)
+    spec = spec.configured(read_config(spec, given).arguments)
+    options = read_options({}, output_mode=output_mode)
+    for seed in numbers:
+        request = RolloutRequest.model_validate(
+            {
+                "run_id": "export-tasks",
+                "env": {"env_name": spec.name, "seed": seed, "config": {**given, "split": chosen}},
+                "policy": {"output_mode": output_mode},
+                "ops": [],
+                "mode": "eval",
+            }
+        )
+        try:
+            view = await service.first_view(request)
+        except RequestError as refused:
+            if refused.code == "no_such_row" and seeds is None:  # `difficulty` or `tags` of the config choose rows
+                continue
+            raise
+        except RolloutFailed as failed:
+            raise _named(failed, spec, seed) from failed.__cause__
+        body = prompt_of(app, spec, options, view)
+        yield {
+            "prompt": body["messages"],
+            "tools": body.get("tools"),
+            "environment": spec.name,
+            "split": chosen,
+            "seed": seed,
+            "config": json.dumps(given),
+            "output_mode": output_mode,
+            "app": app.name,
+            "app_version": app.version,
+        }
+
+
+def _seeds(spec: EnvironmentSpec, split: str, seeds: Iterable[int] | None) -> Iterable[int]:
+    """The seeds to export. Raises ConfigError beyond MOST_TASKS."""
+    if seeds is None:
+        seeds = spec.splits[split] if spec.tasks is None else range(len(spec.tasks.rows(split)))
+        many = size(seeds)
+        if many > MOST_TASKS:
+            raise ConfigError(
+                f"Split {split!r} of environment {spec.name!r} has {many} tasks; one file has at most {MOST_TASKS}.",
+                hint=f"Choose some, for example --seeds {seeds[0]}-{seeds[999]}.",
+            )
+        return seeds
+    chosen = []
+    for seed in seeds:
+        chosen.append(seed)
+        if len(chosen) > MOST_TASKS:
+            raise ConfigError(
+                f"More than {MOST_TASKS} seeds are given, the most of one file.", hint="Write several files."
+            )
+    return chosen
+
+
+def _named(failed: RolloutFailed, spec: EnvironmentSpec, seed: int) -> RolloutFailed:
+    """The failure with the episode in its sentence."""
+    message = f"seed {seed} of environment {spec.name!r}: {failed.failure.message}"
+    return RolloutFailed(replace(failed.failure, message=message), rollout_id=failed.rollout_id)
+
+
+async def export_tasks(rows: AsyncIterator[dict[str, Any]], kind: TaskFormat, out: Path) -> int:
+    """Writes the rows to `out`, a folder for `hf`, else a file; returns how many. It appears when it is complete.
+
+    Raises ConfigError (no row, `out` cannot be written, pictures in a table), Unavailable (Parquet without pyarrow), and what
+    `rows` raises.
+    """
+    whole = [row async for row in rows]
+    if not whole:
+        raise ConfigError(
+            "No task was chosen, so nothing was written.", hint="Give other --seeds, or another --config."
+        )
+    try:
+        if kind == "hf":
+            _write_folder(whole, out)
+        else:
+            with replaced(out) as new:
+                _write_file(whole, kind, new)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}.", hint="Give another --out.") from None
+    return len(whole)
+
+
+def _write_file(rows: list[dict[str, Any]], kind: TaskFormat, path: Path) -> None:
+    if kind in ("parquet", "verl"):
+        write_table(path, [_flat(row) if kind == "parquet" else _verl(row) for row in rows])
+        return
+    written = rows if kind == "jsonl" else [_nemo(row) for row in rows]
+    path.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in written))
+
+
+CARD = """# Tasks of {app} {app_version}
+
+Written by `taskapp export tasks`. A row has what a model reads first (`prompt`), its tools as JSON, and what names the
+episode. No answers are in it: the task app computes the reward.
+"""
+
+
+def _write_folder(rows: list[dict[str, Any]], out: Path) -> None:
+    """A folder that `datasets.load_dataset` reads, and that can be uploaded as a dataset of the Hugging Face Hub."""
+    make_private_folder(out / "data")
+    table = out / "data" / f"{rows[0]['split']}-00000-of-00001.parquet"
+    with replaced(table) as new:
+        _write_file(rows, "parquet", new)
+    write_private(out / "README.md", CARD.format(app=rows[0]["app"], app_version=rows[0]["app_version"]).encode())
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """The row for a table: messages with text only, tools as JSON text. Raises ConfigError for a picture."""
+    return {**row, "prompt": _texts(row), "tools": None if row["tools"] is None else json.dumps(row["tools"])}
+
+
+def _texts(row: dict[str, Any]) -> list[dict[str, str]]:
+    messages = [{"role": message["role"], "content": message["content"]} for message in row["prompt"]]
+    if not all(isinstance(message["content"], str) for message in messages):
+        raise ConfigError(
+            f"The prompt of environment {row['environment']!r}, seed {row['seed']} has pictures, and this format has text.",
+            hint="Use --format jsonl, or an environment config without pictures.",
+        )
+    return messages
+
+
+def _verl(row: dict[str, Any]) -> dict[str, Any]:
+    """verl's row. `ground_truth` is required there; the reward is the task app's, which needs `extra_info` alone."""
+    return {
+        "data_source": f"{row['app']}/{row['environment']}",
+        "prompt": _texts(row),
+        "ability": row["environment"],
+        "reward_model": {"style": "rule", "ground_truth": ""},
+        "extra_info": {"index": row["seed"], "app": row["app"], **{name: row[name] for name in IDENTITY}},
+    }
+
+
+def _nemo(row: dict[str, Any]) -> dict[str, Any]:
+    """NeMo Gym's row: a request of the Responses API, and what its resources server gets beside it."""
+    tools = [{"type": "function", "strict": False, **tool["function"]} for tool in row["tools"] or ()]
+    inputs = [{"role": message["role"], "content": _response_parts(message["content"])} for message in row["prompt"]]
+    params: dict[str, Any] = {"input": inputs, **({"tools": tools} if tools else {})}
+    return {
+        "responses_create_params": params,
+        "agent_ref": {"type": "responses_api_agents", "name": f"{row['environment']}_agent"},
+        "app": row["app"],
+        "app_version": row["app_version"],
+        **{name: row[name] for name in IDENTITY},
+    }
+
+
+def _response_parts(content: Any) -> Any:
+    """A message's content in the form of the Responses API."""
+    if isinstance(content, str):
+        return content
+    return [
+        {"type": "input_text", "text": part["text"]}
+        if part["type"] == "text"
+        else {"type": "input_image", "image_url": part["image_url"]["url"], "detail": "auto"}
+        for part in content
+    ]

@@ -1,0 +1,382 @@
+"""Training data from stored rollouts: `sft`, one conversation a line, and `dpo`, pairs of one seed.
+
+The columns are those of TRL's conversational formats, which other trainers read, too. Both go through the rollouts one by
+one; of each only its id, its reward and hashes are held.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate.export.conversation import (
+    EMPTY_ANSWER,
+    NO_MODEL,
+    Chat,
+    FindTools,
+    Message,
+    ToolSchemas,
+    Unfit,
+    conversation_of,
+    recorded_messages,
+)
+from taskapp_kit.evaluate.export.demonstration import demonstration_of
+from taskapp_kit.evaluate.export.report import ExportReport, ExportScope, loaded, selected
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import StoredRollout
+
+if TYPE_CHECKING:
+    from taskapp_kit.rollout.source import RolloutSource
+
+UNKNOWN_TOOL = "an action that the app does not declare"
+OTHER_DECLARATIONS = (
+    "{many} were played with other declarations of the app (another spec hash); their tools' schemas are those of now."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFilters:
+    """Which scored rollouts become training data.
+
+    min_reward: the lowest reward. terminated: only rollouts that the environment ended, no truncated ones. Of a pair both
+    apply to the chosen one. max_tokens: of a conversation. best_of_seed (sft): only the best of each environment, split and
+    seed. margin (dpo): the least difference of the rewards of a pair, more than 0. pairs (dpo): the most pairs of one seed.
+    demonstrations: rollouts of policies without a model too, as the conversation of a model that does the same.
+    """
+
+    min_reward: float | None = None
+    terminated: bool = False
+    max_tokens: int | None = None
+    best_of_seed: bool = False
+    margin: float = 0.1
+    pairs: int = 1
+    demonstrations: bool = False
+
+    def against(self, rollout: _Scored) -> str | None:
+        """Why the rollout is not one to be learned from; None when it is."""
+        if self.terminated and not rollout.terminated:
+            return "not terminated"
+        if self.min_reward is not None and rollout.reward < self.min_reward:
+            return f"a reward below {self.min_reward:g}"
+        return None
+
+
+class _Scored(NamedTuple):
+    """What is held of a scored rollout. place: its environment, split and seed."""
+
+    place: tuple[str, str, int]
+    reward: float
+    terminated: bool
+    length: int
+    rollout_id: str
+    group: bytes = b""
+
+    @property
+    def origin(self) -> dict[str, Json]:
+        return dict(zip(("environment", "split", "seed"), self.place, strict=True))
+
+
+class TrainingData:
+    """The training data of a source. Use an object once."""
+
+    def __init__(
+        self,
+        source: RolloutSource,
+        scope: ExportScope,
+        filters: TrainingFilters,
+        find_tools: FindTools,
+        report: ExportReport,
+    ) -> None:
+        self._source = source
+        self._scope = scope
+        self._filters = filters
+        self._find_tools = find_tools
+        self._tools: ToolSchemas | None = None
+        self._report = report
+        self._seen: set[bytes] = set()
+        self._other_declarations: set[str] = set()
+
+    async def sft(self) -> AsyncIterator[dict[str, Json]]:
+        """The lines: `messages`, `answers`, `tools`, and where they come from. Equal conversations are written once."""
+        rewards: list[float] = []
+        async for candidates in self._best_of_seeds() if self._filters.best_of_seed else self._one_by_one():
+            for place, rollout in enumerate(candidates):
+                found = await self._conversation(rollout)
+                if found is None:
+                    continue
+                self._leave_out("not the best of its seed", len(candidates) - place - 1)
+                conversation, tools = found
+                if self._is_repeated(rollout.place[0], conversation.messages):
+                    break
+                self._report.rollouts += 1
+                rewards = (
+                    [min(rollout.reward, *rewards), max(rollout.reward, *rewards)] if rewards else [rollout.reward]
+                )
+                yield {
+                    "messages": conversation.messages,
+                    "answers": conversation.answers,
+                    "tools": tools,
+                    "reward": rollout.reward,
+                    **rollout.origin,
+                    "rollout": rollout.rollout_id,
+                }
+                break
+        self._add_notes()
+        if len(set(rewards)) > 1:
+            more = "" if self._filters.min_reward is not None else "; --min-reward leaves out the lower ones"
+            self._report.notes.append(f"Rewards from {rewards[0]:.4g} to {rewards[-1]:.4g}{more}.")
+
+    async def dpo(self) -> AsyncIterator[dict[str, Json]]:
+        """The lines: `prompt`, `chosen`, `rejected`, `tools`, and where they come from.
+
+        Of the rollouts with one environment, split, seed and first prompt the best is paired with the worst, then the
+        second best with the second worst, while their rewards differ by the margin. The prompt is what both conversations
+        begin with.
+        """
+        members = [one async for one in self._candidates()]
+        members.sort(key=lambda one: (*one.place, one.group, -one.reward, one.rollout_id))
+        used: set[str] = set()
+        lines = 0
+        for _, same in groupby(members, key=lambda one: one.group):
+            for better, worse in self._pairs(list(same)):
+                line = await self._pair(better, worse)
+                if line is not None:
+                    lines += 1
+                    used |= {better.rollout_id, worse.rollout_id}
+                    yield line
+        self._report.rollouts, self._report.lines = len(used), lines
+        self._leave_out("no rollout of its seed to pair it with", len(members) - len(used))
+        self._add_notes()
+
+    def _leave_out(self, reason: str, many: int = 1) -> None:
+        if many:
+            self._report.left_out[reason] += many
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    async def _scored(self) -> AsyncIterator[_Scored]:
+        async for row in selected(self._source, self._scope, self._report):
+            if row.status == "failed":
+                self._leave_out("failed")
+            elif row.reward is None:
+                self._leave_out("no reward")
+            else:
+                terminated = row.status == "terminated"
+                place = (row.environment, row.split, row.seed)
+                yield _Scored(place, row.reward, terminated, row.length or 0, row.rollout_id)
+
+    async def _one_by_one(self) -> AsyncIterator[list[_Scored]]:
+        async for rollout in self._scored():
+            reason = self._filters.against(rollout)
+            if reason is not None:
+                self._leave_out(reason)
+            else:
+                yield [rollout]
+
+    async def _best_of_seeds(self) -> AsyncIterator[list[_Scored]]:
+        """The rollouts of each seed, the best first; among equals the shorter one."""
+        seeds: dict[tuple[str, str, int], list[_Scored]] = {}
+        async for (rollout,) in self._one_by_one():
+            seeds.setdefault(rollout.place, []).append(rollout)
+        for rollouts in seeds.values():
+            yield sorted(rollouts, key=lambda one: (-one.reward, one.length))
+
+    # -- conversations --------------------------------------------------------------------------------------------
+
+    async def _conversation(self, rollout: _Scored) -> tuple[Chat, list[dict[str, Json]] | None] | None:
+        """The conversation and its tools' schemas; None, and counted, where it has none that fits."""
+        stored = await loaded(self._source, rollout.rollout_id, self._report)
+        if stored is None:
+            return None
+        try:
+            conversation = await self._chat(stored)
+            if conversation.has_empty_answer:
+                raise Unfit(EMPTY_ANSWER)
+            limit = self._filters.max_tokens
+            if limit is not None and conversation.tokens > limit:
+                raise Unfit(f"more than {limit} tokens")
+            tools = await self._schemas(stored, conversation)
+        except Unfit as reason:
+            self._leave_out(str(reason))
+            return None
+        return conversation, tools
+
+    def _is_repeated(self, *what: Json) -> bool:
+        """Whether the same was there before; then it is counted."""
+        key = _hash(what)
+        if key in self._seen:
+            self._leave_out("the same conversation as another")
+            return True
+        self._seen.add(key)
+        return False
+
+    async def _schemas(self, stored: StoredRollout, conversation: Chat) -> list[dict[str, Json]] | None:
+        """The tools' schemas for a conversation with tool calls; None for one without."""
+        if not conversation.calls_tools:
+            return None
+        declared = await self._declared()
+        if declared is None:
+            raise ConfigError(
+                f"The model of rollout {stored.rollout_id} called tools, and their schemas are the app's, not the store's.",
+                hint="Give the app: --app APP.",
+            )
+        tools = declared.of(stored.environment, conversation.tools)
+        if tools is None:
+            raise Unfit(UNKNOWN_TOOL)
+        self._compare(stored, declared)
+        return tools
+
+    async def _chat(self, stored: StoredRollout) -> Chat:
+        """What the model read and said; of a policy without one, what a model would have."""
+        if not self._filters.demonstrations or recorded_messages(stored):
+            return conversation_of(stored)
+        declared = await self._declared()
+        if declared is None or declared.app is None:
+            raise ConfigError(
+                f"Rollout {stored.rollout_id} has no model, and what one would read is made from the app's declarations.",
+                hint="Give the app: --app APP.",
+            )
+        self._compare(stored, declared)
+        return demonstration_of(stored, declared.app)
+
+    async def _declared(self) -> ToolSchemas | None:
+        if self._tools is None:
+            self._tools = await self._find_tools()
+        return self._tools
+
+    def _compare(self, stored: StoredRollout, declared: ToolSchemas) -> None:
+        if declared.spec_hash not in (None, stored.spec_hash):
+            self._other_declarations.add(stored.rollout_id)
+
+    def _add_notes(self) -> None:
+        without = self._report.left_out[NO_MODEL]
+        if without and not self._filters.demonstrations:
+            self._report.notes.append(f"--demonstrations includes the {without} that no language model played.")
+        if self._other_declarations:
+            self._report.notes.append(OTHER_DECLARATIONS.format(many=len(self._other_declarations)))
+
+    # -- pairs ----------------------------------------------------------------------------------------------------
+
+    async def _candidates(self) -> AsyncIterator[_Scored]:
+        async for rollout in self._scored():
+            found = await self._conversation(rollout)
+            if found is None:
+                continue
+            messages = found[0].messages
+            opening = messages[: next(at for at, message in enumerate(messages) if message["role"] == "assistant")]
+            group = _hash([*rollout.place, opening, found[0].tools])
+            if not self._is_repeated(group.hex(), messages):
+                yield rollout._replace(group=group)
+
+    def _pairs(self, members: Sequence[_Scored]) -> Iterator[tuple[_Scored, _Scored]]:
+        """members: of one group, the best first. As the rewards of a pair differ, none is both chosen and rejected."""
+        chosen = (one for one in members if self._filters.against(one) is None)
+        for better, worse in islice(zip(chosen, reversed(members), strict=False), self._filters.pairs):
+            if better.reward - worse.reward < self._filters.margin:
+                return
+            yield better, worse
+
+    async def _pair(self, better: _Scored, worse: _Scored) -> dict[str, Json] | None:
+        stored = [await self._source.load(one.rollout_id) for one in (better, worse)]
+        chosen, rejected = [await self._chat(one) for one in stored]
+        at = shared_prompt(chosen.messages, rejected.messages)
+        if at is None:
+            return None
+        tools = [
+            await self._schemas(one, conversation) for one, conversation in zip(stored, (chosen, rejected), strict=True)
+        ]
+        return {
+            "prompt": chosen.messages[:at],
+            "chosen": chosen.messages[at:],
+            "rejected": rejected.messages[at:],
+            "tools": tools[0] or tools[1],
+            "chosen_reward": better.reward,
+            "rejected_reward": worse.reward,
+            **better.origin,
+            "chosen_rollout": better.rollout_id,
+            "rejected_rollout": worse.rollout_id,
+        }
+
+
+def shared_prompt(one: Sequence[Message], two: Sequence[Message]) -> int | None:
+    """How many messages both begin with, up to an answer of the model; None when one is the beginning of the other."""
+    differs = next((at for at, (mine, other) in enumerate(zip(one, two, strict=False)) if mine != other), None)
+    if differs is None:
+        return None
+    return max((at for at in range(1, differs + 1) if one[at]["role"] == two[at]["role"] == "assistant"), default=None)
+
+
+def _hash(value: Json) -> bytes:
+    return hashlib.blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
+
+
+NO_REWARD = "no reward"
+NO_TOKENS = (
+    "a call of the model without token ids or log-probabilities (record.logprobs, policy.config.return_token_ids)"
+)
+
+
+async def token_lines(
+    source: RolloutSource, scope: ExportScope, report: ExportReport
+) -> AsyncIterator[dict[str, Json]]:
+    """One object for each rollout with a reward of whose every call of the model the tokens are stored."""
+    async for row in selected(source, scope, report):
+        if row.reward is None:
+            report.left_out[NO_REWARD] += 1
+            continue
+        stored = await loaded(source, row.rollout_id, report)
+        if stored is None:
+            continue
+        found = sequences_of(stored)
+        if not found:
+            report.left_out[NO_MODEL if found is not None else NO_TOKENS] += 1
+            continue
+        report.rollouts += 1
+        yield {
+            "environment": row.environment,
+            "split": row.split,
+            "seed": row.seed,
+            "rollout": row.rollout_id,
+            "status": row.status,
+            "reward": row.reward,
+            "model": row.model,
+            "temperature": stored.policy.get("temperature"),
+            "sequences": found,
+        }
+
+
+def sequences_of(stored: StoredRollout) -> list[dict[str, Any]] | None:
+    """Return the token sequences of a rollout: a call whose prompt continues the last one is appended to it.
+
+    Each has as many `tokens`, `mask` (1 where the token was sampled) and `logprobs` (0.0 where it was not). None if a call
+    has no token ids or not one log-probability for each.
+    """
+    found: list[dict[str, Any]] = []
+    for call in _calls(stored):
+        prompt, sampled, log_probs = (call.get(name) for name in ("prompt_token_ids", "token_ids", "logprobs"))
+        if not prompt or not sampled or log_probs is None or len(sampled) != len(log_probs):
+            return None
+        if not found or prompt[: len(found[-1]["tokens"])] != found[-1]["tokens"]:
+            found.append({"tokens": [], "mask": [], "logprobs": []})
+        last = found[-1]
+        read = prompt[len(last["tokens"]) :]
+        last["tokens"] += [*read, *sampled]
+        last["mask"] += [0] * len(read) + [1] * len(sampled)
+        last["logprobs"] += [0.0] * len(read) + log_probs
+    return found
+
+
+def _calls(stored: StoredRollout) -> Iterator[dict[str, Any]]:
+    for event in stored.events:
+        if event["kind"] == "answered":
+            answer = event["answer"]
+            details = answer.get("details") or {}
+            if "attempts" in details:  # a model was called
+                yield from details.get("earlier_calls") or ()
+                yield answer

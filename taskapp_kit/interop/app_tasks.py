@@ -1,0 +1,161 @@
+"""What verifiers and Inspect need of a task app: its tasks, one episode at a time, the scores of a rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from taskapp_kit.client.blocking_portal import run
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.declare.episode_selection import find_environment, find_instance
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import RolloutFailed, UndefinedReward
+from taskapp_kit.interop.callers_model import CallerService
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.rollout.policy.chat.conversation import prompt_of
+from taskapp_kit.rollout.policy.options import OutputMode, read_options
+from taskapp_kit.wire.rollout import RolloutRequest
+
+log = logging.getLogger("taskapp_kit.verifiers")
+
+CHUNK = 32
+"""So many episodes are begun together for their prompts."""
+NO_PROMPT = "This episode could not begin; the rollout says why."
+CONCURRENT = 4096
+"""Rollouts at once in one process; verifiers has limits of its own, which are lower."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOfApp:
+    """One task: its prompt, the tools of its first request, and what names the episode. config: JSON text."""
+
+    prompt: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    environment: str
+    split: str
+    seed: int
+    config: str
+    output_mode: str
+
+
+def episode_of(environment: str, split: str, seed: int, config: str) -> dict[str, Json]:
+    """`env` of a rollout's request. config: JSON text."""
+    return {"env_name": environment, "seed": seed, "config": {**json.loads(config), "split": split}}
+
+
+@dataclass
+class VerifiersApp:
+    """A task app for verifiers; the app is loaded when it is first needed.
+
+    reference: a path or the name of a bundled app. environment: the app's first when None.
+    """
+
+    reference: str
+    environment: str | None = None
+    config: Mapping[str, Json] = field(default_factory=dict)
+    output_mode: OutputMode = "tool_calls"
+    _services: dict[asyncio.AbstractEventLoop, CallerService] = field(default_factory=dict)
+
+    @cached_property
+    def app(self) -> TaskApp:
+        """The app. Raises DiscoveryError."""
+        return find_app(self.reference)
+
+    @cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The environment. Raises DiscoveryError, DeclarationError, RequestError."""
+        return find_environment(self.app.freeze(), self.environment)
+
+    def has_split(self, split: str) -> bool:
+        """Whether the environment has this split."""
+        return split in self.spec.split_names
+
+    def seeds(self, split: str | None) -> tuple[str, range]:
+        """The split's name, the first when None, and its seeds. Raises RequestError."""
+        name = find_instance(self.spec, split, None, random.Random(0)).split
+        rows = self.spec.tasks
+        return name, self.spec.splits[name] if rows is None else range(len(rows.rows(name)))
+
+    def tasks(self, split: str | None, limit: int | None = None) -> Iterator[TaskOfApp]:
+        """The first `limit` tasks of a split, their episodes begun some at a time, as they are read. Raises RequestError."""
+        name, seeds = self.seeds(split)
+        numbers = iter(seeds if limit is None else islice(seeds, limit))
+        while chunk := list(islice(numbers, CHUNK)):
+            yield from run(self._begun(name, chunk))
+
+    async def _begun(self, split: str, seeds: list[int]) -> list[TaskOfApp]:
+        service = CallerService(self.app, skip_judges=True)
+        try:
+            return [await self._task(service, split, seed) for seed in seeds]
+        finally:
+            await service.close()
+
+    async def _task(self, service: CallerService, split: str, seed: int) -> TaskOfApp:
+        spec, app = self.spec, service.service.spec
+        config = json.dumps(dict(self.config))
+        request = RolloutRequest.model_validate(
+            {
+                "run_id": "verifiers-tasks",
+                "mode": "eval",
+                "env": episode_of(spec.name, split, seed, config),
+                "policy": {"output_mode": self.output_mode},
+                "ops": [],
+            }
+        )
+        prompt: list[dict[str, Any]] = [{"role": "user", "content": NO_PROMPT}]
+        tools: list[dict[str, Any]] = []
+        try:
+            view = await service.service.first_view(request)
+        except RolloutFailed as failed:
+            log.warning("seed %d of environment %s has no prompt: %s", seed, spec.name, failed.message)
+        else:
+            body = prompt_of(app, spec, read_options({}, output_mode=self.output_mode), view)
+            prompt, tools = body["messages"], body.get("tools") or []
+        return TaskOfApp(prompt, tools, spec.name, split, seed, config, self.output_mode)
+
+    def service(self) -> CallerService:
+        """The service of the running event loop. Raises Unavailable: a judge has no model."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._services:
+            self._services = {other: kept for other, kept in self._services.items() if not other.is_closed()}
+            self._services[loop] = CallerService(self.app, max_concurrent=CONCURRENT)
+        return self._services[loop]
+
+    async def close(self) -> None:
+        """Close the service of the running event loop."""
+        service = self._services.pop(asyncio.get_running_loop(), None)
+        if service is not None:
+            await service.close()
+
+
+def scores_of(rollout: Rollout) -> tuple[float, dict[str, float]]:
+    """The reward and the numbers beside it: criteria (not those without a score), metrics, steps, truncated 0 or 1.
+
+    Raises UndefinedReward.
+    """
+    if rollout.reward is None:
+        raise UndefinedReward(rollout_id=rollout.rollout_id)
+    card = rollout.scorecard
+    numbers: dict[str, float | None] = {
+        **{item.name: item.score for item in card.criteria},
+        **card.metrics,
+        **rollout.metrics,
+        "steps": float(rollout.length),
+        "truncated": float(rollout.status == "truncated"),
+    }
+    return float(rollout.reward), {name: float(value) for name, value in numbers.items() if value is not None}
+
+
+def sentence(failed: RolloutFailed) -> str:
+    """The failure for another library's error: where it broke, the code and the message."""
+    failure = failed.failure
+    return f"{failure.boundary} ({failure.code}): {failed.message}"

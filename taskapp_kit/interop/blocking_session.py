@@ -1,0 +1,175 @@
+"""A session for blocking callers: Gymnasium's environments, TRL's.
+
+Bodies and answers are the JSON objects of the routes of docs/sessions.md, in this process and at a URL.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from taskapp_kit.client.blocking_portal import DaemonLoop
+from taskapp_kit.client.session import RemoteSession
+from taskapp_kit.client.task_app import TaskAppClient
+from taskapp_kit.config import load, process_variable
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import TaskAppError
+from taskapp_kit.records.content import Json
+from taskapp_kit.rollout.describe import Description
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.session import EnvironmentSession
+from taskapp_kit.serve.routes.sessions import (
+    FinishSession,
+    ResetSession,
+    StepSession,
+    finish_with,
+    parsed,
+    reset_with,
+    step_with,
+)
+
+
+class _Driver(Protocol):
+    """A session, here or at a URL; bodies and answers are the JSON objects of the routes of docs/sessions.md."""
+
+    described: dict[str, Json]
+
+    async def reset(self, body: dict[str, Json]) -> dict[str, Any]: ...
+    async def step(self, body: dict[str, Json]) -> dict[str, Any]: ...
+    async def finish(self) -> dict[str, Any]: ...
+    async def close(self) -> None: ...
+
+
+class BlockingSession:
+    """A session of an app in this process, or of one at a URL, with a thread of its own.
+
+    key_variable: the process variable with the key of an app at a URL. protocol: as it is stored with the episodes. described:
+    the taskset, as `/task_info` has it. Raises DiscoveryError, DeclarationError, RequestError, Unavailable, ConfigError,
+    TaskAppError.
+    """
+
+    def __init__(self, app: TaskApp | str | Path, environment: str | None, key_variable: str, protocol: str) -> None:
+        self._process = os.getpid()
+        self._loop = DaemonLoop(f"taskapp-{protocol}")
+        try:
+            if isinstance(app, str) and app.startswith(("http://", "https://")):
+                opened = _Remote.opened(app, environment, process_variable(key_variable))
+                self._driver: _Driver = self._loop.run(opened)
+            else:
+                found = app if isinstance(app, TaskApp) else find_app(str(app))
+                self._driver = self._loop.run(_Local.opened(found, environment, protocol))
+        except BaseException:
+            self._loop.stop()
+            raise
+        self.described = self._driver.described
+
+    def reset(self, body: dict[str, Json]) -> dict[str, Any]:
+        """Begin an episode."""
+        return self._loop.run(self._driver.reset(body))
+
+    def step(self, body: dict[str, Json]) -> dict[str, Any]:
+        """Do one decision."""
+        return self._loop.run(self._driver.step(body))
+
+    def finish(self) -> dict[str, Any]:
+        """End the episode now: truncated, and scored."""
+        return self._loop.run(self._driver.finish())
+
+    def close(self) -> None:
+        """Close the session, and the service where it is in this process."""
+        if os.getpid() != self._process:  # a fork has no thread of it
+            return
+        try:
+            self._loop.run(self._driver.close())
+        finally:
+            self._loop.stop()
+
+
+class _Local:
+    """A session of a service in this process, which stores nothing; its answers are made by the code of the routes."""
+
+    def __init__(self, service: Service, session: EnvironmentSession) -> None:
+        self._service, self._session = service, session
+        limits = service.settings
+        description = Description(
+            service.spec,
+            max_time_seconds=limits.max_time_seconds,
+            max_concurrent=limits.max_concurrent,
+            max_body_bytes=load().max_body_bytes,
+        )
+        self.described = description.taskset(session.environment)
+
+    @classmethod
+    async def opened(cls, app: TaskApp, environment: str | None, protocol: str) -> _Local:
+        """Open a session. Raises RequestError, Unavailable, DeclarationError."""
+        # room for its session, and what sessions leave to rollouts
+        service = Service.of(app, load(), max_concurrent=2, threads=1, session_idle_seconds=math.inf)
+        try:
+            return cls(service, await service.sessions.open(environment, protocol=protocol))
+        except BaseException:
+            await service.close()
+            raise
+
+    async def reset(self, body: dict[str, Json]) -> dict[str, Any]:
+        return await reset_with(self._session, parsed(ResetSession, body))
+
+    async def step(self, body: dict[str, Json]) -> dict[str, Any]:
+        return await step_with(self._session, parsed(StepSession, body))
+
+    async def finish(self) -> dict[str, Any]:
+        return await finish_with(self._session, FinishSession())
+
+    async def close(self) -> None:
+        await self._service.close()
+
+
+class _Remote:
+    """A session of a task app at a URL. One that expired is opened anew by `reset`."""
+
+    def __init__(self, client: TaskAppClient, environment: str | None) -> None:
+        self._client, self._environment = client, environment
+        self._open = AsyncExitStack()
+        self._session: RemoteSession
+        self.described: dict[str, Json] = {}
+
+    @classmethod
+    async def opened(cls, url: str, environment: str | None, key: str | None) -> _Remote:
+        """Open a session. Raises TaskAppError, TaskAppUnreachable."""
+        driver = cls(TaskAppClient(url, key), environment)
+        query: dict[str, str] = {} if environment is None else {"environment": environment}
+        try:
+            driver.described = await driver._client.task_info((), **query)
+            await driver._enter()
+        except BaseException:
+            await driver._client.aclose()
+            raise
+        return driver
+
+    async def _enter(self) -> None:
+        await self._open.aclose()
+        self._session = await self._open.enter_async_context(self._client.session(self._environment))
+
+    async def reset(self, body: dict[str, Json]) -> dict[str, Any]:
+        try:
+            return await self._session.reset(**body)
+        except TaskAppError as error:
+            if error.code != "session_not_found":
+                raise
+        await self._enter()
+        return await self._session.reset(**body)
+
+    async def step(self, body: dict[str, Json]) -> dict[str, Any]:
+        return await self._session.step(**body)
+
+    async def finish(self) -> dict[str, Any]:
+        return await self._session.finish()
+
+    async def close(self) -> None:
+        try:
+            await self._open.aclose()
+        finally:
+            await self._client.aclose()

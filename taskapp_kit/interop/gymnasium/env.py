@@ -1,0 +1,385 @@
+"""Task apps as Gymnasium environments: `make(app)`, or `gymnasium.make("taskapp/crafter-v0")` once this is imported.
+
+Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action)`), which has no plugins: an id is registered
+when a module is imported. Needs the extra `taskapp-kit[gymnasium]`. An environment is a session (docs/sessions.md), of a
+service in this process or of a task app at a URL, so its observations and rewards are those of `POST /rollout`.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import math
+import random
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.discovery import bundled_apps
+from taskapp_kit.errors import (
+    BadArgument,
+    KitError,
+    RequestError,
+    RolloutFailed,
+    SessionError,
+    TaskAppError,
+    UndefinedReward,
+)
+from taskapp_kit.interop.blocking_session import BlockingSession
+from taskapp_kit.records.content import Json, text_of
+from taskapp_kit.rollout.policy.sampling import Unbounded, compile_sampler
+
+CHOICES_LIMIT = 256
+"""Actions of up to so many forms are numbered."""
+SAMPLED_LENGTH = 16
+"""The most characters of a sampled text."""
+
+Call = tuple[str, Json]
+"""An action's name and arguments."""
+
+
+class AnyText(gymnasium.spaces.Space[str]):
+    """Texts of any characters, up to a length, also empty.
+
+    It is no gymnasium.spaces.Text, which lists its characters, and whose observations AsyncVectorEnv never updates in shared
+    memory (Gymnasium 1.4.0); with a space of another class it asks for `shared_memory=False`.
+    """
+
+    def __init__(self, max_length: int) -> None:
+        super().__init__(dtype=str)
+        self.max_length = max_length
+
+    def contains(self, x: Any) -> bool:
+        """Return whether it is a text that is not too long."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Return a few random letters. mask, probability: not taken."""
+        length = int(self.np_random.integers(1, min(SAMPLED_LENGTH, self.max_length) + 1))
+        return "".join(chr(97 + int(letter)) for letter in self.np_random.integers(0, 26, length))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.max_length})"
+
+    def __eq__(self, other: object, /) -> bool:
+        return type(other) is type(self) and vars(other)["max_length"] == self.max_length
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.max_length))
+
+
+class ActionText(AnyText):
+    """Actions as text: `{"tool": …, "args": {…}}` in JSON, or words. It samples actions that the app's schemas allow.
+
+    actions: name, description, parameters (JSON Schema), and `text`, of each.
+    """
+
+    def __init__(self, max_length: int, actions: Sequence[Mapping[str, Json]]) -> None:
+        super().__init__(max_length)
+        self.actions = [dict(action) for action in actions]
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Return an action, drawn uniformly; random letters when no action's arguments have bounds."""
+        samplers = []
+        for action in self.actions:
+            try:
+                samplers.append((action["name"], compile_sampler(action["parameters"])))
+            except Unbounded:
+                continue
+        rng = random.Random(int(self.np_random.integers(2**63)))
+        if samplers:
+            name, draw = rng.choice(samplers)
+            return json.dumps({"tool": name, "args": draw(rng)})
+        return super().sample()
+
+
+def numbered_calls(actions: Sequence[Mapping[str, Json]]) -> list[Call] | None:
+    """Return every call of the actions, in their order; None when they are too many to be numbered, or without end.
+
+    A list is taken with its fewest items, at least one: `interact(actions)` of Crafter becomes one call for each action.
+    """
+    calls: list[Call] = []
+    for action in actions:
+        values = _values(action["parameters"])
+        if values is None:
+            return None
+        calls += [(action["name"], value) for value in values]
+    return calls if 0 < len(calls) <= CHOICES_LIMIT else None
+
+
+def _values(schema: Mapping[str, Any]) -> list[Json] | None:
+    """Every value of a JSON Schema, None when they cannot be listed."""
+    if "const" in schema:
+        return [schema["const"]]
+    if "enum" in schema:
+        return list(schema["enum"])
+    kind = schema.get("type")
+    if kind == "boolean":
+        return [False, True]
+    if kind == "integer" and {"minimum", "maximum"} <= schema.keys() and not {"multipleOf"} & schema.keys():
+        low, high = int(schema["minimum"]), int(schema["maximum"])
+        return list(range(low, high + 1)) if high - low < CHOICES_LIMIT else None
+    if kind == "array" and "items" in schema and not schema.get("uniqueItems"):
+        length = max(1, int(schema.get("minItems", 0)))
+        return _products([_values(schema["items"])] * length)
+    if kind == "object" and schema.get("additionalProperties") is False:
+        properties = schema.get("properties", {})
+        if set(properties) != set(schema.get("required", ())):
+            return None
+        found = _products([_values(part) for part in properties.values()])
+        return None if found is None else [dict(zip(properties, values, strict=True)) for values in found]
+    return None
+
+
+def _products(parts: list[list[Json] | None]) -> list[list[Json]] | None:
+    """Every combination of one value of each part."""
+    count = 1
+    for part in parts:
+        count *= len(part or ())
+        if part is None or count > CHOICES_LIMIT:
+            return None
+    return [list(values) for values in itertools.product(*(part for part in parts if part is not None))]
+
+
+ANY_APP = "taskapp/App-v0"
+"""The id of an environment of any app: `gymnasium.make(ANY_APP, app="my_app.py")`."""
+TEXT_LENGTH = 65_536
+"""The most characters of an observation, or of an action as text."""
+DRAWS_LIMIT = 1000
+"""How many rows are drawn until one has the `difficulty` and `tags` of the config."""
+KEY_VARIABLE = "ENVIRONMENT_API_KEY"
+PROTOCOL = "gymnasium"
+"""As it is stored with the episodes."""
+
+Played = tuple[str, float, bool, bool, dict[str, Any]]
+"""observation, reward, terminated, truncated, info."""
+
+
+def make(app: TaskApp | str | Path, environment: str | None = None, **options: Any) -> gymnasium.Env[str, Any]:
+    """Return an environment of a task app for Gymnasium's trainers and wrappers.
+
+    app: where the app is ("my_app.py", "crafter"), the URL of one that is served, or the app. environment: absent, its first.
+    options: those of GymnasiumEnv, and of `gymnasium.make`. Made of a path, name or URL, it has a spec, so that
+    `env.spec.make()` makes another; a TaskApp object has no such name. Raises as GymnasiumEnv.
+    """
+    if isinstance(app, TaskApp):
+        return GymnasiumEnv(app, environment, **options)
+    env = gymnasium.make(ANY_APP, app=str(app), environment=environment, **options)
+    spec, made = env.unwrapped.spec, env.unwrapped
+    if spec is not None and isinstance(made, GymnasiumEnv):
+        spec.nondeterministic = made.judged  # a model judges
+    return env
+
+
+class GymnasiumEnv(gymnasium.Env[str, Any]):
+    """An environment of a task app. Observations are texts; pictures are in `info["images"]`, as PNG bytes.
+
+    actions: "auto" numbers the actions where their arguments can be listed (`choices` has them in order, and the action
+    space is Discrete), and takes text otherwise; "text" takes text: `{"tool": …, "args": {…}}` in JSON, or words, where
+    the environment takes words. split: where `reset` draws its seed, absent: the first. config: as `env.config` of a rollout.
+    reward: weights `env`, `event`, `outcome` in place of the app's. key_variable: the variable with the key of a task app
+    that is served; a key itself would stand in the environment's spec. text_length: of the text spaces.
+
+    on_failure: "raise" raises the failure of an episode, or of its score, from `step`. "truncate" ends the episode there
+    with the reward NaN, truncated, and the failure in `info["failure"]`, so that a vector environment goes on: a trainer has
+    to leave such a step out. A failure is never a reward of 0. A failing `reset` always raises.
+
+    `reset(seed=s)` plays the episode of seed s where the split has it; otherwise s, or without a seed the next number of
+    `np_random`, draws one of the split. `info["seed"]` is the one that is played. `reset(options={"split": …, "config": …})`
+    is for this episode.
+
+    rollout_id: of the latest episode. episode: how the latest one that was scored ended, with its scorecard. judged: whether
+    a model scores episodes, so that rewards may vary.
+
+    Raises DiscoveryError, DeclarationError, RequestError (no such environment), Unavailable, ConfigError, TaskAppError.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}
+
+    def __init__(
+        self,
+        app: TaskApp | str | Path,
+        environment: str | None = None,
+        *,
+        split: str | None = None,
+        config: Mapping[str, Json] | None = None,
+        reward: Mapping[str, float] | None = None,
+        actions: Literal["auto", "text"] = "auto",
+        on_failure: Literal["raise", "truncate"] = "raise",
+        key_variable: str = KEY_VARIABLE,
+        text_length: int = TEXT_LENGTH,
+        render_mode: str | None = None,
+    ) -> None:
+        if actions not in ("auto", "text") or on_failure not in ("raise", "truncate"):
+            raise BadArgument(
+                f"A task app's environment was given actions={actions!r} and on_failure={on_failure!r}.",
+                hint='actions is "auto" or "text"; on_failure is "raise" or "truncate".',
+            )
+        if render_mode not in (None, "ansi"):
+            raise BadArgument(f"render_mode is {render_mode!r}.", hint='It is None or "ansi", the observation as text.')
+        self.render_mode = render_mode
+        self._options: dict[str, Any] = {"split": split, "config": dict(config or {})}
+        self._reward = None if reward is None else dict(reward)
+        self._truncates = on_failure == "truncate"
+        self._game = BlockingSession(app, environment, key_variable, PROTOCOL)
+        self._finalizer = weakref.finalize(self, self._game.close)  # scripts seldom close their environments
+        described = self._game.described
+        rubric = described["rubric"]["outcome"] or {"criteria": []}
+        self.judged = any(item.get("judge") for item in rubric["criteria"])
+        self._dataset = described["dataset"]
+        tools = described["action_space"]["tools"]
+        self.choices = numbered_calls(tools) if actions == "auto" else None
+        self.observation_space = AnyText(text_length)
+        self.action_space = (
+            ActionText(text_length, tools) if self.choices is None else gymnasium.spaces.Discrete(len(self.choices))
+        )
+        self.rollout_id: str | None = None
+        self.episode: dict[str, Json] | None = None
+        self._seen = ""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin an episode; one that is under way ends as cancelled. Raises RolloutFailed, TaskAppError, RequestError."""
+        super().reset(seed=None if seed is None else int(seed))
+        unknown = set(options or {}) - set(self._options)
+        if unknown:
+            raise BadArgument(f"reset was given the options {sorted(unknown)}.", hint="It takes split and config.")
+        chosen = {**self._options, **(options or {})}
+        split = chosen["split"] or self._dataset["default_split"]
+        if split not in self._dataset["seeds"]:
+            raise BadArgument(f"There is no split {split!r}.", hint=f"There are {', '.join(self._dataset['seeds'])}.")
+        seeds = range(*self._dataset["seeds"][split])
+        given = seed is not None and int(seed) in seeds
+        for left in reversed(range(DRAWS_LIMIT)):
+            body = {
+                "seed": int(seed) if given and seed is not None else self._drawn(seeds),
+                "split": split,
+                "config": chosen["config"],
+                "reward": self._reward,
+            }
+            try:
+                started = self._game.reset(body)
+                break
+            except (RequestError, TaskAppError) as error:
+                if error.code != "no_such_row" or given or not left:
+                    raise
+        self.rollout_id = started["rollout_id"]
+        info = {"seed": started["seed"], "split": started["split"], **self._look(started["observation"])}
+        return self._seen, info
+
+    def step(self, action: Any) -> Played:
+        """Play one action. An action that the app refuses is a step too: `info["refused"]` has the reason.
+
+        `info["reward_parts"]` sum to the reward; the last step's `info["result"]` has status, stop reason, reward, metrics
+        and scores. Raises gymnasium.error.InvalidAction (not of the action space) and ResetNeeded; RolloutFailed,
+        UndefinedReward, or TaskAppError with `boundary` for a task app that is served; see `on_failure`.
+        """
+        if not self.action_space.contains(action):
+            message = f"{str(action)[:200]!r} is not an action of {self.action_space}."
+            raise gymnasium.error.InvalidAction(message)
+        if self.choices is None:
+            body = _decision(action)
+        else:
+            tool, args = self.choices[int(action)]
+            body = {"tool": tool, "args": args}
+        return self._played(partial(self._game.step, body))
+
+    def finish(self) -> Played:
+        """End the episode now, truncated and scored; as `step`. A wrapper's own limit leaves out what the end would score."""
+        return self._played(self._game.finish)
+
+    def render(self) -> Any:
+        """Return the newest observation as text, for the mode "ansi"."""
+        return self._seen if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Close the session, and the service where it is in this process. An episode under way ends as cancelled."""
+        self._finalizer()
+
+    def _drawn(self, seeds: range) -> int:
+        size = (seeds[-1] - seeds[0]) // seeds.step + 1  # `len` fails above 2⁶³ - 1
+        return seeds[int(self.np_random.integers(min(size, 2**63 - 1)))]
+
+    def _played(self, play: Callable[[], dict[str, Any]]) -> Played:
+        try:
+            step = play()
+            if step["reward"] is None:
+                raise UndefinedReward(rollout_id=step["rollout_id"])
+        except (SessionError, RolloutFailed, TaskAppError) as error:
+            if _code_of(error) in ("no_episode", "episode_over"):
+                message = "The episode has ended, or none has begun: call reset."
+                raise gymnasium.error.ResetNeeded(message) from None
+            boundary = error.boundary if isinstance(error, (RolloutFailed, TaskAppError)) else None
+            if boundary is None or not self._truncates:
+                raise
+            failure = {"boundary": boundary, "code": _code_of(error), "message": error.message}
+            return self._seen, math.nan, False, True, {"failure": failure}
+        info = {"reward_parts": dict(step["reward_parts"]), **self._look(step["observation"])}
+        for result in step["results"]:
+            if result["refused"]:
+                info["refused"] = result["refused"]
+            elif result["info"]:
+                info["step"] = result["info"]
+        if step["episode"] is not None:
+            self.episode = step["episode"]
+            info["result"] = _result(self.episode)
+        return self._seen, float(step["reward"]), step["terminated"], step["truncated"], info
+
+    def _look(self, observation: dict[str, Json]) -> dict[str, Any]:
+        """Keep the text of an observation as the newest, and return the part of `info` with its pictures."""
+        blocks = observation.get("content")
+        images: list[bytes] = []
+        if observation.keys() == {"text"}:
+            self._seen = str(observation["text"])
+        elif observation.keys() == {"content"} and isinstance(blocks, list):
+            texts = [block["text"] for block in blocks if block["type"] == "text"]
+            urls = [block["image_url"]["url"] for block in blocks if block["type"] == "image_url"]
+            images = [base64.b64decode(url.partition(",")[2]) for url in urls]
+            self._seen = text_of(texts)
+        else:
+            self._seen = text_of(observation)
+        limit = self.observation_space.max_length  # type: ignore[attr-defined]
+        if len(self._seen) > limit:
+            raise BadArgument(
+                f"An observation has {len(self._seen)} characters, and text_length is {limit}.",
+                hint="Make the environment with a larger text_length.",
+            )
+        return {"images": images} if images else {}
+
+
+def _decision(text: str) -> dict[str, Json]:
+    """Return the body of a step: an action in JSON, or words."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and isinstance(found.get("tool"), str) and found.keys() <= {"tool", "args"}:
+        return found
+    return {"text": text}
+
+
+def _result(episode: dict[str, Json]) -> dict[str, Json]:
+    """Return what is equal for equal episodes. A score that is undefined is left out."""
+    scores = {item["name"]: item["score"] for item in episode["scorecard"]["criteria"] if item["score"] is not None}
+    names = ("status", "stop_reason", "reward", "length", "digest", "metrics")
+    return {**{name: episode[name] for name in names}, "scores": scores}
+
+
+def _code_of(error: KitError) -> str:
+    return error.failure.code if isinstance(error, RolloutFailed) else str(getattr(error, "code", ""))
+
+
+def _register() -> None:
+    """Register the ids: any app, and each bundled one."""
+    place = f"{__name__}:{GymnasiumEnv.__name__}"
+    gymnasium.register(ANY_APP, entry_point=place)
+    for bundled in bundled_apps():
+        gymnasium.register(f"taskapp/{bundled.name}-v0", entry_point=place, kwargs={"app": bundled.name})
+
+
+_register()

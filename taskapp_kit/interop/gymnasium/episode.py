@@ -1,0 +1,132 @@
+"""One episode of a Gymnasium environment, between the kit's `Step` and Gymnasium's five values.
+
+Gymnasium's values are copied and made JSON here, so that nothing recorded can change later. Gymnasium itself is
+imported only by `interop/gymnasium/importer.py`, which makes the classes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from taskapp_kit.errors import InvalidAction, Unavailable
+from taskapp_kit.interop.gymnasium.spaces import is_picture, json_value, value_in
+from taskapp_kit.records.awaiting import finished
+from taskapp_kit.records.content import Content, Image, Json, NotJson, Text, plain
+from taskapp_kit.records.trajectory import Step
+
+log = logging.getLogger("taskapp_kit.interop.gymnasium")
+
+RESET_INFO = "reset_info"
+"""The member of the first step's info that holds the info of `reset`."""
+
+
+class GymnasiumEnvironment:
+    """One episode of a Gymnasium environment; `from_gymnasium` makes the subclasses that an app declares.
+
+    Their one action, `act`, passes its argument to `step`; a subclass may override `reset` and `step`.
+
+    env: the Gymnasium environment itself, wrappers included. action_space: the one that the declared action describes.
+    step_limit: Gymnasium's own time limit (`max_episode_steps`), None without one.
+    """
+
+    name: str
+    action_space: Any
+    _make: Callable[..., Any]
+    _choices: Mapping[str, int]
+    _describe: Callable[..., Any] | None
+    _describe_also: tuple[str, ...]
+    _reset_options: Mapping[str, Any] | None
+    step_limit: int | None
+    _left_out: set[str]
+
+    def open(self, image: bool, options: Mapping[str, Any]) -> None:
+        """Makes the environment. Raises ValueError, as the environment does, for invalid options."""
+        self.image = image
+        self.env: Any = self._make(**options, **({"render_mode": "rgb_array"} if image else {}))
+        self._steps, self._over = 0, False
+        self._reset_info: dict[str, Json] = {}
+
+    def reset(self, seed: int) -> Content:
+        """Resets environment and spaces with the seed; returns the first observation."""
+        self.env.action_space.seed(seed)
+        self.env.observation_space.seed(seed)
+        options = None if self._reset_options is None else dict(self._reset_options)
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._steps, self._over, self._reset_info = 0, False, self._recorded(info)
+        return self._shown(observation, info)
+
+    def step(self, action: Any) -> Step:
+        """Takes one step. Raises InvalidAction when the action lies outside the space, or the episode is over."""
+        if self._over:
+            raise InvalidAction("The episode is over; nothing was done.")
+        space = self.env.action_space
+        try:
+            value = value_in(space, self._choices[action] if self._choices else action)
+            fits = bool(space.contains(value))
+        except (ValueError, TypeError, KeyError, OverflowError):
+            fits = False
+        if not fits:
+            raise InvalidAction(f"Nothing was done: the action {json.dumps(action)} is not in {space}.")
+        observation, reward, terminated, truncated, info = self.env.step(value)
+        self._steps += 1
+        self._over = bool(terminated or truncated)
+        recorded = self._recorded(info)
+        if truncated:
+            reached = self.step_limit is not None and self._steps >= self.step_limit
+            recorded["truncated_by"] = f"time limit of {self.step_limit} steps" if reached else "the environment"
+        if self._reset_info:
+            recorded[RESET_INFO], self._reset_info = self._reset_info, {}
+        return Step(self._shown(observation, info), reward, terminated, truncated, recorded)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()
+
+    def _shown(self, observation: Any, info: Mapping[str, Any]) -> Content:
+        """Text (the author's, else JSON), then images. The text is always present, with and without images alike."""
+        if self._describe is not None:
+            also = {"info": info, "env": self.env.unwrapped}
+            shown = finished(self._describe(observation, **{name: also[name] for name in self._describe_also}))
+        else:
+            shown = observation
+        if is_picture(shown):
+            blocks: list[Any] = [Image(shown)]
+        elif isinstance(shown, list) and any(isinstance(block, (Text, Image)) for block in shown):
+            blocks = list(shown)
+        elif isinstance(shown, str):
+            blocks = [Text(shown)]
+        else:
+            try:
+                recorded = plain(json_value(shown), "observation")
+            except NotJson:
+                return {"observation": shown}  # `content` refuses it, naming the path
+            blocks = [Text(json.dumps(recorded, ensure_ascii=False))]
+        if self.image:
+            blocks.append(self._picture())
+        return blocks[0].text if len(blocks) == 1 and isinstance(blocks[0], Text) else blocks
+
+    def _picture(self) -> Image:
+        try:
+            return Image(self.env.render())
+        except Exception as error:
+            if not isinstance(error, ImportError) and type(error).__name__ != "DependencyNotInstalled":
+                raise
+            raise Unavailable(
+                f"a picture of {self.name} cannot be drawn: {error}.",
+                hint="Install what it names, or leave `image` out of env.config.",
+            ) from error
+
+    def _recorded(self, info: Mapping[str, Any]) -> dict[str, Json]:
+        """The info as JSON, copied. A member that is not JSON is left out, with one warning in the log."""
+        recorded: dict[str, Json] = {}
+        for key, value in info.items():
+            try:
+                recorded[str(key)] = plain(json_value(value), f"info.{key}")
+            except NotJson as error:
+                if str(key) not in self._left_out:
+                    self._left_out.add(str(key))
+                    log.warning("%s: %s; it is left out of every step's info", self.name, error)
+        return recorded

@@ -1,0 +1,269 @@
+"""Turns Gymnasium environments into ours: `app.environment("cartpole", ...)(from_gymnasium("CartPole-v1"))`.
+
+Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action) -> observation, reward, terminated,
+truncated, info`); needs the extra `taskapp-kit[gymnasium]`. Guarantees:
+
+- Each episode has an environment of its own; `reset` seeds it and its spaces with the episode's seed, and nothing here
+  uses the process's random state. So the same seed and actions give the same digest, in every process.
+- An action is checked against the space before the environment sees it; one outside is an InvalidAction.
+- terminated and truncated stay separate; at a truncation `info["truncated_by"]` names the limit.
+- Nothing is rendered unless the caller's env.config sets `image`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType, FunctionType
+from typing import Any, Literal
+
+from taskapp_kit.declare.marks import action
+from taskapp_kit.declare.source_location import did_you_mean
+from taskapp_kit.errors import DeclarationError, Unavailable
+from taskapp_kit.interop.class_parts import ClassParts
+from taskapp_kit.interop.gymnasium.episode import GymnasiumEnvironment
+from taskapp_kit.interop.gymnasium.spaces import (
+    UnknownSpace,
+    annotation_of,
+    in_words,
+    json_value,
+    kind_of,
+    needs_sampler,
+    sampler_of,
+)
+from taskapp_kit.records.awaiting import finished
+from taskapp_kit.records.trajectory import Step
+
+
+def from_gymnasium(
+    source: str | Callable[..., Any],
+    *,
+    actions: Sequence[str] | None = None,
+    describe: Callable[..., Any] | None = None,
+    description: str = "",
+    tool: str = "step",
+    noop: Any = None,
+    configurable: Mapping[str, Any] | None = None,
+    reset_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> type[GymnasiumEnvironment]:
+    """Returns a class for `app.environment(...)` that plays a Gymnasium environment.
+
+        app.environment("lake", splits={"train": range(100)})(
+            from_gymnasium("FrozenLake-v1", actions=["left", "down", "right", "up"], is_slippery=False)
+        )
+
+    source: a registered id ("CartPole-v1", "package:Name-v0"), or a callable that makes an environment (a class, a
+    function). options: passed to `gymnasium.make` or to the callable. configurable: options that a caller may set in
+    env.config, name to default (bool, int, float, str) or to (annotation, default). reset_options: passed as
+    `reset(options=...)`.
+
+    actions: the names of a Discrete space's values, in order; the tool then takes a name. noop: the action that changes
+    nothing, in the form that the tool takes. tool: the tool's name; description: what the model reads about it.
+
+    describe: `fn(observation)`, and by name any of `info` and `env` (the unwrapped environment); returns text, a list
+    of Text and Image, or anything JSON. Without it the observation is JSON text: "[0.02, -0.01, 0.03, 0.04]". A
+    policy's function reads it with `json.loads`. An array of shape (H, W, 3) and dtype uint8 becomes an image.
+
+    The class takes `image: bool = False` when the environment can render "rgb_array": an image then follows the text.
+    It may be subclassed, to add methods or to override `reset` and `step`.
+
+    A mistake (no such id, an action space without JSON, names that do not fit) is reported by the app that declares the
+    class, which cannot be instantiated. Raises Unavailable: Gymnasium, or a package that the environment needs, is not
+    installed. One environment is made and closed to read its spaces.
+    """
+    builder = _ClassBuilder(source, options, sys._getframe(1))
+    try:
+        return builder.build(
+            actions=actions,
+            describe=describe,
+            description=description,
+            tool=tool,
+            noop=noop,
+            configurable=configurable or {},
+            reset_options=reset_options,
+        )
+    except DeclarationError as error:
+        return builder.without_environment(error, GymnasiumEnvironment)
+
+
+class _ClassBuilder(ClassParts):
+    """Builds the class; reports problems at the author's line that calls `from_gymnasium`."""
+
+    def __init__(self, source: str | Callable[..., Any], options: dict[str, Any], caller: FrameType) -> None:
+        name = source if isinstance(source, str) else str(getattr(source, "__name__", "environment"))
+        super().__init__("from_gymnasium", name, caller)
+        self.source, self.options = source, options
+
+    def build(
+        self,
+        *,
+        actions: Sequence[str] | None,
+        describe: Callable[..., Any] | None,
+        description: str,
+        tool: str,
+        noop: Any,
+        configurable: Mapping[str, Any],
+        reset_options: Mapping[str, Any] | None,
+    ) -> type[GymnasiumEnvironment]:
+        """Returns the class."""
+        if "render_mode" in self.options:
+            raise self.wrong("has render_mode=", "no render_mode", "leave it out: env.config's `image` requests images")
+        make = self._maker()
+        probe = self._probe(make, self.defaults(configurable))
+        space, spec, can_draw = probe.action_space, probe.spec, self._can_draw(probe)
+        about = _about(probe, self.name, described=describe is not None)
+        probe.close()
+        choices = self._choices(space, actions)
+        try:
+            annotation = Literal[tuple(choices)] if choices else annotation_of(space)
+        except UnknownSpace as error:
+            raise self.wrong(
+                f"of {self.name}: {error}", "a space that JSON can carry", "wrap it in a gymnasium.ActionWrapper"
+            ) from None
+        expected = f"one of {', '.join(choices)}" if choices else in_words(space)
+        act = self.function(lambda self, action: self.step(action), "act", {"action": annotation, "return": Step})
+        act.__doc__ = description or f"Take one step in {self.name}. `action` is {expected}."
+        mark = action(
+            name=tool,
+            noop=None if noop is None else {"action": noop},
+            sample=sampler_of(space, json_value) if needs_sampler(space) and not choices else None,
+        )
+        members = {
+            "__doc__": about,
+            "__module__": self.module,
+            "__init__": self._opened(configurable, can_draw),
+            "act": mark(act),
+            "name": self.name,
+            "action_space": space,
+            "_make": staticmethod(make),
+            "_choices": choices,
+            "_describe": None if describe is None else staticmethod(describe),
+            "_describe_also": self._also(describe),
+            "_reset_options": reset_options,
+            "_left_out": set(),
+            "step_limit": None if spec is None else spec.max_episode_steps,
+        }
+        return type(re.sub(r"\W", "_", self.name.split(":")[-1]), (GymnasiumEnvironment,), members)
+
+    def _maker(self) -> Callable[..., Any]:
+        """`fn(**options) -> Env`, including the declaration's options."""
+        gymnasium, source, options = _gymnasium(), self.source, self.options
+        if isinstance(source, str):
+            # the passive checker repeats, with warnings, what the space check and `plain` do
+            return lambda **more: gymnasium.make(source, **{"disable_env_checker": True, **options, **more})
+        return lambda **more: finished(source(**{**options, **more}))
+
+    def _probe(self, make: Callable[..., Any], options: dict[str, Any]) -> Any:
+        """Makes one environment, to read its spaces."""
+        gymnasium = _gymnasium()
+        try:
+            probe = make(**options)
+        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+            raise Unavailable(
+                f"{self.name} needs a package that is not installed: {_first_line(error)}.", hint="Install it."
+            ) from error
+        except gymnasium.error.UnregisteredEnv as error:
+            raise self.wrong(
+                f"names {self.name!r}: {_first_line(error)}",
+                "a registered id",
+                "gymnasium.pprint_registry() lists them",
+            ) from error
+        except Exception as error:  # environments refuse options in many ways: a KeyError, an AssertionError
+            message = _first_line(error)
+            named = message if isinstance(error, (TypeError, ValueError, gymnasium.error.Error)) else repr(error)
+            raise self.wrong(
+                f"cannot make {self.name}: {named}",
+                "options that it takes",
+                self._meant("change the options"),
+            ) from error
+        if not isinstance(probe, gymnasium.Env):
+            raise self.wrong(
+                f"is given {self.name!r}, which made a {type(probe).__name__}", "a gymnasium.Env",
+                "give an id, a class or a function that makes one environment",
+            )  # fmt: skip
+        return probe
+
+    def _meant(self, otherwise: str) -> str:
+        """The fix for refused options: one of them may be a misspelt keyword of `from_gymnasium`."""
+        parameters = inspect.signature(from_gymnasium).parameters.values()
+        ours = [item.name for item in parameters if item.kind is item.KEYWORD_ONLY]
+        suggestions = (did_you_mean(name, ours, "") for name in self.options)
+        return next((suggestion for suggestion in suggestions if suggestion), otherwise)
+
+    def _can_draw(self, probe: Any) -> bool:
+        """True when the environment can be made with render_mode="rgb_array"."""
+        if "rgb_array" not in (probe.metadata or {}).get("render_modes", []):
+            return False
+        if isinstance(self.source, str):
+            return True
+        parameters = inspect.signature(self.source).parameters.values()
+        return any(item.name == "render_mode" or item.kind is item.VAR_KEYWORD for item in parameters)
+
+    def _choices(self, space: Any, actions: Sequence[str] | None) -> dict[str, int]:
+        """Name to value, {} without names."""
+        if actions is None:
+            return {}
+        count = int(space.n) if kind_of(space) == "Discrete" else None
+        if count is None:
+            raise self.wrong(f"names actions, but those of {self.name} are {space}", "a Discrete space",
+                              "leave actions= out")  # fmt: skip
+        names = [] if isinstance(actions, str) or not isinstance(actions, Iterable) else list(map(str, actions))
+        if len(set(names)) != len(names) or len(names) != count:
+            raise self.wrong(f"has actions={actions!r}, and {self.name} has {count} actions",
+                              f"{count} different names, in the order of the values", "fix actions=")  # fmt: skip
+        return {name: int(space.start) + index for index, name in enumerate(names)}
+
+    def _also(self, describe: Callable[..., Any] | None) -> tuple[str, ...]:
+        """The parameters of `describe` besides the observation."""
+        if describe is None:
+            return ()
+        try:
+            parameters = inspect.signature(describe).parameters
+            names = tuple(
+                name
+                for name, item in parameters.items()  # other parameters use their defaults
+                if name in ("info", "env") or (item.default is item.empty and item.kind is not item.VAR_KEYWORD)
+            )
+        except (TypeError, ValueError):  # some builtins have no signature: `str` takes one argument
+            names = ("observation",) if callable(describe) else ()
+        unknown = [name for name in names[1:] if name not in ("info", "env")]
+        if not names or unknown:
+            raise self.wrong(f"has a describe that takes ({', '.join(names)})", "fn(observation), also info and env",
+                              "name its further parameters `info` and `env`")  # fmt: skip
+        return names[1:]
+
+    def _opened(self, configurable: Mapping[str, Any], can_draw: bool) -> FunctionType:
+        """The constructor: configurable options, and `image` when the environment can draw one."""
+
+        def body(environment: GymnasiumEnvironment, options: dict[str, Any]) -> None:
+            environment.open(bool(options.pop("image", False)) if can_draw else False, options)
+
+        return self.constructor(configurable, body, **({"image": (bool, False)} if can_draw else {}))
+
+
+def _gymnasium() -> Any:
+    """Imports the package. Raises Unavailable naming the extra."""
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise Unavailable(
+            "from_gymnasium needs Gymnasium, which is not installed.", hint="pip install 'taskapp-kit[gymnasium]'"
+        ) from error
+    return gymnasium
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0].rstrip(".")
+
+
+def _about(env: Any, name: str, described: bool) -> str:
+    """The first paragraph of the environment's own docstring, and its observation unless the author describes it."""
+    text = inspect.cleandoc(type(env.unwrapped).__doc__ or "")
+    if text.startswith("#"):
+        text = text.split("## Description", 1)[-1].strip()
+    paragraph = " ".join(text.split("\n\n", 1)[0].split())
+    paragraph = name if not paragraph or paragraph.startswith("#") else paragraph
+    return paragraph if described else f"{paragraph}\n\nObservation: {in_words(env.observation_space)}."

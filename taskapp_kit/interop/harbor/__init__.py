@@ -1,0 +1,7 @@
+"""Harbor: tasks in its format as environments."""
+
+from __future__ import annotations
+
+from taskapp_kit.interop.harbor.importer import HarborRow, from_harbor
+
+__all__ = ["HarborRow", "from_harbor"]

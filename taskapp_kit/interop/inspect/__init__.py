@@ -1,0 +1,1 @@
+"""Inspect: apps as its tasks."""

@@ -1,0 +1,317 @@
+"""The episodes of one Inspect task: our rollouts, with Inspect's model in the policy's place.
+
+Written against inspect-ai 0.3.285. Each call of the policy becomes `Model.generate` in the sample's own task, so retries, cache,
+limits, usage and transcript are Inspect's; prompts, tools, scoring and its failures are those of `/rollout`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inspect_ai.hooks import Hooks, RunEnd, hooks
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageTool,
+    ChatMessageUser,
+    ContentImage,
+    ContentReasoning,
+    ContentText,
+    GenerateConfig,
+    ModelOutput,
+    ResponseSchema,
+    get_model,
+)
+from inspect_ai.solver import TaskState
+from inspect_ai.tool import ToolCall, ToolFunction, ToolInfo, ToolParams
+from inspect_ai.util import LimitExceededError
+
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.interop.app_tasks import sentence
+from taskapp_kit.interop.callers_model import CallerService, SteppedRollout, truncating
+from taskapp_kit.interop.schema_tools import resolved
+from taskapp_kit.records.content import Json, text_of
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.rollout.policy.options import OutputMode
+from taskapp_kit.wire.chat.conversation import CONTEXT_OVERFLOW, ChatReply, ModelFailed
+from taskapp_kit.wire.chat.dialect_body import chat_call
+
+RESULT = "taskapp"
+"""The member of a sample's metadata with what its rollout came to."""
+CONCURRENT = 4096
+"""Rollouts at once in one process; Inspect has limits of its own, which are lower."""
+FINISH_REASONS = {"max_tokens": "length"}
+"""Inspect's stop reasons that have another name in chat completions."""
+
+_services: dict[tuple[asyncio.AbstractEventLoop, int], CallerService] = {}
+"""Open services, by event loop and app."""
+
+
+class EpisodeFailed(RuntimeError):
+    """An episode that has no scores; the message says where it broke. Inspect records it as the sample's error."""
+
+
+class _CloseServices(Hooks):
+    """Ends worker processes and connections with the run."""
+
+    def enabled(self) -> bool:
+        return bool(_services)
+
+    async def on_run_end(self, data: RunEnd) -> None:
+        loop = asyncio.get_running_loop()
+        for key in [key for key in _services if key[0] is loop]:
+            await _services.pop(key).close()
+
+
+class Episodes:
+    """Plays one rollout for each sample.
+
+    app: the app, or where it is. `play` is the solver, `result` what scorers read, and `end` the task's cleanup.
+    """
+
+    def __init__(self, app: TaskApp, output_mode: OutputMode) -> None:
+        hooks(name="taskapp", description="Closes task apps when a run ends.")(_CloseServices)
+        self._app = app
+        self._output_mode = output_mode
+        self._open: dict[str, SteppedRollout] = {}
+
+    async def play(self, state: TaskState, env: Mapping[str, Json]) -> None:
+        """Plays and scores the sample's episode; its messages and result are in the state.
+
+        Raises EpisodeFailed, and whatever `Model.generate` raises; after a limit of Inspect, `result` truncates and scores.
+        """
+        rollout = SteppedRollout(self._service(), env, output_mode=self._output_mode, label="inspect")
+        self._open[state.uuid] = rollout
+        messages = _Conversation()
+        try:
+            body = await rollout.next()
+            while body is not None:
+                state.messages = messages.of(body["messages"])
+                state.output = output = await get_model().generate(
+                    state.messages, tools_of(body), _tool_choice(body.get("tool_choice")), _config(body)
+                )
+                messages.add(output.message)
+                state.messages.append(output.message)
+                body = await rollout.next(reply_of(output))
+            await self._ended(state, rollout)
+        except LimitExceededError:
+            raise
+        except RolloutFailed as failed:
+            raise self._failed(state, failed) from None  # the log of the rollout has the traceback, under its error id
+        except Exception as error:
+            state.metadata[RESULT] = {"status": "failed", "failure": type(error).__name__}
+            raise
+
+    async def result(self, state: TaskState) -> dict[str, Any]:
+        """Returns what the sample's rollout came to; one that a limit of Inspect stopped is truncated and scored now.
+
+        Raises EpisodeFailed.
+        """
+        rollout = self._open.get(state.uuid)
+        if RESULT not in state.metadata and rollout is not None:
+            try:
+                body = await rollout.next()
+                while body is not None:
+                    body = await rollout.next(truncating("a limit of Inspect"))
+                await self._ended(state, rollout)
+            except RolloutFailed as failed:
+                raise self._failed(state, failed) from None
+        if RESULT not in state.metadata:
+            raise EpisodeFailed("The task app's own solver did not play this sample, so it has no scores.")
+        result: dict[str, Any] = state.metadata[RESULT]
+        return result
+
+    async def end(self, state: TaskState) -> None:
+        """Ends the sample's episode if it has not ended."""
+        rollout = self._open.pop(state.uuid, None)
+        if rollout is not None and not rollout.ended:
+            await rollout.cancel()
+
+    async def _ended(self, state: TaskState, rollout: SteppedRollout) -> None:
+        played = rollout.result()
+        state.messages.extend(_last_results(played, state.messages))
+        state.metadata[RESULT] = _result_of(played)
+        state.completed = True
+
+    def _failed(self, state: TaskState, failed: RolloutFailed) -> EpisodeFailed:
+        failure = failed.failure
+        state.metadata[RESULT] = {
+            "status": "failed", "rollout_id": failed.rollout_id, "boundary": failure.boundary, "code": failure.code,
+            "error_id": failure.error_id,
+        }  # fmt: skip
+        return EpisodeFailed(sentence(failed))
+
+    def _service(self) -> CallerService:
+        key = (asyncio.get_running_loop(), id(self._app))
+        if key not in _services:
+            _services[key] = CallerService(self._app, max_concurrent=CONCURRENT)
+        return _services[key]
+
+
+def _result_of(rollout: Rollout) -> dict[str, Any]:
+    """The sample's metadata. reward, and `score` of a criterion: None where it is undefined."""
+    card = rollout.scorecard
+    return {
+        "rollout_id": rollout.rollout_id,
+        "digest": rollout.digest,
+        "status": rollout.status,
+        "stop_reason": rollout.stop_reason,
+        "steps": rollout.length,
+        "metrics": {**card.metrics, **rollout.metrics},
+        "reward": rollout.reward,
+        "criteria": {item.name: {"score": item.score, "reason": item.reason or item.error} for item in card.criteria},
+    }
+
+
+# Inspect's messages and ours
+
+
+class _Conversation:
+    """The conversation of one episode as Inspect's messages. A message has one object, and one id, in all requests."""
+
+    def __init__(self) -> None:
+        self._answers: list[ChatMessageAssistant] = []
+        self._known: list[tuple[dict[str, Any], ChatMessage]] = []
+
+    def add(self, answer: ChatMessageAssistant) -> None:
+        """Adds an answer of the model; later requests repeat it as the model gave it."""
+        self._answers.append(answer)
+
+    def of(self, given: Sequence[dict[str, Any]]) -> list[ChatMessage]:
+        """Returns the messages of a request. The answers in it are the newest: a history may leave out earlier ones."""
+        names = {call["id"]: call["function"]["name"] for item in given for call in item.get("tool_calls") or ()}
+        answers = iter(self._answers[len(self._answers) - sum(item["role"] == "assistant" for item in given) :])
+        messages: list[ChatMessage] = []
+        for item in given:
+            if item["role"] == "assistant":
+                messages.append(_repeated(next(answers), item))
+                continue
+            known = next((message for seen, message in self._known if seen is item or seen == item), None)
+            if known is None:
+                known = _message(item, names)
+                self._known.append((item, known))
+            messages.append(known)
+        return messages
+
+
+def _repeated(answer: ChatMessageAssistant, item: Mapping[str, Any]) -> ChatMessageAssistant:
+    """The model's own message with the calls that the conversation repeats: all, unless there were too many."""
+    repeated = [call["id"] for call in item.get("tool_calls") or ()]
+    calls = answer.tool_calls or []
+    if [call.id for call in calls] == repeated:
+        return answer
+    return answer.model_copy(
+        update={
+            "tool_calls": [
+                ToolCall(call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+                for call in item.get("tool_calls") or ()
+            ]
+        }
+    )
+
+
+def _message(item: Mapping[str, Any], names: Mapping[str, str]) -> ChatMessage:
+    content = _content(item["content"])
+    if item["role"] == "tool":
+        identity = item["tool_call_id"]
+        return ChatMessageTool(content=content, tool_call_id=identity, function=names.get(identity))
+    if item["role"] == "user":
+        return ChatMessageUser(content=content)
+    return ChatMessageSystem(content=content)
+
+
+def _content(content: Any) -> str | list[Any]:
+    if isinstance(content, str):
+        return content
+    return [
+        ContentText(text=part["text"]) if part["type"] == "text" else ContentImage(image=part["image_url"]["url"])
+        for part in content
+    ]
+
+
+def _last_results(rollout: Rollout, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """What the environment showed after the last answer, which no model read."""
+    if not messages or not isinstance(last := messages[-1], ChatMessageAssistant) or not rollout.trajectory.turns:
+        return []
+    steps = rollout.trajectory.turns[-1].steps
+    calls = last.tool_calls or []
+    return [
+        ChatMessageTool(content=text_of(step.observation), tool_call_id=calls[place].id, function=step.tool)
+        if place < len(calls)
+        else ChatMessageUser(content=text_of(step.observation))
+        for place, step in enumerate(steps)
+        if step.observation is not None
+    ]
+
+
+def tools_of(body: Mapping[str, Any]) -> list[ToolInfo]:
+    """The tools of a request, with the references in their schemas resolved: Inspect's schemas have none."""
+    tools = []
+    for tool in body.get("tools") or ():
+        function = tool["function"]
+        schema = function["parameters"]
+        shown = resolved(schema, schema)
+        tools.append(
+            ToolInfo(
+                name=function["name"],
+                description=function.get("description", ""),
+                parameters=ToolParams.model_validate({**shown, "type": "object"}),
+            )
+        )
+    return tools
+
+
+def _tool_choice(choice: Any) -> Any:
+    if isinstance(choice, Mapping):
+        return ToolFunction(choice["function"]["name"])
+    return {"required": "any"}.get(choice, choice)
+
+
+def _config(body: Mapping[str, Any]) -> GenerateConfig:
+    """The request's own settings: the schema of the answer in mode `structured`. All others are Inspect's."""
+    asked = (body.get("response_format") or {}).get("json_schema")
+    if asked is None:
+        return GenerateConfig()
+    schema = asked["schema"]
+    shown = resolved(schema, schema)
+    return GenerateConfig(
+        response_schema=ResponseSchema.model_validate(
+            {"name": asked["name"], "json_schema": shown, "strict": asked.get("strict")}
+        )
+    )
+
+
+def reply_of(output: ModelOutput) -> ChatReply | ModelFailed:
+    """The model's answer for the policy. A conversation that outgrew the model's context truncates the episode."""
+    if output.stop_reason == "model_length":
+        return truncating(CONTEXT_OVERFLOW)
+    message: dict[str, Json] = {"role": "assistant", "content": output.message.text or None}
+    thoughts = [
+        part.reasoning
+        for part in (output.message.content if isinstance(output.message.content, list) else ())
+        if isinstance(part, ContentReasoning) and not part.redacted
+    ]
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if output.message.tool_calls:
+        message["tool_calls"] = [
+            # where the arguments were no JSON Inspect has only its own sentence about them, which is none either
+            chat_call(call.id, call.function, call.parse_error or json.dumps(call.arguments))
+            for call in output.message.tool_calls
+        ]
+    usage: dict[str, float] = {}
+    cost = None
+    if output.usage is not None:
+        used = output.usage
+        read = used.input_tokens + (used.input_tokens_cache_read or 0) + (used.input_tokens_cache_write or 0)
+        usage = {
+            "prompt_tokens": read, "completion_tokens": used.output_tokens, "total_tokens": read + used.output_tokens,
+        }  # fmt: skip
+        cost = used.total_cost
+    reason = FINISH_REASONS.get(output.stop_reason, output.stop_reason)
+    return ChatReply(message, reason, output.model, usage, cost, seconds=output.time or 0.0)

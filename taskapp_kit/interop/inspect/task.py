@@ -1,0 +1,178 @@
+"""A declared environment as a task of Inspect (inspect-ai): `inspect_task(app)`.
+
+Written against inspect-ai 0.3.285, which finds the task `taskapp_kit/taskapp` by the package's entry point. Samples are the
+split's seeds, with what is public of their rows; the solver plays our episode with Inspect's model (`inspect_episodes.py`); the
+scorers are the reward and each criterion.
+
+What breaks is a sample's error, counted by `fail_on_error`, never a score. An undefined score is Inspect's own unscored value.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from inspect_ai import Task, task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.declare.episode_selection import find_environment, find_instance, read_config
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import ConfigError, RequestError
+from taskapp_kit.interop.app_tasks import episode_of
+from taskapp_kit.interop.inspect.episodes import Episodes
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import size
+from taskapp_kit.rollout.policy.options import OutputMode
+
+MOST_SAMPLES = 10_000
+"""The most samples of one task; Inspect holds them all in memory."""
+REWARD = "reward"
+"""The scorer of the reward; each criterion has a scorer of its own."""
+
+
+def inspect_task(
+    app: TaskApp | str | Path,
+    *,
+    environment: str | None = None,
+    split: str | None = None,
+    seeds: str | int | Iterable[int] | None = None,
+    config: Mapping[str, Json] | None = None,
+    output_mode: OutputMode = "tool_calls",
+    **options: Any,
+) -> Task:
+    """Returns an environment as an Inspect task.
+
+        @task
+        def adder() -> Task:
+            return inspect_task("adder.py", split="test")
+
+    app: the app, a path, or the name of a bundled one. environment, split: the first when None. seeds: all of the split when
+    None, else numbers or text such as `"0-9,20"`. config: `env.config` of each episode; its `difficulty` and `tags` choose
+    among rows. output_mode: how the model answers: tool_calls, text or structured. options: further arguments of `Task`.
+
+    Raises DiscoveryError, DeclarationError, RequestError (no such environment, split or seed, or a config that does not fit),
+    ConfigError (an app with a loop of its own, no samples, or too many).
+    """
+    found = app if isinstance(app, TaskApp) else find_app(str(app))
+    frozen = found.freeze()
+    if frozen.rollout_function is not None:
+        raise ConfigError(
+            f"Task app {frozen.name!r} has a loop of its own (app.rollout), which calls its model itself.",
+            hint="Evaluate it with taskapp eval, and export the log: taskapp export --format inspect.",
+        )
+    spec = find_environment(frozen, environment)
+    given = {name: value for name, value in (config or {}).items() if name != "split"}
+    name = find_instance(spec, split, None, random.Random(0)).split
+    samples = list(_samples(spec, name, seeds, given))
+    if not samples:
+        raise ConfigError("No seed was chosen, so the task has no samples.", hint="Give other seeds or another config.")
+    episodes = Episodes(found, output_mode)
+    criteria = [item.name for item in frozen.criteria if item.applies_to(spec.name)]
+    criteria += [item.name for item in frozen.judges if item.applies_to(spec.name) and not item.group]
+    arguments = {
+        "dataset": MemoryDataset(samples, name=f"{spec.name}-{name}"),
+        "solver": _solver(episodes),
+        "scorer": [_scorer(episodes), *(_scorer(episodes, item) for item in criteria)],
+        "cleanup": episodes.end,
+        "name": spec.name,
+        "version": spec.version,
+        "tags": list(spec.tags) or None,
+        "metadata": {"app": frozen.name, "app_version": frozen.version, "reward": frozen.blend_for(spec.name).words()},
+    }
+    return Task(**{**arguments, **options})
+
+
+@task(name="taskapp")
+def taskapp(
+    app: str,
+    environment: str | None = None,
+    split: str | None = None,
+    seeds: str | int | list[int] | None = None,
+    config: dict[str, Any] | None = None,
+    output_mode: OutputMode = "tool_calls",
+) -> Task:
+    """`inspect eval taskapp_kit/taskapp -T app=APP -T split=test -T seeds=0-9`; the parameters are those of `inspect_task`."""
+    return inspect_task(app, environment=environment, split=split, seeds=seeds, config=config, output_mode=output_mode)
+
+
+def _samples(
+    spec: EnvironmentSpec, split: str, seeds: str | int | Iterable[int] | None, config: Mapping[str, Json]
+) -> Iterator[Sample]:
+    """Yields a sample for each seed. Raises RequestError, ConfigError."""
+    wanted = read_config(spec, config).wanted
+    for seed in _numbers(spec, split, seeds):
+        try:
+            row = find_instance(spec, split, seed, random.Random(0), wanted).task
+        except RequestError as refused:
+            if refused.code == "no_such_row" and seeds is None:  # `difficulty` or `tags` of the config choose rows
+                continue
+            raise
+        metadata = {"environment": spec.name, "split": split, "seed": seed, "config": json.dumps(config)}
+        shown = f"environment {spec.name}, split {split}, seed {seed}"
+        if spec.tasks is not None:
+            metadata["row"] = spec.tasks.public(row)
+        if spec.one_answer:  # its reset does nothing but show the row's prompt
+            shown = str(spec.cls().reset(row))
+        yield Sample(input=shown, id=f"{split}-{seed}", metadata=metadata)
+
+
+def _numbers(spec: EnvironmentSpec, split: str, seeds: str | int | Iterable[int] | None) -> Iterable[int]:
+    """The seeds, in order. Raises ConfigError beyond MOST_SAMPLES."""
+    chosen: Iterable[int]
+    if seeds is None:
+        whole = spec.splits[split] if spec.tasks is None else range(len(spec.tasks.rows(split)))
+        chosen, many = whole, size(whole)
+    else:
+        given = Seeds.read(str(seeds)) if isinstance(seeds, (str, int)) else list(islice(seeds, MOST_SAMPLES + 1))
+        chosen, many = given, len(given)
+    if many > MOST_SAMPLES:
+        raise ConfigError(
+            f"The task would have more than {MOST_SAMPLES} samples.", hint='Choose seeds, for example seeds="0-999".'
+        )
+    return chosen
+
+
+def _solver(episodes: Episodes) -> Solver:
+    @solver(name="taskapp_episode")
+    def made() -> Solver:
+        async def solve(state: TaskState, _: Generate) -> TaskState:
+            named = state.metadata
+            await episodes.play(state, episode_of(named["environment"], named["split"], named["seed"], named["config"]))
+            return state
+
+        return solve
+
+    return made()
+
+
+def _scorer(episodes: Episodes, criterion: str | None = None) -> Scorer:
+    """The scorer of the reward, or of a criterion."""
+    name = REWARD if criterion is None else criterion if criterion != REWARD else f"{REWARD} (criterion)"
+
+    @scorer(metrics=[mean(), stderr()], name=name)
+    def made() -> Scorer:
+        async def score(state: TaskState, _: Target) -> Score | None:
+            result = await episodes.result(state)
+            if result["status"] == "failed":  # with score_on_error: an error has no score
+                return None
+            if criterion is None:
+                value, reason = result["reward"], None
+            else:
+                item = result["criteria"].get(criterion, {})
+                value, reason = item.get("score"), item.get("reason")
+            if value is None:
+                return Score.unscored(reason="undefined", explanation=reason)
+            return Score(value=value, explanation=reason)
+
+        return score
+
+    return made()

@@ -1,0 +1,1 @@
+"""The Model Context Protocol: an episode as a server's tools."""

@@ -1,0 +1,209 @@
+"""The episode of one MCP connection: when it begins, what its client may do, and how it ends. Independent of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import KitError, RolloutFailed, SessionError
+from taskapp_kit.interop.call_queue import CallQueue
+from taskapp_kit.net.response import Peer
+from taskapp_kit.records.content import Content, Json
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.rollout.in_flight import ANYONE, Caller
+from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
+from taskapp_kit.rollout.sessions import EnvironmentSessions
+
+PROTOCOL = "mcp"
+"""As stored with the rollouts of sessions that MCP opened."""
+
+T = TypeVar("T")
+Ended = Callable[["Rollout | RolloutFailed"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeChoice:
+    """Which episode begins. seed: None draws one. split: None takes the first that has the seed."""
+
+    seed: int | None = None
+    split: str | None = None
+    config: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskText:
+    """What a model is sent first: instructions, empty where there are none, and the newest observation."""
+
+    instructions: str
+    observation: Content
+
+
+class McpConnection:
+    """One connection. Its first call opens a session and begins the episode; calls run one after the other.
+
+    choice: the episode that the first call begins. control: whether the client may reset, finish and read the scorecard.
+    A client without it is a policy: it plays one episode, and nothing shows it a reward. ended: is called when an episode
+    is scored or has failed. session: an open one, without which the first call opens one.
+
+    A call goes on when its client goes away, and the next ones wait for it, few of them (`CallQueue`). peer: of the request.
+    """
+
+    def __init__(
+        self,
+        sessions: EnvironmentSessions,
+        environment: EnvironmentSpec,
+        choice: EpisodeChoice,
+        *,
+        caller: Caller = ANYONE,
+        control: bool = False,
+        ended: Ended | None = None,
+        session: EnvironmentSession | None = None,
+    ) -> None:
+        self.environment = environment
+        self.control = control
+        self._sessions = sessions
+        self._choice = choice
+        self._caller = caller
+        self._ended = ended
+        self._queue = CallQueue()
+        self._session = session
+        self._start: SessionStart | None = None
+        self._observation: Content = None
+        self._end: Rollout | None = None
+        self._failed: KitError | None = None
+
+    async def task(self, peer: Peer | None = None) -> TaskText:
+        """Return the task and the newest observation; begin the episode if need be. Raises as `act`."""
+
+        async def read() -> TaskText:
+            start = await self._begun()
+            return TaskText(_instructions(start), self._observation)
+
+        return await self._in_order(read, peer)
+
+    async def act(self, tool: str, args: Mapping[str, Json], peer: Peer | None = None) -> SessionStep:
+        """Do an action; one that is refused is a step, as for a model.
+
+        Raises RolloutFailed, also in each call after the one in which the episode failed; SessionError: the episode is over,
+        or its session has expired; Saturated, RequestError, Unavailable, StoreError: it could not begin.
+        """
+
+        async def step() -> SessionStep:
+            await self._begun()
+            assert self._session is not None, "begun"
+            return self._seen(await self._session.step([(tool, dict(args))]))
+
+        return await self._in_order(step, peer)
+
+    async def reset(self, choice: EpisodeChoice, peer: Peer | None = None) -> TaskText:
+        """Begin another episode; one that is under way ends as cancelled. Raises as `act`."""
+
+        async def again() -> TaskText:
+            if self._session is not None and self._session.closed:
+                self._session = None
+            self._start = self._end = self._failed = None
+            return TaskText(_instructions(await self._begin(choice)), self._observation)
+
+        return await self._in_order(again, peer)
+
+    async def finish(self, peer: Peer | None = None) -> SessionStep:
+        """End the episode now: truncated, scored and stored. Raises as `act`, SessionError when none has begun."""
+
+        async def last() -> SessionStep:
+            if self._session is None or self._start is None:
+                raise _no_episode()
+            return self._seen(await self._session.finish())
+
+        return await self._in_order(last, peer)
+
+    async def scorecard(self, peer: Peer | None = None) -> Rollout:
+        """Return how the episode ended. Raises RolloutFailed when it failed, SessionError before its end."""
+
+        async def read() -> Rollout:
+            if self._failed is not None:
+                raise self._failed
+            if self._start is None:
+                raise _no_episode()
+            if self._end is None:
+                raise SessionError(
+                    "episode_not_over", "The episode has not ended, so it has no scorecard.", hint="Finish it first."
+                )
+            return self._end
+
+        return await self._in_order(read, peer)
+
+    async def close(self, *, finish: bool = True) -> None:
+        """Close the connection's session. An episode under way is finished: truncated, scored and stored; else cancelled."""
+
+        async def last() -> None:
+            session = self._session
+            if session is None:
+                return
+            try:
+                if finish and session.state == "playing":
+                    self._seen(await session.finish())
+            except KitError:
+                pass  # it failed, and is stored so
+            finally:
+                await session.close()
+
+        self._queue.drop()
+        await self._in_order(last, None)
+
+    # -- internals -------------------------------------------------------------------------------------------------
+
+    async def _in_order(self, work: Callable[[], Awaitable[T]], peer: Peer | None) -> T:
+        """Do the work after that of the calls before; it goes on when this call is cancelled."""
+
+        async def run() -> T:
+            try:
+                return await work()
+            except RolloutFailed as error:
+                if self._failed is None:
+                    self._failed = error
+                    self._report(error)
+                raise
+
+        return await asyncio.shield(self._queue.start(run, peer or Peer()))
+
+    async def _begun(self) -> SessionStart:
+        if self._failed is not None:
+            raise self._failed
+        return self._start or await self._begin(self._choice)
+
+    async def _begin(self, choice: EpisodeChoice) -> SessionStart:
+        if self._session is None:
+            self._session = await self._sessions.open(self.environment.name, caller=self._caller, protocol=PROTOCOL)
+        start = await self._session.reset(choice.seed, split=choice.split, config=choice.config)
+        self._start, self._observation = start, start.observation
+        if start.end is not None:
+            self._over(start.end)
+        return start
+
+    def _seen(self, step: SessionStep) -> SessionStep:
+        self._observation = step.observation
+        if step.end is not None:
+            self._over(step.end)
+        return step
+
+    def _over(self, end: Rollout) -> None:
+        if self._end is None:
+            self._end = end
+            self._report(end)
+
+    def _report(self, end: Rollout | RolloutFailed) -> None:
+        if self._ended is not None:
+            self._ended(end)
+
+
+def _instructions(start: SessionStart) -> str:
+    """The system prompt of the episode."""
+    system = [message["content"] for message in start.messages if message["role"] == "system"]
+    return "\n\n".join(system)
+
+
+def _no_episode() -> SessionError:
+    return SessionError("no_episode", "No episode has begun.", hint="Any action begins one, and so does a reset.")

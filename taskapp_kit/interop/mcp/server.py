@@ -1,0 +1,279 @@
+"""The SDK's server for one connection: lists the tools and the resource, and answers calls from the connection's episode."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mcp import types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import KitError, RequestError, RolloutFailed, Saturated, SessionError
+from taskapp_kit.interop.mcp.connection import EpisodeChoice, McpConnection, TaskText
+from taskapp_kit.net.response import Peer, peer_of
+from taskapp_kit.records.content import Content, Image, Json, text_of
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.seeds import SEED_LIMIT
+from taskapp_kit.rollout.session import SessionStep
+from taskapp_kit.serve.routes.sessions import described_episode
+from taskapp_kit.version import __version__
+
+TASK = "task"
+RESET, FINISH, SCORECARD = "reset", "finish", "scorecard"
+PREFIX = "taskapp_"
+"""Before the name of one of our tools when an action has that name."""
+DONE = "taskapp/done"
+"""Member of a result's `_meta`: whether the episode is over."""
+OVER = "The episode is over."
+NO_ARGUMENTS: dict[str, Json] = {"type": "object", "properties": {}, "additionalProperties": False}
+RESET_ARGUMENTS: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "seed": {"type": "integer", "minimum": 0, "exclusiveMaximum": SEED_LIMIT},
+        "split": {"type": "string"},
+        "config": {"type": "object"},
+    },
+    "additionalProperties": False,
+}
+
+
+T = TypeVar("T")
+ToolAnswer = Callable[[dict[str, Any], Peer], Awaitable[types.CallToolResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnTool:
+    """A tool of the connection that is not an action."""
+
+    tool: types.Tool
+    answer: ToolAnswer
+
+
+def mcp_server(connection: McpConnection, app_name: str) -> Server[Any]:
+    """Return a server that plays the connection's episode. It is for one connection only."""
+    tools = _Tools(connection)
+    environment = connection.environment
+    uri = task_uri(environment)
+
+    async def list_tools(
+        _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=tools.listed())
+
+    async def call_tool(asked: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+        return await tools.call(params.name, params.arguments or {}, _peer(asked))
+
+    async def list_resources(
+        _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        about = "What a model is sent first: the task's instructions, and the newest observation as text."
+        return types.ListResourcesResult(
+            resources=[types.Resource(uri=uri, name=TASK, description=about, mime_type="text/plain")]
+        )
+
+    async def read_resource(
+        asked: ServerRequestContext[Any], params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        if str(params.uri) != uri:
+            raise MCPError(types.INVALID_PARAMS, f"There is no resource {str(params.uri)[:200]!r}; expected {uri}.")
+        task = await _answered(lambda: connection.task(_peer(asked)))
+        text = "\n\n".join(part for part in (task.instructions, text_of(task.observation)) if part)
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=uri, mime_type="text/plain", text=text)],
+            ttl_ms=0,
+            cache_scope="private",
+        )
+
+    return Server(
+        f"taskapp {app_name}",
+        version=__version__,
+        instructions=f"{environment.description.strip()}\n\n".lstrip()
+        + f"Call `{tools.names[TASK]}` first: it shows the task. The episode begins with the first call. Each tool that is "
+        f"an action changes the environment and returns what is observed then. When an answer says “{OVER}”, stop.",
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
+    )
+
+
+def _peer(asked: ServerRequestContext[Any]) -> Peer:
+    """The connection of the HTTP request that asks; over stdio one that stays."""
+    return Peer() if asked.request is None else peer_of(asked.request.scope)
+
+
+def task_uri(environment: EnvironmentSpec) -> str:
+    """The address of the resource that describes the task."""
+    return f"taskapp://{environment.name}/task"
+
+
+class _Tools:
+    """The tools of a connection: the environment's actions, `task`, and those of the control role."""
+
+    def __init__(self, connection: McpConnection) -> None:
+        self._connection = connection
+        self._actions = connection.environment.actions
+        self.names = {
+            name: PREFIX + name if name in self._actions else name for name in (TASK, RESET, FINISH, SCORECARD)
+        }
+        own = [
+            self._own(TASK, "Show the task and the newest observation. It is not an action.", self._task, reads=True)
+        ]
+        if connection.control:
+            own += [
+                self._own(RESET, "Begin another episode.", self._reset, RESET_ARGUMENTS),
+                self._own(FINISH, "End the episode now: truncated and scored.", self._finish),
+                self._own(SCORECARD, "Show how the episode was scored.", self._scorecard, reads=True),
+            ]
+        self._own_tools = {item.tool.name: item for item in own}
+
+    def listed(self) -> list[types.Tool]:
+        """Return what `tools/list` shows."""
+        actions = [action.tool for action in self._actions.values()]
+        return [
+            *(
+                types.Tool(
+                    name=tool.name,
+                    description=tool.description,
+                    input_schema={"type": "object", **tool.parameters},
+                )
+                for tool in actions
+            ),
+            *(item.tool for item in self._own_tools.values()),
+        ]
+
+    async def call(self, name: str, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
+        """Do an action, or what one of our tools does. An unknown name is a refused action, as for a model."""
+        own = self._own_tools.get(name)
+        if own is not None:
+            return await own.answer(args, peer)
+        try:
+            step = await _answered(lambda: self._connection.act(name, args, peer))
+        except _EpisodeOver:
+            return _result([OVER], done=True, error=True)
+        return self._stepped(step)
+
+    def _own(
+        self,
+        name: str,
+        about: str,
+        answer: ToolAnswer,
+        arguments: dict[str, Json] = NO_ARGUMENTS,
+        *,
+        reads: bool = False,
+    ) -> _OwnTool:
+        tool = types.Tool(
+            name=self.names[name],
+            description=about,
+            input_schema=arguments,
+            annotations=types.ToolAnnotations(read_only_hint=reads, open_world_hint=False),
+        )
+        return _OwnTool(tool, answer)
+
+    async def _task(self, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
+        return _shown(await _answered(lambda: self._connection.task(peer)))
+
+    async def _reset(self, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
+        unknown = sorted(set(args) - {"seed", "split", "config"})
+        if unknown:
+            raise MCPError(
+                types.INVALID_PARAMS, f"reset has no argument {unknown[0][:80]!r}; it has seed, split, config."
+            )
+        choice = EpisodeChoice(args.get("seed"), args.get("split"), args.get("config") or {})
+        return _shown(await _answered(lambda: self._connection.reset(choice, peer)))
+
+    async def _finish(self, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
+        return self._stepped(await _answered(lambda: self._connection.finish(peer)))
+
+    async def _scorecard(self, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
+        end = episode_end(await _answered(lambda: self._connection.scorecard(peer)))
+        return _result([text_of(end)], done=True, structured=end)
+
+    def _stepped(self, step: SessionStep) -> types.CallToolResult:
+        done = step.end is not None
+        refused = next((item.refused for item in step.steps if item.refused), None)
+        content: list[str | Image] = [*_blocks(step.observation), *([OVER] if done else [])]
+        if not self._connection.control:
+            return _result(content, done=done, error=refused is not None)
+        rewards: dict[str, Json] = {
+            "observation": text_of(step.observation),
+            "reward": step.reward,
+            "reward_parts": dict(step.parts),
+            "refused": refused,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "episode": None if step.end is None else episode_end(step.end),
+        }
+        return _result(content, done=done, error=refused is not None, structured=rewards)
+
+
+def episode_end(end: Rollout) -> dict[str, Json]:
+    """How an episode ended, for the control role."""
+    episode = described_episode(end)
+    del episode["timing"]
+    return episode
+
+
+class _EpisodeOver(Exception):
+    """An action after the end of the episode."""
+
+
+async def _answered(call: Callable[[], Awaitable[T]]) -> T:
+    """Await the call. Raises MCPError, which has no text of an exception of the environment, and _EpisodeOver."""
+    try:
+        return await call()
+    except SessionError as error:
+        if error.code == "episode_over":
+            raise _EpisodeOver from None
+        raise mcp_error(error) from error
+    except KitError as error:
+        raise mcp_error(error) from error
+
+
+def mcp_error(error: KitError) -> MCPError:
+    """Return the protocol's error. `data` has the code and boundary; an episode that failed has no reward."""
+    message = str(error)
+    if isinstance(error, RolloutFailed):
+        failure = error.failure
+        data: dict[str, Json] = {
+            "code": failure.code,
+            "boundary": failure.boundary,
+            "error_id": failure.error_id,
+            "rollout_id": error.rollout_id,
+        }
+        text = f"The episode failed and has no reward: {failure.message.rstrip('.')}."
+        return MCPError(types.INTERNAL_ERROR, text, data)
+    if isinstance(error, Saturated):
+        return MCPError(
+            types.INTERNAL_ERROR, message, {"code": error.code, "retry_after_seconds": error.retry_after_seconds}
+        )
+    if isinstance(error, RequestError):
+        return MCPError(types.INVALID_PARAMS, message, {"code": error.code})
+    code = error.code if isinstance(error, SessionError) else "unavailable"
+    return MCPError(types.INTERNAL_ERROR, message, {"code": code})
+
+
+def _shown(task: TaskText) -> types.CallToolResult:
+    content: list[str | Image] = [task.instructions] if task.instructions else []
+    return _result(content + _blocks(task.observation))
+
+
+def _blocks(observation: Content) -> list[str | Image]:
+    return list(observation) if isinstance(observation, list) else [text_of(observation)]
+
+
+def _result(
+    content: list[str | Image], *, done: bool = False, error: bool = False, structured: Mapping[str, Json] | None = None
+) -> types.CallToolResult:
+    blocks: list[types.ContentBlock] = [
+        types.ImageContent(type="image", data=base64.b64encode(block.png).decode("ascii"), mime_type="image/png")
+        if isinstance(block, Image)
+        else types.TextContent(type="text", text=block)
+        for block in content
+    ]
+    return types.CallToolResult(content=blocks, structured_content=structured, is_error=error, _meta={DONE: done})

@@ -1,0 +1,1 @@
+"""NeMo Gym: environments as its resource servers."""

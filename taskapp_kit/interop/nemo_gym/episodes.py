@@ -1,0 +1,198 @@
+"""NeMo Gym's verbs as those of a session: `seed_session` is a reset, a tool is a step, `verify` ends and scores the episode."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, SessionError, UndefinedReward
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.policy.chat.prompt import words_of
+from taskapp_kit.rollout.session import EnvironmentSession, SessionCall
+from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode, parsed
+
+log = logging.getLogger("taskapp_kit.service")
+
+PROTOCOL = "nemo"
+RESERVED = ("seed_session", "verify", "reverify_mode")
+"""Routes of a resources server, which no action can be."""
+OVER = "The episode is over. Answer with a short message, without a tool call."
+FAILED = "The environment failed. Answer with a short message, without a tool call."
+ON_FAILURE = "on_failure"
+"""A member of a row: `mask` (default) or `error`."""
+MAX_VERIFIED = 4096
+"""The latest episodes whose end is returned again to a repeated `verify`."""
+
+
+class NemoEpisodes:
+    """The episodes of one server. A method raises what its session raises, and RequestError for what does not fit."""
+
+    def __init__(self, context: RouteContext) -> None:
+        self._sessions = context.service.sessions
+        self._app = context.service.spec
+        self._verified: dict[tuple[str | None, str, str], SessionCall] = {}
+
+    def environment(self, name: str) -> EnvironmentSpec:
+        """Return an environment. Raises RequestRefused (404)."""
+        found = self._app.environments.get(name)
+        if found is None:
+            known = ", ".join(self._app.environments)
+            raise RequestRefused("not_found", "There is no environment of this name.", hint=f"There is {known}.")
+        return found
+
+    async def seed(self, environment: EnvironmentSpec, row: Mapping[str, Json], caller: Caller) -> EnvironmentSession:
+        """Begin the episode that a row names, in a session of its own.
+
+        One whose reset fails has a session, too: `verify` answers for it, since an error of this call would end the whole run.
+        Raises RequestError, Saturated, Unavailable.
+        """
+        wanted = _episode_of(environment, row)
+        session = await self._sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
+        try:
+            await begin_with(session, wanted)
+        except RolloutFailed as failed:
+            log.info("nemo: the episode could not begin rollout_id=%s", failed.rollout_id)
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    def find(self, session_id: str, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
+        """Return the session of a cookie. Raises SessionError."""
+        session = self._sessions.find(session_id, caller)
+        if session.environment.name != environment.name:
+            raise RequestError(f"The session is one of {session.environment.name!r}, not of {environment.name!r}.")
+        return session
+
+    async def call(self, session: EnvironmentSession, tool: str, args: Json) -> tuple[bool, str]:
+        """Do one action; return whether the environment works, and the words that the model reads."""
+        try:
+            step = await session.step([(tool, args)])
+        except RolloutFailed:
+            return False, FAILED
+        except SessionError as error:
+            if error.code != "episode_over":
+                raise
+            return True, OVER
+        if step.end is None:
+            return True, words_of(step.observation)
+        return True, OVER if step.observation is None else f"{words_of(step.observation)}\n\n{OVER}"
+
+    async def verify(
+        self, session_id: str, environment: EnvironmentSpec, caller: Caller, body: Mapping[str, Json]
+    ) -> dict[str, Json]:
+        """End, score and close the episode; return the members that a verify answer has beside the request's.
+
+        A last message of the model is the answer where the environment takes words. A repeated call joins the first, and
+        returns the same once the session is closed. Raises SessionError, RolloutFailed, UndefinedReward.
+        """
+        key = (caller.key_label, environment.name, session_id)
+        call = self._verified.get(key)
+        if call is None:
+            session = self.find(session_id, environment, caller)
+            call = self._verified[key] = SessionCall("verify", None, None)
+            call.run(self._scored(session, _last_words(body))).add_done_callback(partial(self._keep, key))
+        end: Rollout | RolloutFailed = await call.answer()
+        if isinstance(end, RolloutFailed):
+            raise RolloutFailed(end.failure, rollout_id=end.rollout_id)
+        if end.reward is None:
+            raise UndefinedReward(rollout_id=end.rollout_id)
+        return {"reward": end.reward, **_numbers(end), "taskapp": described_episode(end)}
+
+    async def _scored(self, session: EnvironmentSession, words: str) -> Rollout | RolloutFailed:
+        try:
+            if session.state == "playing" and words and session.environment.text_action is not None:
+                await session.step(text=words)
+            end = (await session.finish()).end
+        except RolloutFailed as failed:
+            return RolloutFailed(failed.failure, rollout_id=failed.rollout_id)  # without the frames of its traceback
+        finally:
+            if not session.busy:  # a tool is still being called: the episode continues, and can be verified later
+                await session.close()
+        assert end is not None, "a finished episode has an end"
+        return end
+
+    def _keep(self, key: tuple[str | None, str, str], task: asyncio.Task[Any]) -> None:
+        """Keep the end of an episode for repeated calls; a call that ended none is forgotten."""
+        if task.cancelled() or task.exception() is not None:
+            del self._verified[key]
+        while len(self._verified) > MAX_VERIFIED and next(iter(self._verified.values())).done:
+            del self._verified[next(iter(self._verified))]
+
+
+def masked(body: Mapping[str, Json], code: str, sentence: str, rollout_id: str) -> dict[str, Json]:
+    """Return the members of a verify answer whose sample is to be masked.
+
+    `instance_config.mask_sample`: NeMo RL leaves the sample out of the loss. `_ng_failure_class`: NeMo Gym's collection writes
+    the sample to its file of failures, apart from results and metrics, and plays it again on resume. `reward` is a required
+    number there; NeMo Gym's own masked samples have 0.0, too.
+    """
+    given = body.get("instance_config")
+    return {
+        "reward": 0.0,
+        "instance_config": {**(given if isinstance(given, dict) else {}), "mask_sample": True},
+        "_ng_failure_class": code,
+        "_ng_failure_message": sentence,
+        "taskapp": {"rollout_id": rollout_id, "status": "failed", "code": code},
+    }
+
+
+def _episode_of(environment: EnvironmentSpec, row: Mapping[str, Json]) -> ResetSession:
+    """The reset that a row of `taskapp export tasks --format nemo` names. Raises RequestError."""
+    if row.get("environment") not in (None, environment.name):
+        raise _wrong("environment", f"should be {environment.name!r}, the environment of this address")
+    if row.get("output_mode", "tool_calls") != "tool_calls":
+        raise _wrong("output_mode", "should be tool_calls: an agent calls tools by their routes")
+    if row.get(ON_FAILURE, "mask") not in ("mask", "error"):
+        raise _wrong(ON_FAILURE, "should be mask or error")
+    reserved = next((name for name in environment.actions if name in RESERVED), None)
+    if reserved is not None:
+        raise _wrong("environment", f"has an action {reserved!r}, which is a route of a resources server")
+    config = row.get("config", {})
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except ValueError:
+            raise _wrong("config", "should be an object, or the text of one") from None
+    if row.get("seed") is None:
+        raise _wrong("seed", "is missing")
+    return parsed(ResetSession, {"seed": row["seed"], "split": row.get("split"), "config": config})
+
+
+def _wrong(field: str, message: str) -> RequestError:
+    return RequestError(
+        f"The row does not fit: {field} {message}.",
+        fields=(FieldProblem(("body", field), message),),
+        hint="Write the rows with taskapp export tasks APP --format nemo.",
+    )
+
+
+def _last_words(body: Mapping[str, Any]) -> str:
+    """The text of the last output item, if it is a message of the model."""
+    response = body.get("response")
+    output = response.get("output") if isinstance(response, dict) else None
+    last = output[-1] if isinstance(output, list) and output else None
+    if not isinstance(last, dict) or last.get("type") != "message" or last.get("role") != "assistant":
+        return ""
+    parts = last.get("content")
+    return "".join(
+        part["text"]
+        for part in (parts if isinstance(parts, list) else ())
+        if isinstance(part, dict) and part.get("type") == "output_text" and isinstance(part.get("text"), str)
+    )
+
+
+def _numbers(end: Rollout) -> dict[str, Json]:
+    """Numbers beside the reward: NeMo Gym averages those that stand at the top of an answer."""
+    numbers = {f"taskapp/{item.name}": item.score for item in end.scorecard.criteria}
+    numbers |= {"taskapp/steps": float(end.length), "taskapp/truncated": float(end.status == "truncated")}
+    return {name: value for name, value in numbers.items() if value is not None}

@@ -1,0 +1,239 @@
+"""One server's OpenEnv: sessions of `rollout/` under OpenEnv's names, whether by socket, HTTP or JSON-RPC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.interop.openenv.actions import METADATA, action_schema, read_action, tools_of
+from taskapp_kit.interop.openenv.models import MAX_EPISODE_ID
+from taskapp_kit.interop.split_tasks import TaskIndex, task_at
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.records.content import Content, Json
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.response import wire_observation
+from taskapp_kit.rollout.session import EnvironmentSession, SessionStep
+from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode, parsed
+
+PROTOCOL = "openenv"
+RESERVED = ("reward", "done", METADATA)
+"""Members that OpenEnv's observations have beside those of the environment."""
+RESET_FIELDS = ("seed", "split", "config", "reward", "request_id", "timeout_s")
+
+
+class OpenEnvDoor:
+    """Maps names; boundaries, limits, rewards and the store are those of the session.
+
+    Every method raises what the session raises, and RequestError for what OpenEnv's own server answers with 422.
+    """
+
+    def __init__(self, context: RouteContext) -> None:
+        self.context = context
+        self.sessions = context.service.sessions
+        self._app = context.service.spec
+        self._episode_ids: WeakKeyDictionary[EnvironmentSession, str] = WeakKeyDictionary()
+
+    def environment(self, name: str | None) -> EnvironmentSpec:
+        """Return an environment, None for the default one. Raises RequestRefused (404)."""
+        if name is None:
+            return self._app.default_environment
+        found = self._app.environments.get(name)
+        if found is None:
+            known = ", ".join(self._app.environments)
+            raise RequestRefused("not_found", "There is no environment of this name.", hint=f"There is {known}.")
+        return found
+
+    async def open(self, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
+        """Open a session."""
+        return await self.sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
+
+    def find(self, session_id: str, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
+        """Return a session of this caller, opened here or by `/sessions`. Raises SessionError, RequestError."""
+        session = self.sessions.find(session_id, caller)
+        if session.environment.name != environment.name:
+            raise RequestError(
+                f"The session is one of {session.environment.name!r}, not of {environment.name!r}.",
+                hint="Use the path of its environment.",
+            )
+        return session
+
+    # -- the verbs -------------------------------------------------------------------------------------------------
+
+    async def reset(self, session: EnvironmentSession, data: Mapping[str, Json]) -> dict[str, Json]:
+        """Begin an episode: `seed`, `episode_id`, `split`, `config`, `reward`; what else the environment's config names.
+
+        `split` and `index` without a seed are the task of that index, as openenv 0.10 names one. Other members are ignored,
+        as OpenEnv's server does; `metadata.ignored` names them.
+        """
+        episode_id = data.get("episode_id")
+        if episode_id is not None and (not isinstance(episode_id, str) or len(episode_id) > MAX_EPISODE_ID):
+            message = f"should be a string of at most {MAX_EPISODE_ID} characters"
+            raise RequestError(
+                f"The reset does not fit: episode_id {message}.",
+                fields=(FieldProblem(("body", "episode_id"), message),),
+            )
+        known = {name: data[name] for name in RESET_FIELDS if data.get(name) is not None}
+        configurable = session.environment.config.schema.get("properties", {})
+        indexed = (
+            "split" in known and data.get("index") is not None and "index" not in configurable and "seed" not in known
+        )
+        if indexed:
+            task = parsed(TaskIndex, {name: data[name] for name in ("split", "index")})
+            known["seed"] = task_at(session.environment, task.split, task.index)["seed"]
+        more = {name: value for name, value in data.items() if name not in RESET_FIELDS and name in configurable}
+        if more:
+            given = known.get("config", {})
+            known["config"] = {**more, **given} if isinstance(given, dict) else given
+        read = (*RESET_FIELDS, "episode_id", *(("index",) if indexed else ()))
+        ignored = [name for name in data if name not in read and name not in configurable]
+        start = await begin_with(session, parsed(ResetSession, known))
+        self._episode_ids[session] = episode_id or start.rollout_id
+        metadata: dict[str, Json] = {
+            "session_id": session.session_id,
+            "rollout_id": start.rollout_id,
+            "environment": start.environment,
+            "split": start.split,
+            "seed": start.seed,
+            "limits": start.limits,
+            "reward_formula": start.formula,
+            "ignored": ignored[:100],
+        }
+        if start.end is not None:  # a limit, before the first step
+            metadata["episode"] = described_episode(start.end)
+        reward = None if start.end is None else start.end.reward
+        answer = _answer(_observed(start.observation, metadata), reward, start.end is not None, metadata)
+        answer[METADATA] = {**metadata, "messages": start.messages, "tools": start.tools}
+        return answer
+
+    async def step(
+        self,
+        session: EnvironmentSession,
+        data: Mapping[str, Json],
+        *,
+        request_id: str | None = None,
+        seconds: float | None = None,
+    ) -> dict[str, Json]:
+        """Do one action, or list the tools. An action that is refused is a step: `metadata.refused` has the reason."""
+        action = read_action(session.environment, data)
+        if action.tool is None:
+            observation = {"tools": tools_of(session.environment, "input_schema")}
+            return _answer({**observation, METADATA: {}}, None, session.state == "over", {})
+        step = await session.step([(action.tool, action.args)], request_id=request_id, seconds=seconds)
+        metadata = _metadata(session, step)
+        observed = wire_observation(step.observation)
+        if action.named:
+            refused = metadata["refused"]
+            kind = "tool_not_found" if action.tool not in session.environment.actions else "invalid_args"
+            result = observed["text"] if observed.keys() == {"text"} else observed
+            return _answer(
+                {
+                    "tool_name": action.tool,
+                    "result": None if refused else result,
+                    "error": {"error_type": kind, "message": refused} if refused else None,
+                    METADATA: metadata,
+                },
+                step.reward, step.end is not None, metadata,
+            )  # fmt: skip
+        return _answer(_observed(step.observation, metadata), step.reward, step.end is not None, metadata)
+
+    async def finish(
+        self, session: EnvironmentSession, *, request_id: str | None = None, seconds: float | None = None
+    ) -> dict[str, Json]:
+        """End the episode now: truncated, scored and stored. Not a verb of OpenEnv's."""
+        step = await session.finish(request_id=request_id, seconds=seconds)
+        metadata = _metadata(session, step)
+        return _answer(_observed(step.observation, metadata), step.reward, True, metadata)
+
+    def state(self, session: EnvironmentSession) -> dict[str, Json]:
+        """Describe the episode. It counts as using the session, and has nothing of the environment's own state."""
+        session.touch()
+        return {
+            "episode_id": self._episode_ids.get(session),
+            "step_count": session.turn,
+            "status": session.state,
+            "session_id": session.session_id,
+            "rollout_id": session.rollout_id,
+            "environment": session.environment.name,
+        }
+
+    # -- what describes an environment -----------------------------------------------------------------------------
+
+    def metadata(self, environment: EnvironmentSpec) -> dict[str, Json]:
+        """Return OpenEnv's EnvironmentMetadata."""
+        return {
+            "name": environment.name,
+            "description": environment.description or self._app.description,
+            "readme_content": self._app.description or None,
+            "version": environment.version,
+            "author": None,
+            "documentation_url": None,
+        }
+
+
+def schemas(environment: EnvironmentSpec) -> dict[str, Json]:
+    """Return the JSON Schemas of action, observation and state."""
+    observation = {
+        "type": "object",
+        "description": "`text`, or `content` with text and pictures (data URLs), or the members that the environment returns; "
+        "as `value` where those have the name of a member below.",
+        "properties": {
+            "text": {"type": "string"},
+            "content": {"type": "array", "items": {"type": "object"}},
+            METADATA: {"type": "object"},
+        },
+        "additionalProperties": True,
+    }
+    nothing = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    return {
+        "action": action_schema(environment),
+        "observation": observation,
+        "reset_observation": observation,
+        "state": {
+            "type": "object",
+            "properties": {
+                "episode_id": nothing,
+                "step_count": {"type": "integer", "minimum": 0},
+                "status": {"enum": ["open", "playing", "over", "closed"]},
+                "session_id": {"type": "string"},
+                "rollout_id": nothing,
+                "environment": {"type": "string"},
+            },
+            "additionalProperties": True,
+        },
+    }
+
+
+NO_STATE: dict[str, Json] = {"episode_id": None, "step_count": 0}
+"""The state of no session."""
+
+
+def _answer(observation: dict[str, Json], reward: Json, done: bool, metadata: dict[str, Json]) -> dict[str, Json]:
+    """Return the answer of a reset or step; `metadata` is in both places because each release reads another one."""
+    return {"observation": observation, "reward": reward, "done": done, METADATA: metadata}
+
+
+def _observed(content: Content, metadata: dict[str, Json]) -> dict[str, Json]:
+    observed = wire_observation(content)
+    if any(name in observed for name in RESERVED):
+        observed = {"value": observed}
+    return {**observed, METADATA: metadata}
+
+
+def _metadata(session: EnvironmentSession, step: SessionStep) -> dict[str, Json]:
+    last = step.steps[-1] if step.steps else None
+    found: dict[str, Json] = {
+        "session_id": session.session_id,
+        "rollout_id": session.rollout_id,
+        "turn": step.turn,
+        "reward_parts": dict(step.parts),
+        "terminated": step.terminated,
+        "truncated": step.truncated,
+        "refused": None if last is None else last.refused,
+        "info": {} if last is None else last.info,
+    }
+    if step.end is not None:
+        found["episode"] = described_episode(step.end)
+    return found

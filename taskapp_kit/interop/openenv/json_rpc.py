@@ -1,0 +1,121 @@
+"""The JSON-RPC dialect of OpenEnv's `/mcp`: `tools/list`, `tools/call`, `openenv/session/create` and `…/close`.
+
+It is not MCP. An agent has it, so a call's result has neither reward nor scorecard, and nothing here begins an episode anew:
+the first call begins the session's only one, unless a socket at `/ws?session_id=…` did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import RequestError
+from taskapp_kit.interop.openenv.actions import tools_of
+from taskapp_kit.interop.openenv.door import OpenEnvDoor
+from taskapp_kit.interop.openenv.failures import SESSION_GONE, rpc_error
+from taskapp_kit.records.content import Content, Image, Json
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.response import wire_observation
+from taskapp_kit.rollout.session import EnvironmentSession
+
+PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD = -32700, -32600, -32601
+MEMBERS = ("jsonrpc", "id", "method", "params")
+NO_SUCH_METHOD = "The method is not one of tools/list, tools/call, openenv/session/create and openenv/session/close."
+MCP_MEANT = (
+    "This is OpenEnv's dialect of JSON-RPC. The Model Context Protocol is at /mcp where `--protocols mcp` serves it; "
+    "its clients accept text/event-stream."
+)
+
+
+def rpc_failure(code: int, message: str, request_id: Json = None) -> dict[str, Json]:
+    """Return the answer to what is not a request."""
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
+
+
+async def rpc_answer(
+    door: OpenEnvDoor,
+    environment: EnvironmentSpec,
+    caller: Caller,
+    request: Mapping[str, Json],
+    session: EnvironmentSession | None = None,
+) -> dict[str, Json]:
+    """Return the answer to one request. session: that of the socket over which it came; None over HTTP."""
+    request_id, method, params = request.get("id"), request.get("method"), request.get("params", {})
+    if not isinstance(request_id, str | int | float | None):
+        request_id = None
+    if request.get("jsonrpc") != "2.0" or not isinstance(method, str) or any(name not in MEMBERS for name in request):
+        return rpc_failure(INVALID_REQUEST, "Not a request of JSON-RPC 2.0.", request_id)
+    if not isinstance(params, dict):
+        return rpc_failure(SESSION_GONE, "params should be an object.", request_id)
+    try:
+        if method == "tools/list":
+            result: dict[str, Json] = {"tools": tools_of(environment, "inputSchema")}
+        elif method == "tools/call":
+            result = await _call(_session(door, environment, caller, params, session), params)
+        elif method == "openenv/session/create":
+            opened = session or await door.open(environment, caller)
+            result = {"session_id": opened.session_id}
+        elif method == "openenv/session/close":
+            closing = _session(door, environment, caller, params, None)
+            if closing is session:
+                return rpc_failure(INVALID_REQUEST, "The socket's own session ends with the socket.", request_id)
+            await closing.close()
+            result = {"session_id": closing.session_id, "closed": True}
+        else:
+            return rpc_failure(UNKNOWN_METHOD, MCP_MEANT if method == "initialize" else NO_SUCH_METHOD, request_id)
+    except Exception as error:
+        return {"jsonrpc": "2.0", "id": request_id, "error": rpc_error(error, "/openenv/{env}/mcp")}
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def _session(
+    door: OpenEnvDoor,
+    environment: EnvironmentSpec,
+    caller: Caller,
+    params: Mapping[str, Json],
+    session: EnvironmentSession | None,
+) -> EnvironmentSession:
+    session_id = params.get("session_id")
+    if session is not None and session_id in (None, session.session_id):
+        return session
+    if not isinstance(session_id, str):
+        raise RequestError(
+            "params.session_id is missing.",
+            hint="openenv/session/create returns one; an episode needs a session that outlives a call.",
+        )
+    return door.find(session_id, environment, caller)
+
+
+async def _call(session: EnvironmentSession, params: Mapping[str, Json]) -> dict[str, Json]:
+    name, args = params.get("name"), params.get("arguments", {})
+    if not isinstance(name, str):
+        raise RequestError("params.name should be the name of a tool.")
+    if session.state == "open":
+        await session.reset()
+    step = await session.step([(name, args)])
+    refused = step.steps[-1].refused if step.steps else None
+    observed = wire_observation(step.observation)
+    structured = observed if isinstance(step.observation, Mapping) else None
+    return {
+        "content": _blocks(step.observation, observed),
+        "structured_content": structured,
+        "data": observed["text"] if observed.keys() == {"text"} else observed,
+        "is_error": refused is not None,
+        "meta": {"done": step.end is not None},
+    }
+
+
+def _blocks(content: Content, observed: dict[str, Json]) -> list[dict[str, Any]]:
+    """Return an observation as content blocks of MCP."""
+    if isinstance(content, Mapping) or content is None or isinstance(content, str):
+        text = observed["text"] if observed.keys() == {"text"} else orjson.dumps(observed).decode()
+        return [{"type": "text", "text": text}]
+    return [
+        {"type": "image", "data": block.data_url().partition(",")[2], "mimeType": "image/png"}
+        if isinstance(block, Image)
+        else {"type": "text", "text": block}
+        for block in content
+    ]

@@ -1,0 +1,91 @@
+"""OpenEnv's bodies as OpenAPI documents them. The routes and sockets read them with the models of sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
+
+from taskapp_kit.serve.routes.sessions import FinishSession, ResetSession
+from taskapp_kit.wire.rollout import JsonDict
+
+MAX_EPISODE_ID = 255
+
+
+class OpenEnvSession(BaseModel):
+    """Which session, unless a header or the query names it. Other members are ignored."""
+
+    model_config = ConfigDict(extra="allow")
+
+    session_id: StrictStr | None = None
+
+
+class OpenEnvReset(ResetSession, OpenEnvSession):
+    """The episode. `index` counts with a split and without a seed; further members are the environment's own settings."""
+
+    model_config = ConfigDict(extra="allow")
+
+    episode_id: Annotated[StrictStr, Field(max_length=MAX_EPISODE_ID)] | None = None
+    index: Any = None
+    config: JsonDict | None = None  # type: ignore[assignment]  # null is as absent
+
+
+class OpenEnvStep(FinishSession, OpenEnvSession):
+    """One action: the fields that `/schema` describes."""
+
+    model_config = ConfigDict(extra="allow")
+
+    action: JsonDict
+
+
+class OpenEnvAnswer(BaseModel):
+    """An observation. `reward` is null before the first step, and where it is undefined."""
+
+    observation: JsonDict
+    reward: float | None
+    done: bool
+    metadata: JsonDict
+
+
+class OpenEnvState(BaseModel):
+    """The episode; no episode, without a session."""
+
+    model_config = ConfigDict(extra="allow")
+
+    episode_id: str | None
+    step_count: int
+
+
+class OpenEnvSchemas(BaseModel):
+    """JSON Schemas."""
+
+    action: JsonDict
+    observation: JsonDict
+    reset_observation: JsonDict
+    state: JsonDict
+
+
+class OpenEnvMetadata(BaseModel):
+    """What the environment is."""
+
+    name: str
+    description: str
+    readme_content: str | None
+    version: str | None
+    author: None
+    documentation_url: None
+
+
+class OpenEnvHealth(BaseModel):
+    """Whether the server takes sessions."""
+
+    status: Literal["healthy", "unhealthy", "degraded"]
+
+
+class OpenEnvRpcAnswer(BaseModel):
+    """An answer of JSON-RPC: `result` or `error`."""
+
+    jsonrpc: Literal["2.0"]
+    id: str | float | None
+    result: JsonDict = Field(default_factory=dict)
+    error: JsonDict = Field(default_factory=dict)

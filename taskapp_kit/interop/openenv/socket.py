@@ -1,0 +1,193 @@
+"""OpenEnv's WebSockets: `/ws`, one session from the first frame to the last, and `/mcp`, the same in JSON-RPC.
+
+    {"type": "reset" | "step" | "state" | "finish" | "close" | "mcp", "data": {…}, "request_id": "…"}     to the server
+    {"type": "observation" | "state" | "mcp" | "error", "data": {…}, "request_id": "…"}                   its answer
+
+Frames are answered in their order. `request_id` is ours and may be absent: it is returned, and a step that is sent twice
+under the same one, the second time over another socket with `?session_id=`, is done once. `finish` is ours, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import orjson
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import KitError, RequestError, Saturated
+from taskapp_kit.interop.mcp_path import MCP_PATHS
+from taskapp_kit.interop.openenv.door import PROTOCOL, OpenEnvDoor
+from taskapp_kit.interop.openenv.failures import (
+    UNKNOWN_TYPE,
+    capacity_data,
+    ends_socket,
+    error_data,
+)
+from taskapp_kit.interop.openenv.json_rpc import PARSE_ERROR, rpc_answer, rpc_failure
+from taskapp_kit.net.auth import POLICY_VIOLATION
+from taskapp_kit.records.content import Json, as_object
+from taskapp_kit.rollout.session import EnvironmentSession
+from taskapp_kit.serve.auth import caller_of
+from taskapp_kit.serve.routes.session_socket import GONE, NORMAL, read_frame
+
+MEMBERS = ("type", "data", "request_id")
+MAX_REQUEST_ID = 255
+TOUCHES = 3
+"""How often in its idle time a session whose client is connected counts as used."""
+
+Answering = Callable[[EnvironmentSession, dict[str, Any]], Awaitable[dict[str, Json] | None]]
+"""Returns the answer to a frame; None when it ends the socket."""
+
+
+def socket_routes(door: OpenEnvDoor) -> list[WebSocketRoute]:
+    """Return the sockets of every environment."""
+
+    async def ws(websocket: WebSocket) -> None:
+        async def answer(session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json] | None:
+            return await _typed(door, session, frame)
+
+        await _serve(door, websocket, answer, _error_frame)
+
+    async def mcp(websocket: WebSocket) -> None:
+        async def answer(session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json]:
+            return await rpc_answer(door, session.environment, session.caller, frame, session)
+
+        await _serve(door, websocket, answer, lambda error, _: rpc_failure(PARSE_ERROR, str(error)))
+
+    prefixes = (f"/{PROTOCOL}", f"/{PROTOCOL}/{{environment}}")
+    found = [
+        WebSocketRoute(f"{prefix}/{name}", answering)
+        for prefix in prefixes
+        for name, answering in (("ws", ws), ("mcp", mcp))
+    ]
+    return [*found, *(WebSocketRoute(path, mcp) for path in MCP_PATHS)]  # MCP itself has no sockets
+
+
+async def _serve(
+    door: OpenEnvDoor,
+    websocket: WebSocket,
+    answer: Answering,
+    failed: Callable[[Exception, dict[str, Any]], dict[str, Json]],
+) -> None:
+    """Accept the socket, then open its session: a client waits for the connection for some seconds only."""
+    try:
+        environment = door.environment(websocket.path_params.get("environment"))
+    except KitError as error:
+        await websocket.close(POLICY_VIOLATION, str(error)[:100])
+        return
+    await websocket.accept()
+    with suppress(*GONE):
+        await _drive(door, environment, websocket, answer, failed)
+
+
+async def _drive(
+    door: OpenEnvDoor,
+    environment: EnvironmentSpec,
+    websocket: WebSocket,
+    answer: Answering,
+    failed: Callable[[Exception, dict[str, Any]], dict[str, Json]],
+) -> None:
+    caller = caller_of(websocket.scope)
+    attached = websocket.query_params.get("session_id")
+    try:
+        if attached is None:
+            session = await door.open(environment, caller)
+        else:
+            session = door.find(attached, environment, caller)
+    except Exception as error:
+        data = error_data(error, _where("ws"))
+        if isinstance(error, Saturated):
+            data = capacity_data(error, len(door.sessions), _where("ws"))
+        await _send(websocket, {"type": "error", "data": data})
+        await websocket.close(NORMAL)
+        return
+    closing: list[asyncio.Task[None]] = []
+
+    def leave(reason: str) -> None:
+        async def close() -> None:
+            with suppress(*GONE):
+                await websocket.close(POLICY_VIOLATION, reason)
+
+        closing.append(asyncio.create_task(close()))
+
+    async def stay() -> None:
+        while True:
+            await asyncio.sleep(door.sessions.idle_seconds / TOUCHES)
+            session.touch()
+
+    session.attach(leave)
+    staying = asyncio.create_task(stay())
+    try:
+        while (received := await websocket.receive())["type"] == "websocket.receive":
+            frame: dict[str, Any] = {}
+            try:
+                frame = await read_frame(received, door.context.settings.max_body_bytes)
+                reply = await answer(session, frame)
+            except Exception as error:
+                await _send(websocket, failed(error, frame))
+                if ends_socket(error):
+                    await websocket.close(NORMAL)
+                    return
+                continue
+            if reply is None:
+                session.detach(leave)
+                await websocket.close(NORMAL)
+                return
+            await _send(websocket, reply)
+    finally:
+        staying.cancel()
+        session.detach(leave)
+        if attached is None:
+            await session.close()
+        if closing:
+            await asyncio.wait(closing)
+
+
+async def _typed(door: OpenEnvDoor, session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json] | None:
+    """Return the answer to a frame of `/ws`; None to `close`."""
+    kind, data, request_id = frame.get("type"), frame.get("data", {}), frame.get("request_id")
+    if any(name not in MEMBERS for name in frame):
+        raise RequestError(f"A frame has the members {', '.join(MEMBERS)} and no others.")
+    if request_id is not None and (not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_REQUEST_ID):
+        frame["request_id"] = None
+        raise RequestError(f"request_id should be a string of 1 to {MAX_REQUEST_ID} characters.")
+    if not isinstance(data, dict):
+        raise RequestError("A frame's data should be an object.")
+    if kind == "reset":
+        given = data if request_id is None else {**data, "request_id": request_id}
+        return _frame("observation", await door.reset(session, given), request_id)
+    if kind == "step":
+        return _frame("observation", await door.step(session, data, request_id=request_id), request_id)
+    if kind == "finish":
+        return _frame("observation", await door.finish(session, request_id=request_id), request_id)
+    if kind == "state":
+        return _frame("state", door.state(session), request_id)
+    if kind == "mcp":
+        answer = await rpc_answer(door, session.environment, session.caller, data, session)
+        return _frame("mcp", answer, request_id)
+    if kind == "close":
+        return None
+    known = "close, finish, mcp, reset, state and step"
+    return _frame("error", {"message": f"The frame's type is not one of {known}.", "code": UNKNOWN_TYPE}, request_id)
+
+
+def _error_frame(error: Exception, frame: Mapping[str, Any]) -> dict[str, Json]:
+    request_id = frame.get("request_id")
+    return _frame("error", error_data(error, _where("ws")), request_id if isinstance(request_id, str) else None)
+
+
+def _frame(kind: str, data: dict[str, Json], request_id: str | None) -> dict[str, Json]:
+    return {"type": kind, "data": data} | ({} if request_id is None else {"request_id": request_id})
+
+
+def _where(name: str) -> str:
+    return f"/{PROTOCOL}/{{environment}}/{name}"
+
+
+async def _send(websocket: WebSocket, answer: dict[str, Json]) -> None:
+    await websocket.send_text(orjson.dumps(answer, default=as_object).decode())

@@ -1,0 +1,375 @@
+"""One server's ORS: sessions of `rollout/` under the ids of ORS's clients."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Saturated, SessionError
+from taskapp_kit.interop.call_queue import MAX_WAITING, CallQueue
+from taskapp_kit.interop.ors.blocks import observed_blocks
+from taskapp_kit.interop.ors.stream import CallFailed, CallStream
+from taskapp_kit.interop.split_tasks import check_split, task_at
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.net.response import Peer
+from taskapp_kit.records.content import Json, as_object
+from taskapp_kit.records.seeds import SEED_LIMIT
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.score.groups import group_judges
+from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
+from taskapp_kit.serve.errors import error_answer
+from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.routes.sessions import described_episode, parsed
+from taskapp_kit.wire.rollout import SPLIT, JsonDict, forms
+
+PROTOCOL = "ors"
+SETUP_SECONDS = 25.0
+"""How long a request waits for the episode to begin; past it the answer is a 503 that the clients repeat."""
+RETRY_SECONDS = 2
+MAX_SESSION_ID = 255
+REPLAYED_CALLS = 4
+"""The latest calls of a session whose results are sent again to the same `task_id`."""
+
+
+class OrsBody(BaseModel):
+    """A request's body."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class CreateSession(OrsBody):
+    """Which task: as `/task` returned it, or by split and index. `toolset_name` has to be absent or null."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=forms(("task_spec",), ("split", "index")))
+
+    env_name: StrictStr | None = None
+    task_spec: JsonDict | None = None
+    split: Annotated[StrictStr, Field(json_schema_extra=SPLIT)] | None = None
+    index: StrictInt | None = None
+    toolset_name: None = None
+
+    @model_validator(mode="after")
+    def _names_one_task(self) -> CreateSession:
+        if (self.task_spec is None) == (self.split is None) or (self.split is None) != (self.index is None):
+            raise ValueError("should have task_spec, or both split and index")
+        return self
+
+
+class TaskSpec(OrsBody):
+    """A task. `config` is as in `env.config` of `POST /rollout`; `row` is what `/task` showed, and is not read."""
+
+    split: StrictStr | None = None
+    seed: StrictInt = Field(ge=0, lt=SEED_LIMIT)
+    config: JsonDict = Field(default_factory=dict)
+    row: Any = None
+
+
+class OrsCall(OrsBody):
+    """One call of a tool. `task_id`: that of a call whose stream was cut; its result is sent, and nothing is done again."""
+
+    name: StrictStr = Field(max_length=512)
+    input: Any = Field(default_factory=dict)
+    task_id: StrictStr | None = None
+
+
+class GroupCandidate(OrsBody):
+    """One rollout of a group. `metadata.rollout_id` names it, as the metadata of its calls did; messages are not read."""
+
+    messages: list[Any] = Field(default_factory=list)
+    metadata: JsonDict | None = None
+
+
+class ScoreGroup(OrsBody):
+    """The rollouts to be ranked."""
+
+    candidates: list[GroupCandidate]
+    task_id: StrictStr | None = None
+
+
+class OrsSession:
+    """One session, from `/create` to `/delete`: its episode and the calls whose results may be asked for again."""
+
+    def __init__(self, session: EnvironmentSession, begin: Callable[[], Awaitable[SessionStart]]) -> None:
+        self.session = session
+        self._begin = begin
+        self._queue = CallQueue()
+        self._calls: dict[str, asyncio.Task[str]] = {}
+        self._awaiting_start = 0
+        self._start = self._begun()
+
+    async def started(self, seconds: float) -> SessionStart:
+        """Return how the episode began. Raises what its reset raised, and RequestRefused (503, 410)."""
+        if self._start.done() and not self._start.cancelled() and isinstance(self._start.exception(), Saturated):
+            self._start = self._begun()
+        if not self._start.done() and self._awaiting_start < MAX_WAITING:
+            self._awaiting_start += 1
+            try:
+                await asyncio.wait((self._start,), timeout=seconds)
+            finally:
+                self._awaiting_start -= 1
+        if not self._start.done():
+            raise RequestRefused(
+                "session_starting",
+                "The episode has not begun yet.",
+                hint="Repeat the request.",
+                headers=starting(RETRY_SECONDS),
+            )
+        try:
+            return self._start.result()
+        except (SessionError, RolloutFailed):
+            if self.session.closed:
+                raise RequestRefused("session_deleted", "The session was deleted.") from None
+            raise
+
+    def call(self, work: Callable[[], Awaitable[Json]], task_id: str | None, where: str, peer: Peer) -> CallStream:
+        """Return the stream of a new call, or of the one with this `task_id`. Calls of a session run in their order.
+
+        peer: of the request. Raises SessionError: too many calls wait.
+        """
+        known = None if task_id is None else self._calls.get(task_id)
+        if task_id is not None and not _dropped(known):
+            if known is not None:
+                self._queue.join(known, peer)
+            return CallStream(200, b"", task_id=task_id, call=known or asyncio.create_task(_unknown()))
+
+        async def run() -> str:
+            try:
+                return orjson.dumps(await work(), default=as_object).decode()
+            except Exception as error:
+                raise CallFailed(sentence(error, where)) from error
+
+        task_id = task_id or uuid.uuid4().hex
+        task = self._calls[task_id] = self._queue.start(run, peer)
+        if len(self._calls) > REPLAYED_CALLS:
+            oldest = next(iter(self._calls))
+            if self._calls[oldest].done():
+                del self._calls[oldest]
+        return CallStream(200, b"", task_id=task_id, call=task)
+
+    def _begun(self) -> asyncio.Task[SessionStart]:
+        async def begin() -> SessionStart:
+            return await self._begin()
+
+        task = asyncio.create_task(begin())
+        task.add_done_callback(_retrieved)
+        return task
+
+
+class OrsDoor:
+    """Maps names; boundaries, limits, rewards and the store are those of the session."""
+
+    def __init__(self, context: RouteContext) -> None:
+        self.context = context
+        self.sessions = context.service.sessions
+        self.setup_seconds = SETUP_SECONDS
+        self._app = context.service.spec
+        self._by_name = {name.lower(): spec for name, spec in self._app.environments.items()}
+        self._by_name |= dict(self._app.environments)
+        self._opening: set[tuple[str | None, str]] = set()
+        self._open: dict[tuple[str | None, str], OrsSession] = {}
+
+    def known(self, name: str) -> EnvironmentSpec | None:
+        """Return an environment by its name, in whatever case."""
+        return self._by_name.get(name) or self._by_name.get(name.lower())
+
+    def environment(self, name: str | None, deployment: str | None = None) -> EnvironmentSpec:
+        """Return an environment. Raises RequestRefused (404).
+
+        deployment: what `openreward` sends beside a path without a name; one that is no environment means the default one.
+        """
+        if name is None:
+            return self.known(deployment or "") or self._app.default_environment
+        found = self.known(name)
+        if found is None:
+            known = ", ".join(self._app.environments)
+            raise RequestRefused("not_found", "There is no environment of this name.", hint=f"There is {known}.")
+        return found
+
+    # -- sessions --------------------------------------------------------------------------------------------------
+
+    async def create(self, environment: EnvironmentSpec, sid: str, caller: Caller, wanted: CreateSession) -> None:
+        """Open the session `sid` and begin its episode, for which nothing here waits.
+
+        Raises RequestError (422), RequestRefused (400: there is one, or no such split or index), Saturated.
+        """
+        given: Mapping[str, Any] | None = wanted.task_spec
+        if given is None:
+            given = task_at(environment, str(wanted.split), int(wanted.index or 0))
+        task = parsed(TaskSpec, given)
+        if task.split is not None:
+            check_split(environment, task.split)
+        key = (caller.key_label, sid)
+        if key in self._open or key in self._opening:
+            raise RequestRefused("session_exists", "There is a session of this X-Session-ID already.")
+        self._opening.add(key)
+        try:
+            session = await self.sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
+        finally:
+            self._opening.discard(key)
+
+        async def begin() -> SessionStart:
+            return await session.reset(task.seed, split=task.split, config=task.config)
+
+        def leave(_: str) -> None:
+            self._open.pop(key, None)
+
+        self._open[key] = OrsSession(session, begin)
+        session.attach(leave)
+
+    def find(self, sid: str, caller: Caller, environment: EnvironmentSpec | None) -> OrsSession:
+        """Return the session of this caller, which counts as used now. environment: that of the path, if it names one.
+
+        Raises RequestRefused (404), RequestError: it is a session of another environment.
+        """
+        found = self._open.get((caller.key_label, sid))
+        if found is None:
+            raise RequestRefused(
+                "not_found",
+                "There is no session of this X-Session-ID.",
+                hint="It was deleted, it expired because it was not used, or /create was not sent. Create another one.",
+            )
+        found.session.touch()
+        if environment is not None and found.session.environment.name != environment.name:
+            raise RequestError(
+                f"The session is one of environment {found.session.environment.name!r}, not of {environment.name!r}.",
+                hint="Send env_name to /create; ors-sdk does for session(task=...), and not for split= and index=.",
+            )
+        return found
+
+    async def delete(self, sid: str, caller: Caller) -> None:
+        """Close the session, if there is one; an episode under way ends as cancelled."""
+        found = self._open.get((caller.key_label, sid))
+        if found is not None:
+            await found.session.close()
+
+    async def call(self, found: OrsSession, wanted: OrsCall, peer: Peer) -> CallStream:
+        """Return the stream of a call."""
+        await found.started(self.setup_seconds)
+
+        async def work() -> Json:
+            try:
+                step = await found.session.step([(wanted.name, wanted.input)])
+            except SessionError as error:
+                if error.code != "episode_over":
+                    raise
+                return _refused(f"{error.message} {error.hint}", "episode_finished")
+            return _answer(found.session, step, wanted.name)
+
+        return found.call(work, wanted.task_id, "/ors/{environment}/call", peer)
+
+    # -- what describes an environment -----------------------------------------------------------------------------
+
+    def tools(self, environment: EnvironmentSpec) -> dict[str, Json]:
+        """Return the tools, which are the same for every task."""
+        return {
+            "tools": [
+                {
+                    "name": action.tool.name,
+                    "description": action.tool.description,
+                    "input_schema": dict(action.tool.parameters),
+                }
+                for action in environment.actions.values()
+            ],
+            "terminal_tool": None,
+            "supports_score_group": self.scores_groups(environment),
+            "message_block_types": ["text", "image", "reasoning", "tool_call", "tool_result"],
+        }
+
+    # -- groups ----------------------------------------------------------------------------------------------------
+
+    def scores_groups(self, environment: EnvironmentSpec) -> bool:
+        """Whether the environment has a group judge."""
+        return bool(group_judges(self._app, environment.name))
+
+    def score_group(self, found: OrsSession, wanted: ScoreGroup, peer: Peer) -> CallStream:
+        """Return the stream with one score for each candidate. Raises RequestRefused (404) without a group judge."""
+        environment = found.session.environment
+        if not self.scores_groups(environment):
+            raise RequestRefused(
+                "group_scoring_unsupported", f"Environment {environment.name!r} has no judge of groups."
+            )
+
+        async def work() -> Json:
+            ids = [(candidate.metadata or {}).get("rollout_id") for candidate in wanted.candidates]
+            if not all(isinstance(name, str) for name in ids):
+                message = "has to have metadata.rollout_id, which the metadata of each call of its session has"
+                raise RequestError(f"A candidate {message}.", fields=(FieldProblem(("body", "candidates"), message),))
+            ranked: Any = await self.context.service.score_group(
+                rollout_ids=[str(name) for name in ids], caller=found.session.caller
+            )
+            scores = [
+                {"reward": item["score"], "metadata": {name: item[name] for name in ("rollout_id", "rank", "reason")}}
+                for item in ranked["scores"]
+            ]
+            if any(item["reward"] is None for item in scores):
+                raise RequestError("The group's judges have no weight, so its scores are undefined.")
+            return {"scores": scores}
+
+        return found.call(work, wanted.task_id, "/ors/{environment}/score_group", peer)
+
+
+def starting(seconds: int) -> list[tuple[bytes, bytes]]:
+    """Return the headers with which the clients repeat a request: nothing was done."""
+    return [(b"x-backend-state", b"starting"), (b"retry-after", b"%d" % seconds)]
+
+
+def sentence(error: Exception, where: str) -> str:
+    """Return an error as one line, and log what the operator has to know. where: the route, for the log."""
+    members: dict[str, Any] = orjson.loads(error_answer(error, where=where).body)["detail"]["error"]
+    named = [f"{name} {members[name]}" for name in ("boundary", "code", "error_id", "rollout_id") if name in members]
+    return " ".join(f"{members['message']} [{', '.join(named)}]".split())
+
+
+def _answer(session: EnvironmentSession, step: SessionStep, tool: str) -> Json:
+    """Return the result of a call.
+
+    A refused action is the standard's malformed call, which carries no reward; where it has one, or ended the episode, it is a
+    result with `metadata.refused`.
+    """
+    last = step.steps[-1] if step.steps else None
+    refused = None if last is None else last.refused
+    if refused is not None and step.end is None and step.reward == 0:
+        return _refused(refused, "input_validation" if tool in session.environment.actions else "not_found")
+    metadata: dict[str, Json] = {
+        "rollout_id": session.rollout_id,
+        "turn": step.turn,
+        "reward_parts": dict(step.parts),
+        "terminated": step.terminated,
+        "truncated": step.truncated,
+        "refused": refused,
+        "info": {} if last is None else last.info,
+    }
+    if step.end is not None:
+        metadata["episode"] = described_episode(step.end)
+    output = {
+        "blocks": observed_blocks(step.observation),
+        "metadata": metadata,
+        "reward": step.reward,
+        "finished": step.end is not None,
+    }
+    return {"ok": True, "output": output}
+
+
+def _refused(why: str, reason: str) -> Json:
+    return {"ok": False, "error": why, "reason": reason}
+
+
+def _dropped(call: asyncio.Task[str] | None) -> bool:
+    """Whether a call was dropped before it began, so that it can still be done."""
+    return call is not None and call.done() and isinstance(call.exception(), SessionError)
+
+
+async def _unknown() -> str:
+    raise CallFailed("unknown task_id")
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """Retrieve the exception, or asyncio would log it when the client has gone."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,199 @@
+"""Turns an environment of an ORS server into ours: `Env = from_ors("http://host:8080")`.
+
+Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI; the Open Reward Standard, openrewardstandard.io), whose packages it
+does not need. Guarantees:
+
+- A task of a split is a seed; the prompt is the first observation, and a tool is an action, checked against its schema.
+- The reward of an episode is the sum of what its calls paid. A reward of null stays undefined; an episode in which the server
+  pays nothing but null has no reward, and fails unless the author declares `rewarded=False`.
+- `finished` is terminated, except where the call's metadata says `truncated`. A malformed call is a refused action.
+- A tool that raised, a time-out, a broken connection and a server that stays full are failures of the rollout, never a reward.
+- The server's key is read from an environment variable and is in no URL, message or trace. X-Secrets is not sent.
+"""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64decode
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from taskapp_kit.errors import DeclarationError, InvalidAction
+from taskapp_kit.interop.class_parts import ClassParts
+from taskapp_kit.interop.ors.server_connection import OrsConnection, OrsFailed
+from taskapp_kit.interop.server_episode import (
+    Sample,
+    ServerEpisode,
+    episode_class,
+    header_values,
+    server_address,
+    shown_url,
+    tool_methods,
+)
+from taskapp_kit.records.content import Image, Json, Text
+from taskapp_kit.records.trajectory import Step
+
+CALL_SECONDS = 600.0
+OPEN_SECONDS = 600.0
+"""As long as openreward's own client waits for a server that starts."""
+REFUSED = ("not_found", "name_collision", "input_validation", None)
+"""Reasons of a malformed call that the policy reads; older servers give none."""
+NOT_REPEATABLE = ("rollout_id", "episode")
+"""Members of a call's metadata that differ when the same episode is played again, at taskapp-kit's own ORS protocol."""
+
+
+def from_ors(
+    url: str,
+    *,
+    environment: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    sample: Mapping[str, Sample] | None = None,
+    rewarded: bool = True,
+    seconds: float = CALL_SECONDS,
+    open_seconds: float = OPEN_SECONDS,
+) -> type[OrsEnvironment]:
+    """Return a class for `app.environment(...)` that plays an environment of an ORS server.
+
+        Env = from_ors("http://127.0.0.1:8080", headers={"X-API-Key": "ORS_KEY"})
+        app.environment("counter", splits=Env.splits)(Env)
+
+    url: the server's. environment: its name, the server's first one when absent. headers: header name to the *name* of the
+    environment variable with its value. `splits` of the class has a seed for each task of each split, the first split from 0.
+
+    sample: tool to `fn(rng) -> arguments`, for the policy `random`. rewarded: False where the server gives no rewards and the
+    author's rubrics score. seconds: the longest time of one call. open_seconds: how long an episode waits while the server is
+    full or starts.
+
+    The server has to run when the app is declared. What does not fit is a problem of the app that declares the class. Raises
+    Unavailable: a variable of `headers` is not set.
+    """
+    parts = ClassParts("from_ors", shown_url(url), sys._getframe(1))
+    try:
+        address = server_address(parts, url, "the http(s) URL of an ORS server")
+        values = header_values(parts, headers or {})
+
+        def connected() -> OrsConnection:
+            return OrsConnection(address, values, seconds=seconds, open_seconds=open_seconds)
+
+        connection = connected()
+        try:
+            members = _described(parts, connection, environment, sample or {})
+        except (KeyError, TypeError) as error:
+            raise parts.wrong(
+                f"cannot read what {parts.name} answers: {type(error).__name__}", "a server of ORS", "check the URL"
+            ) from error
+        except OrsFailed as error:
+            raise parts.wrong(
+                f"cannot read the environment: {error.message.rstrip('.')}", "a server of ORS",
+                (error.hint or "start it, then this app").rstrip("."),
+            ) from error  # fmt: skip
+        finally:
+            connection.close()
+        members |= {
+            "__doc__": f"{members['environment']}, an environment of an ORS server. Do what the prompt asks.",
+            "__init__": parts.constructor({}, lambda environment, options: None),
+            "server": address,
+            "connect": staticmethod(connected),
+            "rewarded": rewarded,
+        }
+        return episode_class(parts, OrsEnvironment, members["environment"], members)
+    except DeclarationError as error:
+        return parts.without_environment(error, OrsEnvironment)
+
+
+class OrsEnvironment(ServerEpisode):
+    """One episode at an ORS server; `from_ors` makes the subclasses that an app declares."""
+
+    adapter, library, failure, step_name = "from_ors", "ORS", OrsFailed, "calls"
+    environment: str
+    splits: ClassVar[dict[str, range]] = {}
+
+    def reset(self, seed: int) -> Any:
+        """Open a session with the seed's task; return its prompt. Raises OrsFailed."""
+        split, seeds = next((name, seeds) for name, seeds in self.splits.items() if seed in seeds)
+        return self._observation(self.begin().open(self.environment, split, seed - seeds.start))
+
+    def send(self, tool: str, arguments: dict[str, Json]) -> Step:
+        """Call a tool. Raises OrsFailed, InvalidAction."""
+        answer = self.opened().call(tool, arguments)
+        if not answer["ok"]:
+            reason = answer.get("reason")
+            if reason not in REFUSED:
+                raise self.failed(f"refused to run {tool!r} ({str(reason)[:40]})")
+            raise InvalidAction(str(answer.get("error"))[:2000])
+        output = answer.get("output")
+        if not isinstance(output, dict):
+            raise self.failed(f"answered {tool!r} without an output")
+        reward, finished = output.get("reward"), self.flag(output, "finished")
+        if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
+            raise self.failed("sent a reward that is no number")
+        given = output.get("metadata")
+        metadata = given if isinstance(given, dict) else {}
+        self.count(reward, ended=finished, metadata=metadata)
+        truncated = finished and self.flag(metadata, "truncated")
+        info = {name: value for name, value in metadata.items() if name not in NOT_REPEATABLE}
+        return Step(
+            self._observation(output.get("blocks")),
+            None if reward is None else float(reward),
+            terminated=finished and not truncated,
+            truncated=truncated,
+            info=info,
+        )
+
+    def final_state(self) -> dict[str, Any]:
+        """Return how many calls paid. Raises OrsFailed where none did."""
+        self.check_paid()
+        return {"calls": self.steps, "rewards": self.rewards}
+
+    def _observation(self, blocks: Json) -> Any:
+        """What the policy observes of blocks: one text, or texts and pictures."""
+        found = [_block(block) for block in blocks] if isinstance(blocks, list) else [None]
+        if None in found:
+            raise self.failed("sent blocks that are neither text nor a picture")
+        texts = [block.text for block in found if isinstance(block, Text)]
+        return "\n\n".join(texts) if len(texts) == len(found) else found
+
+
+def _block(block: Any) -> Any:
+    """A block as ours; None for what is none."""
+    if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
+        return Text(block["text"])
+    if isinstance(block, dict) and block.get("type") == "image" and block.get("mimeType") == "image/png":
+        try:
+            return Image(b64decode(str(block.get("data")), validate=True))
+        except ValueError:
+            return None
+    return None
+
+
+# -- what the server says of itself ----------------------------------------------------------------------------------
+
+
+def _described(
+    parts: ClassParts, connection: OrsConnection, environment: str | None, sample: Mapping[str, Sample]
+) -> dict[str, Any]:
+    """The members of the class that depend on the server. Raises OrsFailed, DeclarationError."""
+    names = connection.ask("/list_environments")
+    if not isinstance(names, list) or not names:
+        raise parts.wrong(f"finds no environments at {parts.name}", "at least one", "check the server")
+    chosen = str(names[0]) if environment is None else environment
+    if chosen not in names:
+        raise parts.wrong(f"has environment={chosen!r}", f"one of {', '.join(map(str, names))}", "fix the name")
+    splits: dict[str, range] = {}
+    start = 0
+    for split in connection.ask(f"/{chosen}/splits"):
+        count = connection.ask(f"/{chosen}/num_tasks", {"split": split["name"]})["num_tasks"]
+        if count:
+            splits[split["name"]] = range(start, start + count)
+            start += count
+    if not splits:
+        raise parts.wrong(
+            f"finds no tasks in {chosen!r} at {parts.name}", "at least one split with tasks", "check the server"
+        )
+    tools = connection.ask(f"/{chosen}/tools")["tools"]
+    unknown = sorted(set(sample) - {tool["name"] for tool in tools})
+    if unknown or not tools:
+        found = f"has sample= for {unknown[0]!r}" if unknown else f"finds no tools in {chosen!r} at {parts.name}"
+        raise parts.wrong(found, "tools that the environment lists for every task", "check the server")
+    methods = tool_methods(parts, tools, OrsEnvironment.send, sample)
+    return {**methods, "environment": chosen, "splits": splits}

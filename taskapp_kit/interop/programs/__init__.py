@@ -1,0 +1,7 @@
+"""Programs that call a model by themselves, as environments."""
+
+from __future__ import annotations
+
+from taskapp_kit.interop.programs.program import from_program
+
+__all__ = ["from_program"]

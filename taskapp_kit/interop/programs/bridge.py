@@ -1,0 +1,170 @@
+"""The address that a program gets in place of the policy's: each call goes to the rollout's model, in its own API.
+
+    POST /TOKEN/v1/chat/completions, responses, messages     the model that the rollout's caller named
+    POST /TOKEN/step                                         {"tool": …, "args": …}: one action of the environment
+
+So a program holds no address and no key of the model, and its calls have the retries, limits and records of any rollout. They
+run one after another: an episode has one thread, and the bridge is served by its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import socket
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from taskapp_kit.errors import RequestError
+from taskapp_kit.net.body import parse_json, read_body
+from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
+from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
+from taskapp_kit.net.sse import event_frames
+from taskapp_kit.rollout.policy.author_loop import LoopEnvironment, LoopModel
+from taskapp_kit.serve.connection_limits import ConnectionLimits
+from taskapp_kit.serve.uvicorn_server import LoopServer
+from taskapp_kit.wire.chat.completion import answer_events, completion, token_usage
+from taskapp_kit.wire.chat.dialect_body import entries, wrong
+from taskapp_kit.wire.chat.dialects import DIALECTS
+from taskapp_kit.wire.chat.request import ChatCompletionRequest, CompletionRequest, read_request
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+log = logging.getLogger("taskapp_kit.policy")
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+CHAT = "chat/completions"
+OURS = ("model", "messages", "tools", "stream", "stream_options", "n", "logprobs", "top_logprobs", "return_token_ids")
+"""Members of a request that the kit sets, or reads for itself; the others are the program's sampling."""
+PLACES = 32
+"""Connections at once; further ones wait."""
+BODY_SECONDS = 30.0
+"""How long a body may take to arrive."""
+MAX_UNDELIVERED = 8
+"""Answers that are kept for a client that gave up before it read them, the last ones."""
+ERRORS = ErrorWriter("The bridge of a program", log, stored="a rollout", routes="docs/agents.md", shape=openai_error)
+
+Body = dict[str, Any]
+
+
+class ProgramBridge:
+    """Serves one rollout between `__enter__` and `__exit__`, on the event loop that enters it.
+
+    listener: where it accepts connections; closed at the end. ended: done when a call ended the rollout, with the exception
+    for which it did.
+
+    One request is read and answered at a time, and each connection is closed after its answer. So a program holds at most
+    PLACES connections and one body, whatever it sends.
+    """
+
+    def __init__(self, listener: socket.socket, model: LoopModel, env: LoopEnvironment) -> None:
+        self.prefix = f"/{secrets.token_urlsafe(16)}"
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._model, self._env = model, env
+        self._server = LoopServer(self._app, listener, ConnectionLimits(PLACES, max_buffered_bytes=4 * MAX_BODY_BYTES))
+        self._one_at_a_time = asyncio.Lock()
+        self._undelivered: dict[bytes, Body] = {}
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.stop()
+        if self.ended.done() and not self.ended.cancelled():
+            self.ended.exception()  # retrieved: the program may have ended at the same time
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        digest = b""
+        try:
+            async with self._one_at_a_time:
+                digest, response = await self._answer(scope, receive)
+        except ClientGone:
+            return
+        except asyncio.CancelledError:
+            response = ERRORS.response(RequestRefused("attempt_ended", "The rollout is over."))
+        except Exception as error:
+            response = ERRORS.for_model_route(scope["path"]).response(error, "/{token}")
+        gone = peer_of(scope).gone
+        response.headers = [*response.headers, (b"connection", b"close")]
+        await response(scope, receive, send)
+        if not (gone or peer_of(scope).left):
+            self._undelivered.pop(digest, None)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[bytes, EncodedResponse]:
+        """The digest of a request, and the answer. One that is sent again gets the answer that was not delivered."""
+        path = scope["path"]
+        route = path.removeprefix(self.prefix).removeprefix("/v1/").strip("/")
+        if not path.startswith(f"{self.prefix}/") or route not in (CHAT, *DIALECTS, "step"):
+            hint = f"There are {CHAT}, {', '.join(DIALECTS)} and step."
+            raise RequestRefused("not_found", "There is no such route.", hint=hint)
+        if scope["method"] != "POST":
+            return b"", ERRORS.method_not_allowed(["POST"])
+        content = await read_body(scope, receive, MAX_BODY_BYTES, BODY_SECONDS)
+        digest = hashlib.sha256(path.encode() + content).digest()
+        body = await parse_json(content)
+        answer = self._undelivered.get(digest)
+        if answer is None:
+            answer = await self._ending(self._step(body) if route == "step" else self._completion(route, body))
+            self._undelivered[digest] = answer
+            if len(self._undelivered) > MAX_UNDELIVERED:
+                del self._undelivered[next(iter(self._undelivered))]
+        return digest, _written(route, answer, body)
+
+    async def _ending(self, work: Coroutine[Any, Any, Body]) -> Body:
+        """The answer. What the model's call raises ends the rollout; what is wrong with the request does not."""
+        try:
+            return await work
+        except (RequestError, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # the program gets no part of its text
+            if not self.ended.done():
+                self.ended.set_exception(error)
+        raise RequestRefused("model_failed", "The model gave no answer, and the rollout ends.")
+
+    async def _completion(self, route: str, body: Body) -> Body:
+        """A chat completion, whatever the request's API."""
+        dialect = DIALECTS.get(route)
+        request = body if dialect is None else dialect.chat_request(body)
+        chat = read_request(ChatCompletionRequest, request)
+        tools = entries(request, "tools")
+        if request.get("n") not in (None, 1):
+            raise wrong(("n",), "is not supported", "Leave it out.")
+        sampling = {name: value for name, value in request.items() if name not in OURS and value is not None}
+        reply = await self._model.chat(chat.messages, tools or None, **sampling)
+        choice = {
+            "index": 0,
+            "finish_reason": reply.finish_reason or "stop",
+            "logprobs": None,
+            "message": {"content": None, **reply.message},
+        }
+        usage = token_usage(*(int(reply.usage.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")))
+        return completion(secrets.token_hex(12), [choice], usage, model=body.get("model") or "policy")
+
+    async def _step(self, body: Body) -> Body:
+        if not isinstance(body.get("tool"), str):
+            raise wrong(("tool",), "should be the name of an action")
+        try:
+            step = await self._env.step(body["tool"], body.get("args") or {})
+        except ValueError as error:
+            raise wrong(("args",), f"cannot be used: {error}") from None
+        return {"observation": step.observation, "reward": step.reward, "refused": step.refused}
+
+
+def _written(route: str, whole: Body, body: Body) -> EncodedResponse:
+    """What the model answered, in the API of the request."""
+    if route == "step":
+        return json_answer(whole)
+    dialect = DIALECTS.get(route)
+    answer = whole if dialect is None else dialect.answer(whole, body)
+    if not body.get("stream"):
+        return json_answer(answer)
+    usage_event = dialect is None and read_request(CompletionRequest, body).usage_event
+    frames = event_frames(answer_events(answer, dialect, usage_event=usage_event))
+    return EncodedResponse(200, b"".join(frames), [(b"content-type", b"text/event-stream")])

@@ -1,0 +1,292 @@
+"""Turns generators of reasoning-gym into ours: `app.environment("sums", ...)(from_reasoning_gym("chain_sum"))`.
+
+Written against reasoning-gym 0.1.25 (PyPI; github.com/open-thought/reasoning-gym, Apache-2.0): `create_dataset(name, seed,
+size, **options)`, items of `question`, `answer` and `metadata`, `score_answer(answer, entry)` from 0 to 1. Needs the extra
+`taskapp-kit[reasoning-gym]`; the package is loaded when a process plays its first episode, for it takes seconds. Guarantees:
+
+- A seed is one problem, the same in every process, and nothing here uses the process's random state.
+- The final answer alone is scored: what `submit` was called with, or what stands between `<answer>` and `</answer>`.
+- An answer in which the expected one stands among others is worth 0, where reasoning-gym pays a part.
+- An answer is never run as code, although some generators evaluate it: what is not a plain literal or formula is refused.
+- The expected answer and the metadata, which has worked solutions, are in no observation and no info.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from taskapp_kit.declare.marks import action
+from taskapp_kit.declare.source_location import did_you_mean
+from taskapp_kit.errors import ConfigError, DeclarationError, InvalidAction, Unavailable
+from taskapp_kit.interop.class_parts import ClassParts
+from taskapp_kit.records.trajectory import Step
+
+MAX_ANSWER_CHARACTERS = 10_000
+"""A longer answer is refused. The largest expected ones, of grids and boards, have some thousand."""
+MAX_FORMULA_CHARACTERS = 1000
+"""Of an answer to one of FORMULAS: sympy's time grows faster than its length."""
+MAX_TEXT_CHARACTERS = 400_000
+"""Longest reply in text, reasoning included; a longer one is refused unread."""
+BLOCK = 1000
+"""Seeds of one data set of reasoning-gym. Some generators draw a number for each item when a data set is made."""
+MAX_DATA_SETS = 16
+"""Data sets that an environment's class caches."""
+MAX_PROBLEMS = 2048
+"""Problems whose answers a process remembers for `gold`."""
+
+LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
+"""Generators that pass an answer to `eval` if it is not the expected text."""
+FORMULAS = frozenset(
+    {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
+)
+"""Generators that pass an answer to sympy's `parse_expr`, which evaluates it."""
+UNORDERED = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
+"""Generators that draw in the order of a set, which differs between processes unless PYTHONHASHSEED is set."""
+
+FUNCTIONS = frozenset({"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt"})
+MAX_POWER = 200
+"""The product of the exponents that stand within each other in a formula."""
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_lock = threading.RLock()
+"""Problems are drawn and scored one at a time: sympy's caches are shared."""
+
+Answer = Annotated[str, Field(max_length=MAX_ANSWER_CHARACTERS)]
+
+
+def from_reasoning_gym(
+    name: str, *, dataset_seed: int = 0, configurable: Mapping[str, Any] | None = None, **options: Any
+) -> type[ReasoningGymEnvironment]:
+    """Return a class for `app.environment(...)` that asks the problems of a generator.
+
+        Sums = from_reasoning_gym("chain_sum", max_terms=4)
+        app.environment("sums", splits={"train": range(100_000), "test": range(100_000, 101_000)}, max_turns=4)(Sums)
+        app.policy("gold", environment="sums")(Sums.gold)
+
+    name: one of `reasoning_gym.factory.DATASETS`. options: those of the generator, passed to `create_dataset`.
+    configurable: options that a caller may set in env.config, name to default (bool, int, float, str) or to (annotation,
+    default). dataset_seed: problem s is item s of the data set with this seed; from s = 1000 on, of the data set with seed
+    `dataset_seed + s - s % 1000`, which is the same problem for a generator that draws each item by itself.
+
+    The reward of the one step that hands in an answer is `score_answer`'s. `gold(observation, task)` is a policy that
+    hands in the expected answer, for generators that have one.
+
+    A generator or an option that does not exist is a ConfigError when a process sets up. Raises Unavailable: reasoning-gym
+    is not installed.
+    """
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise Unavailable(
+            "from_reasoning_gym needs reasoning-gym, which is not installed.",
+            hint="pip install 'taskapp-kit[reasoning-gym]'",
+        )
+    parts = ClassParts("from_reasoning_gym", str(name), sys._getframe(1))
+    try:
+        return _class(parts, name, dataset_seed, configurable or {}, options)
+    except DeclarationError as error:
+        return parts.without_environment(error, ReasoningGymEnvironment)
+
+
+class ReasoningGymEnvironment:
+    """One problem of a generator; `from_reasoning_gym` makes the subclasses that an app declares.
+
+    entry: the problem as reasoning-gym has it, after `reset`.
+    """
+
+    generator: str
+    _data_set: Callable[..., Any]
+    _defaults: Mapping[str, Any]
+    _remembered: OrderedDict[str, Any]
+
+    @classmethod
+    def setup_worker(cls) -> None:
+        """Load the package once for each process. Raises ConfigError."""
+        try:
+            cls._data_set(0, dict(cls._defaults))
+        except ValueError as error:
+            raise ConfigError(f"from_reasoning_gym({cls.generator!r}) cannot be used: {error}") from error
+
+    def open(self, options: dict[str, Any]) -> None:
+        """Take the options. Raises ValueError, as the generator does, for one that is out of range."""
+        self.options = options
+        self._data_set(0, options)
+
+    def reset(self, seed: int) -> str:
+        """Return the question."""
+        with _lock:
+            self._scorer = self._data_set(seed // BLOCK, self.options)
+            self.entry: dict[str, Any] = self._scorer[seed % BLOCK]
+            question = str(self.entry["question"]).strip()
+            self._remembered.pop(question, None)  # it becomes the youngest
+            self._remembered[question] = self.entry["answer"]
+            while len(self._remembered) > MAX_PROBLEMS:
+                self._remembered.popitem(last=False)
+        return question
+
+    @action(noop={"answer": ""}, sample=lambda rng: {"answer": str(rng.randint(0, 100))})
+    def submit(self, answer: Answer) -> Step:
+        """Hand in your final answer: the answer alone, in the form that the question asks for. There is one attempt."""
+        return self._handed_in(answer)
+
+    @action(text=True, sample=lambda rng: f"<answer>{rng.randint(0, 100)}</answer>")
+    def say(self, text: str) -> Step:
+        """Write as much as you like and put your final answer, once, in <answer>...</answer>: that hands it in."""
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise InvalidAction(f"Nothing was handed in: at most {MAX_TEXT_CHARACTERS} characters are read.")
+        found = {answer.strip() for answer in _ANSWER.findall(text.rpartition("</think>")[2])}
+        if len(found) != 1:
+            what = "several answers that differ" if found else "no answer"
+            raise InvalidAction(
+                f"Nothing was handed in: there is {what} in it. Call submit, or write your final answer, once, as "
+                "<answer>...</answer>."
+            )
+        return self._handed_in(found.pop())
+
+    def _handed_in(self, answer: str) -> Step:
+        answer = answer.strip()
+        if len(answer) > MAX_ANSWER_CHARACTERS:
+            raise InvalidAction(f"Nothing was handed in: an answer has at most {MAX_ANSWER_CHARACTERS} characters.")
+        with _lock:
+            return Step(reward=self._score(answer), terminated=True, info={"submitted": answer})
+
+    def _score(self, answer: str) -> float:
+        """The score of an answer. Raises InvalidAction if it cannot be read; what the generator raises if that is broken."""
+        if not answer:
+            return 0.0
+        if not _plain(self.generator, answer):
+            raise InvalidAction("Nothing was handed in: the answer is not in the form that the question asks for.")
+        expected = self.entry["answer"]
+        try:
+            score = float(self._scorer.score_answer(answer, self.entry))
+        except Exception as error:
+            if expected is None or self._scorer.score_answer(expected, self.entry) != 1:
+                raise
+            raise InvalidAction(f"Nothing was handed in: the answer cannot be read ({type(error).__name__}).") from None
+        hedged = isinstance(expected, str) and expected != answer and expected in answer
+        return 0.0 if hedged and score < 1 else score
+
+
+def _class(
+    parts: ClassParts, name: str, dataset_seed: int, configurable: Mapping[str, Any], options: dict[str, Any]
+) -> type[ReasoningGymEnvironment]:
+    clash = sorted({"seed", "size"} & {*options, *configurable})
+    if clash:
+        raise parts.wrong(
+            f"has {clash[0]}=", "options of the generator", "leave it out: an episode's seed is its problem"
+        )
+    if name in UNORDERED and sys.flags.hash_randomization:
+        raise parts.wrong(
+            f"names {name!r}, which draws in the order of a set: a seed is another problem in each process",
+            "the same order in every process", "set PYTHONHASHSEED=0, for all processes that serve this app",
+        )  # fmt: skip
+    defaults = parts.defaults(configurable)
+    remembered: OrderedDict[str, Any] = OrderedDict()
+    cached: OrderedDict[tuple[int, str], Any] = OrderedDict()
+
+    def data_set(block: int, given: dict[str, Any]) -> Any:
+        key = (block, repr(sorted(given.items())))
+        with _lock:
+            if key not in cached:
+                cached[key] = _made(name, {**options, **given, "seed": dataset_seed + block * BLOCK, "size": BLOCK})
+            while len(cached) > MAX_DATA_SETS:
+                cached.popitem(last=False)
+            return cached[key]
+
+    def gold(observation: str, task: Any) -> dict[str, dict[str, str]]:  # noqa: ARG001 (whoever may see answers may ask it)
+        """Hand in the expected answer."""
+        answer = remembered[observation]
+        if answer is None:
+            raise Unavailable(f"{name} has no expected answer: it scores whatever fits.")
+        return {"submit": {"answer": answer}}
+
+    members = {
+        "__doc__": f"Answer a question of {name.replace('_', ' ')}: call `submit`, or write the answer in one "
+        "<answer>...</answer>.",
+        "__module__": parts.module,
+        "__init__": parts.constructor(configurable, ReasoningGymEnvironment.open),
+        "generator": name,
+        "gold": staticmethod(gold),
+        "_data_set": staticmethod(data_set),
+        "_defaults": defaults,
+        "_remembered": remembered,
+    }
+    return type(re.sub(r"\W", "_", name), (ReasoningGymEnvironment,), members)
+
+
+def _made(name: str, options: dict[str, Any]) -> Any:
+    """A data set. Raises ValueError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # from its dependencies
+        import reasoning_gym
+        from reasoning_gym.factory import DATASETS
+
+        if name not in DATASETS:
+            meant = did_you_mean(name, list(DATASETS), "reasoning_gym.factory.DATASETS has their names")
+            raise ValueError(f"there is no such generator; {meant}")
+        try:
+            return reasoning_gym.create_dataset(name, **options)
+        except (AssertionError, TypeError) as error:  # its options are checked by assertions
+            raise ValueError(str(error) or "an option is out of range") from error
+
+
+def _plain(generator: str, answer: str) -> bool:
+    """True for an answer that evaluates to no more than a list or a formula; and for all that its generator never evaluates."""
+    if generator not in LISTS | FORMULAS:
+        return True
+    if generator in FORMULAS and len(answer) > MAX_FORMULA_CHARACTERS:
+        return False
+    try:
+        parsed = ast.parse(answer, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return generator in LISTS  # `eval` refuses it, too; `parse_expr` reads more than Python
+    return _literal(parsed) if generator in LISTS else _formula(parsed, 1)
+
+
+def _literal(node: ast.expr) -> bool:
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return all(map(_literal, node.elts))
+    return isinstance(node, (ast.Constant, ast.Name))
+
+
+def _formula(node: ast.expr, power: float) -> bool:
+    """True for sums, products, small powers and FUNCTIONS of numbers and letters; `power` is that of the nodes around it."""
+    match node:
+        case ast.Constant(value=value):
+            return type(value) in (int, float)
+        case ast.Name(id=name):
+            return len(name) == 1 or name in ("pi", "alpha", "beta", "theta")
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
+            return _formula(operand, power)
+        case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), left=left, right=right):
+            return _formula(left, power) and _formula(right, power)
+        case ast.BinOp(op=ast.Pow(), left=left, right=right):
+            exponent = _number(right)
+            if exponent is None:  # of a letter or e: exp(x) written as E**x
+                return isinstance(left, ast.Name) and _formula(right, MAX_POWER)
+            return power * max(1, abs(exponent)) <= MAX_POWER and _formula(left, power * max(1, abs(exponent)))
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
+            return name in FUNCTIONS and _formula(argument, power)
+    return False
+
+
+def _number(node: ast.expr) -> float | None:
+    """The value of a number, its negative, or a quotient of two; None for anything else."""
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = _number(operand)
+            return None if inner is None else -inner
+        case ast.BinOp(op=ast.Div(), left=left, right=right):
+            over, under = _number(left), _number(right)
+            return None if over is None or not under else over / under
+    return None

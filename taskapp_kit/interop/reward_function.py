@@ -1,0 +1,242 @@
+"""`to_reward_function(app)`: an app's reward as the function that TRL and verl call with a model's answers.
+
+Written against TRL 1.16.0 (`GRPOTrainer(reward_funcs=...)`: None is masked) and verl at commit b178a3c
+(`custom_reward_function`: `compute_score(data_source, solution_str, ground_truth, extra_info)`). Neither is imported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.client.blocking_portal import DaemonLoop
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.declare.episode_selection import find_environment
+from taskapp_kit.declare.specs import EnvironmentSpec
+from taskapp_kit.errors import BadArgument, ConfigError, RolloutFailed, UndefinedReward
+from taskapp_kit.interop.callers_model import CallerService
+from taskapp_kit.records.content import Json
+from taskapp_kit.wire.chat.conversation import ChatReply
+
+log = logging.getLogger("taskapp_kit.reward_function")
+
+COLUMNS = ("environment", "split", "seed", "config", "output_mode")
+"""What names an episode, in the rows of `taskapp export tasks`."""
+
+
+def to_reward_function(app: TaskApp | str | Path, *, first_answer: bool = False) -> RewardFunction:
+    """Returns the app's reward as a function of a model's answer.
+
+        reward = to_reward_function("capitals.py")
+        GRPOTrainer(reward_funcs=reward, train_dataset=load_dataset("json", data_files="tasks.jsonl", split="train"), ...)
+
+    For environments of one turn: `app.tasks`, `max_turns=1` or `max_steps=1`. first_answer: others, too, each judged by its first
+    answer alone; where the environment would go on, the episode is truncated and scored.
+
+    Raises ConfigError (no environment of one turn), DiscoveryError, DeclarationError.
+    """
+    return RewardFunction(app, first_answer=first_answer)
+
+
+class RewardFunction:
+    """Called with the columns of `taskapp export tasks`, it plays each answer as an episode, in threads of its own.
+
+    Called as TRL does, it returns one reward for each completion, and None for a failure or an undefined reward.
+    `compute_score` is verl's. It may be pickled when it was made of a path or name. `close` ends its threads; the end of
+    the process does so, too.
+    """
+
+    def __init__(self, app: TaskApp | str | Path, *, first_answer: bool) -> None:
+        self._reference, self._first_answer = app, first_answer
+        self._app = app if isinstance(app, TaskApp) else find_app(str(app))
+        spec = self._app.freeze()
+        if not first_answer and not any(_one_turn(one) for one in spec.environments.values()):
+            raise ConfigError(_several_turns(spec.default_environment), hint=HINT)
+        self.__name__ = spec.name  # the name under which TRL logs it
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+
+    def __call__(
+        self, prompts: Sequence[Any] = (), completions: Sequence[Any] = (), log_metric: Any = None, **columns: Any
+    ) -> list[float | None]:
+        """The rewards of completions, each a text or a list with one assistant message, in their order.
+
+        columns: `seed`, and `environment`, `split`, `config` (JSON text), `output_mode` where they are not the default;
+        a list each. log_metric: of TRL; gets the share that failed. Raises BadArgument for other completions or missing
+        columns, RequestError for an episode that the app does not have.
+        """
+        if "seed" not in columns:
+            raise BadArgument(
+                "The reward function was called without the column seed, which names the episode of each completion.",
+                hint="Train on rows of `taskapp export tasks`.",
+            )
+        rows = [
+            {name: columns[name][index] for name in COLUMNS if name in columns} for index in range(len(completions))
+        ]
+        answers = [_message(completion) for completion in completions]
+        rewards: list[float | None] = []
+        for row, outcome in zip(rows, self._rewards(rows, answers), strict=True):
+            if isinstance(outcome, RolloutFailed):
+                log.warning("seed %s has no reward (%s): %s", row["seed"], outcome.failure.code, outcome.message)
+            rewards.append(None if isinstance(outcome, RolloutFailed) else outcome)
+        if log_metric is not None and rewards:
+            log_metric(f"{self.__name__}/failed", sum(reward is None for reward in rewards) / len(rewards))
+        return rewards
+
+    def compute_score(
+        self,
+        data_source: str = "",
+        solution_str: str = "",
+        ground_truth: Any = None,
+        extra_info: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> float:
+        """The reward of one answer, as verl calls it. extra_info: of a row that `taskapp export tasks` wrote for verl.
+
+        Raises RolloutFailed for a failure, UndefinedReward; BadArgument, RequestError as a call does.
+        """
+        if not extra_info or "seed" not in extra_info:
+            raise BadArgument(
+                "compute_score was called without extra_info.seed, which names the episode.",
+                hint="Train on rows of `taskapp export tasks --format verl`.",
+            )
+        row = {name: extra_info[name] for name in COLUMNS if name in extra_info}
+        (outcome,) = self._rewards([row], [_message(solution_str)])
+        if isinstance(outcome, RolloutFailed):
+            raise outcome
+        return outcome
+
+    def _rewards(
+        self, rows: Sequence[Mapping[str, Any]], answers: Sequence[dict[str, Json]]
+    ) -> list[float | RolloutFailed]:
+        spec = self._app.freeze()
+        for row in rows:
+            environment = find_environment(spec, row.get("environment"))
+            if not self._first_answer and not _one_turn(environment):
+                raise ConfigError(_several_turns(environment), hint=HINT)
+        return self._open().rewards(rows, answers)
+
+    def _open(self) -> _Running:
+        """The service of this process: a fork needs its own, for threads are not copied."""
+        with self._lock:
+            if self._running is None or self._running.process != os.getpid():
+                self._running = _Running(self._app)
+                atexit.register(self._running.close)
+            return self._running
+
+    def close(self) -> None:
+        """End the threads and worker processes; another call starts them again."""
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None and running.process == os.getpid():
+            atexit.unregister(running.close)
+            running.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self._reference, TaskApp):
+            raise BadArgument(
+                "A reward function that was made of a TaskApp object cannot be sent to another process.",
+                hint='Make it of the path or name: to_reward_function("my_app.py").',
+            )
+        return _again, (str(self._reference), self._first_answer)
+
+
+def _again(reference: str, first_answer: bool) -> RewardFunction:
+    return to_reward_function(reference, first_answer=first_answer)
+
+
+class _Running:
+    """A service on an event loop in a thread of its own."""
+
+    def __init__(self, app: TaskApp) -> None:
+        self.process = os.getpid()
+        self._loop = DaemonLoop("taskapp-reward")
+        try:
+            self._service = self._loop.run(_opened(app))
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def rewards(
+        self, rows: Sequence[Mapping[str, Any]], answers: Sequence[dict[str, Json]]
+    ) -> list[float | RolloutFailed]:
+        async def all_of_them() -> list[float | RolloutFailed]:
+            return await asyncio.gather(*map(self._reward, rows, answers))
+
+        outcomes: list[float | RolloutFailed] = self._loop.run(all_of_them())
+        return outcomes
+
+    async def _reward(self, row: Mapping[str, Any], message: dict[str, Json]) -> float | RolloutFailed:
+        async def answer(_: dict[str, Json]) -> ChatReply:
+            return ChatReply(message)
+
+        config = row.get("config") or {}
+        config = dict(json.loads(config) if isinstance(config, str) else config)
+        if row.get("split") is not None:
+            config["split"] = row["split"]
+        env = {"env_name": row.get("environment"), "seed": int(row["seed"]), "config": config}
+        environment = find_environment(self._service.service.spec, row.get("environment"))
+        try:
+            rollout = await self._service.rollout(
+                answer,
+                env,
+                output_mode=row.get("output_mode") or "tool_calls",
+                turns=None if environment.most_turns == 1 else 1,
+                label="reward-function",
+            )
+        except RolloutFailed as failed:
+            return failed
+        if rollout.reward is None:
+            return UndefinedReward(rollout_id=rollout.rollout_id)
+        return float(rollout.reward)
+
+    def close(self) -> None:
+        """End the service and the thread."""
+        try:
+            self._loop.run(self._service.close())
+        finally:
+            self._loop.stop()
+
+
+async def _opened(app: TaskApp) -> CallerService:
+    return CallerService(app)
+
+
+HINT = "For these a trainer needs rollouts (docs/trainers.md), or first_answer=True judges the first answer alone."
+
+
+def _one_turn(environment: EnvironmentSpec) -> bool:
+    """True when the first answer ends the episode: each answer is at least one step, refused ones too."""
+    return environment.most_turns == 1 or environment.max_steps == 1
+
+
+def _several_turns(environment: EnvironmentSpec) -> str:
+    return (
+        f"An episode of environment {environment.name!r} may have {environment.most_turns or 'any number of'} turns, and a "
+        "reward function sees one answer."
+    )
+
+
+def _message(completion: Any) -> dict[str, Json]:
+    """The assistant's message of a completion. Raises BadArgument unless there is exactly one."""
+    if isinstance(completion, str):
+        return {"role": "assistant", "content": completion}
+    if (
+        isinstance(completion, Sequence)
+        and len(completion) == 1
+        and isinstance(completion[0], Mapping)
+        and completion[0].get("role") == "assistant"
+    ):
+        return dict(completion[0])
+    raise BadArgument(
+        f"The reward function was given a completion that is neither a text nor one assistant message: {completion!r:.200}.",
+        hint="It scores environments of one turn.",
+    )

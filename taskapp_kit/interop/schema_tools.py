@@ -1,0 +1,161 @@
+"""Tools of others, which come as JSON Schema, as methods with annotated parameters.
+
+The parameters' own schemas are shown to the policy as they came, with references resolved. Values are checked and converted
+by Python types made of them: `type`, `enum`, `const`, `anyOf`, bounds and lengths. What else a schema demands (patterns,
+members of inner objects) is left to the server that receives the value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Field, WithJsonSchema
+
+from taskapp_kit.declare.marks import action
+from taskapp_kit.interop.class_parts import ClassParts
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.json_schema import Schema, read_schema, referenced
+
+SIMPLE = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None, "array": list[Any]}
+LIMITS = {
+    "minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt",
+    "minLength": "min_length", "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
+}  # fmt: skip
+"""Keywords of JSON Schema, and pydantic's names for them."""
+LIMITED = {
+    "string": ("minLength", "maxLength"),
+    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    "array": ("minItems", "maxItems"),
+}
+SHOWN_NOT = ("title", "discriminator", "$defs", "definitions")
+"""Keywords that are generated, or that name what was resolved."""
+
+Call = Callable[[Any, dict[str, Json]], Any]
+"""Called with the environment and the arguments that the policy gave; returns what the action returns."""
+
+
+def tool_method(
+    parts: ClassParts,
+    name: str,
+    description: str,
+    schema: Mapping[str, Any],
+    call: Call,
+    *,
+    left_out: Sequence[str] = (),
+    noop: Mapping[str, Any] | None = None,
+    sample: Callable[..., Any] | None = None,
+) -> Any:
+    """Return a method, marked as the action `name`, for the class that `parts` makes.
+
+    schema: of the arguments, an object; left_out: members that the policy does not give. An argument that may be absent and
+    has no default is absent in `call`, too. Raises DeclarationError where the arguments cannot be parameters.
+    """
+    properties = schema.get("properties", {})
+    if not isinstance(properties, Mapping) or schema.get("type", "object") != "object":
+        raise parts.wrong(
+            f"of {parts.name}: the arguments of {name!r} are no object with members", "a JSON Schema of an object",
+            "change it where it is declared",
+        )  # fmt: skip
+    required = schema.get("required", ())
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    absent = set()
+    for field, given in properties.items():
+        if field in left_out:
+            continue
+        if not field.isidentifier() or keyword.iskeyword(field):
+            raise parts.wrong(
+                f"of {parts.name}: {name!r} has an argument {field!r}", "names that Python's parameters can have",
+                "rename it where it is declared",
+            )  # fmt: skip
+        shown = resolved(given, schema)
+        default: Any = inspect.Parameter.empty
+        if field not in required:
+            default = shown.get("default")
+            if "default" not in shown:
+                absent.add(field)
+        annotation: Any = Annotated[type_of_schema(read_schema(shown)), WithJsonSchema(shown)]
+        parameters.append(
+            inspect.Parameter(field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+
+    def called(self: Any, **arguments: Any) -> Any:
+        return call(
+            self, {key: value for key, value in arguments.items() if not (value is None and key in absent)}
+        )  # fmt: skip
+
+    file, line = parts.place
+    code = called.__code__.replace(co_filename=file, co_firstlineno=line)
+    method: Any = FunctionType(code, called.__globals__, name, None, called.__closure__)
+    method.__kwdefaults__ = None
+    method.__doc__ = description
+    method.__annotations__ = {item.name: item.annotation for item in parameters[1:]}
+    method.__signature__ = inspect.Signature(parameters)
+    return action(name=name, noop=noop, sample=sample)(method)
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema with every reference replaced by what it names; one that contains itself becomes any JSON.
+
+    root: the document in which references name their targets.
+    """
+    shown: dict[str, Any] = _resolved(schema, root, ())
+    return shown if isinstance(shown, dict) else {}
+
+
+def _resolved(schema: Any, root: Mapping[str, Any], within: tuple[str, ...], names: bool = False) -> Any:
+    """names: the keys are those of members, not keywords."""
+    if isinstance(schema, list):
+        return [_resolved(item, root, within) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    reference = None if names else schema.get("$ref")
+    if isinstance(reference, str):
+        if reference in within:
+            return {}
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        target = referenced(reference, root)
+        return {**_resolved(target, root, (*within, reference)), **_resolved(beside, root, within)}
+    return {
+        key: value
+        if key in ("default", "const", "enum", "examples") and not names
+        else _resolved(value, root, within, names=key == "properties" and not names)
+        for key, value in schema.items()
+        if names or key not in SHOWN_NOT
+    }
+
+
+def type_of_schema(schema: Schema) -> Any:
+    """Return the Python type of a schema's values, Any for what it has no type for."""
+    if schema.choices:
+        return _choices(schema.choices)
+    if schema.branches:
+        return _union([type_of_schema(branch) for branch in schema.branches])
+    kind = schema.kind
+    if kind == "object":
+        return dict[str, Any]
+    if kind not in SIMPLE:
+        return Any
+    annotation: Any = SIMPLE[kind]
+    if kind == "array" and "items" in schema.keywords and not schema.first_items:
+        annotation = list[type_of_schema(schema.items)]  # type: ignore[misc]
+    limits = {
+        LIMITS[word]: schema.keywords[word]
+        for word in LIMITED.get(kind, ())
+        if isinstance(schema.keywords.get(word), int | float) and not isinstance(schema.keywords[word], bool)
+    }
+    return Annotated[annotation, Field(**limits)] if limits else annotation
+
+
+def _choices(values: list[Any]) -> Any:
+    if values and all(type(value) in (str, int, bool, type(None)) for value in values):
+        return Literal[tuple(values)]
+    return Any
+
+
+def _union(types: list[Any]) -> Any:
+    return Any if Any in types else Union[tuple(types)]  # noqa: UP007 — of types that are known at run time only

@@ -1,0 +1,1 @@
+"""The Tinker cookbook: apps as its environments."""

@@ -1,0 +1,1 @@
+"""TRL: apps as its environments and rollout functions."""

@@ -1,0 +1,253 @@
+"""`rollout_func(app)`: episodes of an app as the rollouts of TRL's GRPOTrainer, sampled with the trainer's own model.
+
+Written against TRL 1.16.0, `GRPOTrainer(rollout_func=...)`: `rollout_func(prompts, trainer)` returns `prompt_ids`,
+`completion_ids`, `logprobs`, and as `env_mask` which tokens of a completion were sampled. TRL hands it prompts and no other
+column, so the prompt of a row names the episode (`episode_prompt`); what the model reads is written by the app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.client.blocking_portal import DaemonLoop
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import BadArgument, RolloutFailed, TrainingError
+from taskapp_kit.interop.callers_model import CallerService, truncating
+from taskapp_kit.records.content import Json
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
+
+log = logging.getLogger("taskapp_kit.trl")
+
+COLUMNS = ("environment", "split", "seed", "config", "output_mode")
+"""What names an episode, in the rows of `taskapp export tasks`."""
+
+
+def episode_prompt(row: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the column `prompt` of a row of `taskapp export tasks` as `rollout_func` reads it.
+
+        rows = load_dataset("json", data_files="tasks.jsonl", split="train").map(episode_prompt)
+
+    Raises BadArgument for a row without a seed.
+    """
+    if row.get("seed") is None:
+        raise BadArgument("A row has no seed, which names its episode.", hint="Use rows of `taskapp export tasks`.")
+    return {"prompt": json.dumps({name: row[name] for name in COLUMNS if row.get(name) is not None})}
+
+
+def episode_reward(episode_reward: Sequence[float | None], **_: Any) -> list[float | None]:
+    """The reward function for `rollout_func`: the episodes' rewards, None for a failure or an undefined reward."""
+    return list(episode_reward)
+
+
+def rollout_func(app: TaskApp | str | Path) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
+    """Returns what TRL's trainer takes as `rollout_func`.
+
+        GRPOTrainer(model, rollout_func=rollout_func("adder.py"), reward_funcs=episode_reward, train_dataset=rows, ...)
+
+    The model is sampled with transformers in the trainer's process, at the trainer's temperature, without top_p or top_k;
+    `max_completion_length` is the limit of one answer. Its tokenizer needs the tokens of ChatML or Llama 3.
+
+    A failed episode has reward None, and no token of it is trained on. Raises DiscoveryError, DeclarationError; a call
+    raises ConfigError (unknown tokenizer, or use_vllm), BadArgument and RequestError (a prompt names no episode), and
+    TrainingError (the model fails, or a prompt does not continue the one before it: a row of TRL is one sequence).
+    """
+    return TrlRollouts(app if isinstance(app, TaskApp) else find_app(str(app)))
+
+
+class TrlRollouts:
+    """Plays one episode for each prompt, all at once, in a thread of its own. `close` ends the thread."""
+
+    def __init__(self, app: TaskApp) -> None:
+        self._app = app
+        app.freeze()
+        self._lock = threading.Lock()
+        self._running: tuple[DaemonLoop, CallerService] | None = None
+        self._calls = 0
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        """Returns a row for each prompt, in their order."""
+        from trl.models.utils import unwrap_model_for_generation
+
+        from taskapp_kit.train.rendering.families import renderer_for
+        from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
+        from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
+
+        if trainer.use_vllm:
+            raise BadArgument(
+                "rollout_func samples with transformers, and the trainer has use_vllm=True.",
+                hint="Set use_vllm=False, or give environment_factory, with which TRL samples itself.",
+            )
+        asked = [_named(prompt) for prompt in prompts]
+        tokenizer = trainer.processing_class
+        definition = tokenizer.backend_tokenizer.to_str()
+        renderer = renderer_for(JsonTokenizer(definition), tokenizer.chat_template)
+        loop, service = self._open()
+        self._calls += 1
+        names = f"trl/{trainer.args.seed}/{trainer.accelerator.process_index}/{self._calls}"
+        with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model:
+            was_training = model.training
+            try:
+                with TransformersSampler(model, batch_size=max(1, len(prompts))) as sampler:
+                    episodes = [
+                        _SampledEpisode(
+                            sampler, renderer, trainer.temperature, trainer.max_completion_length, f"{names}/{at}"
+                        )
+                        for at in range(len(prompts))
+                    ]
+                    rewards = loop.run(_played(service, episodes, asked))
+            finally:
+                model.train(was_training)
+        end = min(renderer.stop_ids)
+        rows = [
+            episode.row(end) if reward is not None else episode.unused_row(end)
+            for episode, reward in zip(episodes, rewards, strict=True)
+        ]
+        return {**{name: [row[name] for row in rows] for name in rows[0]}, "episode_reward": rewards}
+
+    def _open(self) -> tuple[DaemonLoop, CallerService]:
+        with self._lock:
+            if self._running is None:
+                loop = DaemonLoop("taskapp-trl-rollouts")
+                try:
+                    self._running = loop, loop.run(_opened(self._app))
+                except BaseException:
+                    loop.stop()
+                    raise
+            return self._running
+
+    def close(self) -> None:
+        """End the thread and worker processes; another call starts them again."""
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            loop, service = running
+            try:
+                loop.run(service.close())
+            finally:
+                loop.stop()
+
+
+async def _opened(app: TaskApp) -> CallerService:
+    return CallerService(app)
+
+
+async def _played(
+    service: CallerService, episodes: Sequence[_SampledEpisode], asked: Sequence[Mapping[str, Any]]
+) -> list[float | None]:
+    return await asyncio.gather(*(episode.play(service, row) for episode, row in zip(episodes, asked, strict=True)))
+
+
+@dataclass(slots=True)
+class _SampledEpisode:
+    """One episode, and the tokens of its conversation. prompt: of the first call. completion: all after it."""
+
+    sampler: Any
+    renderer: Any
+    temperature: float
+    max_tokens: int
+    draw: str
+    prompt: tuple[int, ...] = ()
+    completion: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    turns: int = 0
+    failure: Exception | None = None
+
+    async def play(self, service: CallerService, row: Mapping[str, Any]) -> float | None:
+        """Returns the episode's reward, None for a failure or an undefined one. Raises RequestError, TrainingError."""
+        from taskapp_kit.train.gateway.call_reader import ChatPrompt
+        from taskapp_kit.train.gateway.recognition import Recognition
+
+        recognition = Recognition(self.renderer)
+
+        async def ask(body: dict[str, Any]) -> ChatReply | ModelFailed:
+            prompt = ChatPrompt(tuple(body["messages"]), tuple(body.get("tools") or ()))
+            try:
+                found = recognition.prompt(prompt)
+                if self.turns and found.parent != self.turns - 1:
+                    raise TrainingError(
+                        "A prompt does not continue the one before it, and TRL trains on one sequence for each episode.",
+                        hint="Leave history at its default, and let the app rewrite no earlier message.",
+                    )
+                room = self.sampler.context_tokens - len(found.ids)
+                if room < 1:
+                    return truncating(
+                        f"the prompt has {len(found.ids)} tokens, the model {self.sampler.context_tokens}"
+                    )
+                sampled = await self.sampler.sample(
+                    found.ids,
+                    max_tokens=min(self.max_tokens, room),
+                    temperature=self.temperature,
+                    stop_ids=self.renderer.stop_ids,
+                    draw=f"{self.draw}/{self.turns}",
+                )
+            except Exception as error:
+                self.failure = error
+                raise
+            message = self.renderer.parse(sampled.token_ids, prompt.tools, call_prefix=f"call_{self.turns}")
+            recognition.add(prompt, found, sampled.token_ids, message)
+            self._add(found.ids, sampled.token_ids, sampled.log_probs)
+            return ChatReply(message, finish_reason=sampled.finish_reason)
+
+        config = row.get("config") or {}
+        config = dict(json.loads(config) if isinstance(config, str) else config)
+        if row.get("split") is not None:
+            config["split"] = row["split"]
+        env: dict[str, Json] = {"env_name": row.get("environment"), "seed": int(row["seed"]), "config": config}
+        try:
+            mode = row.get("output_mode") or "tool_calls"
+            rollout = await service.rollout(ask, env, output_mode=mode, label="trl")
+        except RolloutFailed as failed:
+            if self.failure is not None:  # of the model, not of the episode: no reward would hide it
+                raise self.failure from failed
+            log.warning("seed %s has no reward (%s): %s", row["seed"], failed.failure.code, failed.message)
+            return None
+        if rollout.reward is None:
+            log.warning("seed %s has no reward: it is undefined", row["seed"])
+        return None if rollout.reward is None else float(rollout.reward)
+
+    def _add(self, prompt: tuple[int, ...], sampled: tuple[int, ...], log_probs: tuple[float, ...]) -> None:
+        if not self.turns:
+            self.prompt = prompt
+        read = prompt[len(self.prompt) + len(self.completion) :]
+        self.completion += [*read, *sampled]
+        self.log_probs += [*[0.0] * len(read), *log_probs]
+        self.mask += [*[0] * len(read), *[1] * len(sampled)]
+        self.turns += 1
+
+    def row(self, end: int) -> dict[str, list[Any]]:
+        """The episode as TRL's row. Without an answer of the model there is nothing to train on."""
+        if not self.turns:
+            return self.unused_row(end)
+        return {
+            "prompt_ids": list(self.prompt),
+            "completion_ids": self.completion,
+            "logprobs": self.log_probs,
+            "env_mask": self.mask,
+        }
+
+    def unused_row(self, end: int) -> dict[str, list[Any]]:
+        """A row of which no token is trained on: a reward of None alone would leave a KL term."""
+        return {"prompt_ids": [end], "completion_ids": [end], "logprobs": [0.0], "env_mask": [0]}
+
+
+def _named(prompt: Any) -> dict[str, Any]:
+    """What a prompt of `episode_prompt` names. Raises BadArgument for any other."""
+    try:
+        row = json.loads(prompt)
+    except (TypeError, ValueError):
+        row = None
+    if not isinstance(row, dict) or "seed" not in row:
+        raise BadArgument(
+            "A prompt of the data set names no episode, and TRL passes a rollout_func nothing else of a row.",
+            hint="Use rows of `taskapp export tasks` with .map(episode_prompt).",
+        )
+    return row

@@ -1,0 +1,137 @@
+"""An episode of a task of verifiers' second API (`verifiers.v1`): one prompt, one answer, and the task's own rewards.
+
+Written against verifiers 0.4.0. A plain taskset whose agent has no tools is one exchange: verifiers' harnesses end with the
+first answer that calls no tool. The answer is recorded in a trace as verifiers' own does it, and `Task.score` scores it, so
+an exception in a reward is its TaskError.
+
+What wants a container, a runtime, tool servers, several agents or a user of its own is refused by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import verifiers.v1 as vf
+from verifiers.v1 import graph
+from verifiers.v1.configs.agent import AgentConfig
+from verifiers.v1.envs.single_agent import SingleAgentEnv
+from verifiers.v1.errors import TaskError
+from verifiers.v1.state import state_cls
+from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+from verifiers.v1.types import AssistantMessage, Response, SystemMessage, UserMessage
+from verifiers.v1.utils.loaders import environment_class, taskset_class, taskset_config_type
+
+from taskapp_kit.interop.chat_content import observation_of
+from taskapp_kit.interop.class_parts import ClassParts
+from taskapp_kit.interop.verifiers.episode import PAID_BY_NAME, VerifiersEnvironment, VerifiersFailed
+from taskapp_kit.records.trajectory import Step
+
+ENDLESS = range(1000)
+"""Seeds of a taskset that yields tasks for ever."""
+HOOKS = ("setup", "finalize", "stage_verifier")
+"""Methods of a task that work in its runtime."""
+
+
+class Tasks:
+    """The tasks of a taskset by their place, read as far as they are needed."""
+
+    def __init__(self, taskset: Any) -> None:
+        self._source: Iterator[Any] = iter(taskset)
+        self._read: list[Any] = []
+        self._lock = threading.Lock()
+
+    def __getitem__(self, place: int) -> Any:
+        with self._lock:
+            self._read.extend(itertools.islice(self._source, max(0, place + 1 - len(self._read))))
+            return self._read[place]
+
+    def count(self) -> int:
+        """The number of all tasks."""
+        with self._lock:
+            self._read.extend(self._source)
+            return len(self._read)
+
+
+def members_of(parts: ClassParts, module: str, arguments: dict[str, Any], rewarded: bool) -> dict[str, Any]:
+    """Return what the class of a taskset has beside `VerifiersEnvironment`. Raises DeclarationError."""
+    cls = taskset_class(module)
+    taskset = cls(taskset_config_type(module)(id=module, **arguments))
+    env = environment_class(module)
+    tasks = Tasks(taskset)
+    first = tasks[0]
+    wanted = [
+        *([f"an Env of its own ({env.__name__})"] if env is not SingleAgentEnv else []),
+        *(["tool servers"] if cls.toolsets(taskset.config) or type(first).toolsets(first.config) else []),
+        *(["a container"] if first.NEEDS_CONTAINER or first.data.image else []),
+        *([f"a runtime for {name}" for name in HOOKS if getattr(type(first), name) is not getattr(vf.Task, name)]),
+        *([f"a runtime for {item.__name__}" for item in _signals(first) if _needs_runtime(item)]),
+        *(["a user who opens the conversation"] if first.data.prompt is None else []),
+    ]
+    if wanted:
+        raise parts.wrong(f"cannot play {parts.name!r}: it wants {wanted[0]}", "tasks of one prompt and one answer",
+                          "play it with verifiers itself")  # fmt: skip
+    if rewarded and not first.hooks("reward") and not first.config.judges:
+        raise parts.wrong(f"finds no reward in {parts.name!r}", "one", PAID_BY_NAME)
+    return {"tasks": tasks, "splits": {"train": range(tasks.count()) if taskset.bounded else ENDLESS}}
+
+
+class TasksetEnvironment(VerifiersEnvironment):
+    """One task of a taskset. task: verifiers' own, after `reset`."""
+
+    tasks: Tasks
+
+    def reset(self, seed: int) -> Any:
+        """Return the task's prompt."""
+        self.task = self.tasks[seed]
+        data = self.task.data
+        if data.prompt is None:
+            raise VerifiersFailed("The task has no prompt.")
+        prompt = [UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt)
+        system = [] if data.system_prompt is None else [SystemMessage(content=data.system_prompt)]
+        self.messages = [*system, *prompt]
+        return observation_of(self.messages)
+
+    async def speak(self, text: str) -> Step:
+        """Give the answer. Raises VerifiersFailed where a reward raises."""
+        task = self.task
+        trace: Any = Trace(
+            task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
+            state=state_cls(type(task))(),
+            agent=AgentInfo(config=AgentConfig()),
+        )
+        response = Response(
+            id="turn_0", created=0, model="policy", message=AssistantMessage(content=text), finish_reason="stop"
+        )
+        graph.prepare_turn(trace, self.messages).commit(response)
+        trace.stop("agent_completed")
+        try:
+            await task.score(trace)
+        except TaskError as error:
+            raise VerifiersFailed("A reward of the task raised.", hint="The log has its message.") from error
+        unscored = [name for name, reward in trace.rewards.items() if reward is None]
+        if unscored:
+            raise VerifiersFailed(f"verifiers left the reward {unscored[0]!r} unscored.")
+        self.ended = True
+        scores = {name: reward.score for name, reward in trace.rewards.items()}
+        numbers = {**scores, **trace.metrics}
+        return Step(
+            reward=trace.reward if self.rewarded else None,
+            terminated=True,
+            metrics={
+                name: float(value) for name, value in numbers.items() if value is not None and math.isfinite(value)
+            },
+        )
+
+
+def _signals(task: Any) -> list[Any]:
+    return [*task.hooks("reward"), *task.hooks("metric")]
+
+
+def _needs_runtime(function: Any) -> bool:
+    given = inspect.signature(function).parameters.get("runtime")
+    return given is not None and given.default is inspect.Parameter.empty

@@ -1,0 +1,216 @@
+"""A task app as an environment of verifiers' classic API, `load_environment` of packages for releases up to 0.3.1.
+
+Written against verifiers 0.3.1, which has it as `verifiers.legacy`. verifiers calls the model and the episode goes on in
+between (`env_response`), so prompts, tools, limits and scores are those of `/rollout`.
+
+A failure becomes a `vf.Error` in `state["error"]`. The reward is then NaN, because the classic API has no other number
+that is no reward (its own reward functions turn an exception into 0.0); the advantage is 0.0, and the group's baseline
+leaves the rollout out. What may succeed later (a judge, a deadline) is an InfraError, which `max_retries` repeats.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import verifiers as vf
+from datasets import Dataset
+from verifiers.types import Messages, State, Tool
+from verifiers.utils.message_utils import normalize_messages
+
+from taskapp_kit.errors import KitError, RolloutFailed
+from taskapp_kit.interop.app_tasks import TaskOfApp, VerifiersApp, episode_of, scores_of, sentence
+from taskapp_kit.interop.callers_model import SteppedRollout, truncating
+from taskapp_kit.wire.chat.conversation import ChatReply
+from taskapp_kit.wire.chat.dialect_body import chat_call
+
+STEPPED, SCORES = "taskapp_rollout", "taskapp_scores"
+"""Members of a state: the rollout under way, and (reward, numbers) once it is scored."""
+PASSING = frozenset({"scoring", "timeout"})
+"""Boundaries whose failures may be gone when the rollout is repeated."""
+
+
+def environment(
+    app: str,
+    *,
+    environment: str | None = None,
+    split: str | None = None,
+    eval_split: str | None = None,
+    num_examples: int = 1000,
+    config: Mapping[str, Any] | None = None,
+    output_mode: str = "tool_calls",
+    **options: Any,
+) -> TaskAppEnvironment:
+    """Returns the environment of a task app.
+
+    app: a path or the name of a bundled app. environment: the app's first when None. split, eval_split: of training and
+    evaluation; the first, and `test` where there is one. num_examples: the most tasks of each. config: `env.config`.
+    options: of `vf.MultiTurnEnv`.
+    """
+    return TaskAppEnvironment(
+        VerifiersApp(app, environment, dict(config or {}), output_mode),  # type: ignore[arg-type]
+        split=split,
+        eval_split=eval_split,
+        num_examples=num_examples,
+        **options,
+    )
+
+
+class TaskAppEnvironment(vf.MultiTurnEnv):
+    """An environment of a task app. Its data set is made when it is first asked for."""
+
+    def __init__(
+        self, app: VerifiersApp, *, split: str | None, eval_split: str | None, num_examples: int, **options: Any
+    ) -> None:
+        self.app = app
+        if eval_split is None:
+            eval_split = "test" if app.has_split("test") else split
+        super().__init__(
+            dataset=lambda: _dataset(app, split, num_examples),
+            eval_dataset=lambda: _dataset(app, eval_split, num_examples),
+            rubric=TaskAppRubric(),
+            **options,
+        )
+
+    def add_rubric(self, rubric: Any) -> None:
+        """The task app's scores are the rubric; what verifiers adds of itself (`num_turns`) is a metric there."""
+
+    async def setup_state(self, state: State) -> State:
+        """Begins the episode. Raises vf.Error."""
+        info = state["info"]
+        env = episode_of(info["environment"], info["split"], info["seed"], info["config"])
+        state[STEPPED] = stepped = SteppedRollout(
+            self.app.service(), env, output_mode=info["output_mode"], label="verifiers"
+        )
+        body = await _next(stepped, None)
+        if body is None:
+            self._ended(state)
+            state["final_env_response"] = []
+            return state
+        state["prompt"] = normalize_messages(body["messages"], field_name="prompt")
+        state["tool_defs"] = [Tool.model_validate(tool) for tool in _tools(body.get("tools"))]
+        return state
+
+    async def env_response(self, messages: Messages, state: State, **_: Any) -> Messages:
+        """Gives the model's answer to the episode and returns the messages that follow it. Raises vf.Error."""
+        stepped: SteppedRollout = state[STEPPED]
+        known = len(stepped.request["messages"]) + 1 if stepped.request is not None else 0
+        body = await _next(stepped, _reply(state))
+        if body is None:
+            self._ended(state)
+            state["final_env_response"] = []
+            return []
+        new: Messages = body["messages"][known:]
+        return new
+
+    @vf.cleanup
+    async def finish(self, state: State) -> None:
+        """A rollout that verifiers stopped is truncated and scored; one with an error is cancelled."""
+        stepped: SteppedRollout | None = state.get(STEPPED)
+        if stepped is None or stepped.ended:
+            return
+        if state.get("error") is not None:
+            await stepped.cancel()
+            return
+        try:
+            undelivered = len(state["trajectory"]) > stepped.answered
+            waiting = await _next(stepped, _reply(state) if undelivered else None)
+            while waiting is not None:
+                waiting = await _next(stepped, truncating(str(state.get("stop_condition"))))
+            self._ended(state)
+        except vf.Error as error:
+            state["error"] = error
+
+    def _ended(self, state: State) -> None:
+        rollout = state[STEPPED].result()
+        try:
+            state[SCORES] = scores_of(rollout)
+        except RolloutFailed as failed:
+            raise _error(failed) from failed
+        state["is_truncated"] = state.get("is_truncated", False) or rollout.status == "truncated"
+        state["taskapp"] = {"rollout_id": rollout.rollout_id, "digest": rollout.digest, "status": rollout.status}
+
+    @vf.teardown
+    async def close_service(self) -> None:
+        """Ends worker processes and connections."""
+        await self.app.close()
+
+
+class TaskAppRubric(vf.Rubric):
+    """Reward and metrics of the scorecard. No function of verifiers is called, so no exception becomes 0.0."""
+
+    async def score_rollout(self, state: State) -> None:
+        """Sets `reward` and `metrics`."""
+        reward, numbers = state.get(SCORES) or (math.nan, {})
+        state["reward"] = reward if state.get("error") is None else math.nan
+        state["metrics"] = {**numbers, "num_turns": float(len(state["trajectory"]))}
+
+    async def score_group(self, states: list[State]) -> None:
+        """Sets them for each, and the advantages over the mean of those that have a reward."""
+        for state in states:
+            await self.score_rollout(state)
+        scored = [state["reward"] for state in states if not math.isnan(state["reward"])]
+        mean = sum(scored) / len(scored) if scored else 0.0
+        for state in states:
+            failed = math.isnan(state["reward"])
+            state["advantage"] = 0.0 if failed else state["reward"] - mean
+            for step in state["trajectory"]:
+                step["advantage"] = state["advantage"] if step["advantage"] is None else step["advantage"]
+                step["reward"] = state["reward"] if step["reward"] is None else step["reward"]
+
+
+def _dataset(app: VerifiersApp, split: str | None, limit: int) -> Dataset:
+    return Dataset.from_list([_row(task) for task in app.tasks(split, limit)])
+
+
+def _row(task: TaskOfApp) -> dict[str, Any]:
+    info = {
+        "environment": task.environment,
+        "split": task.split,
+        "seed": task.seed,
+        "config": task.config,
+        "output_mode": task.output_mode,
+        "tool_defs": _tools(task.tools),
+    }
+    return {"prompt": task.prompt, "answer": "", "info": json.dumps(info)}
+
+
+def _tools(tools: Any) -> list[dict[str, Any]]:
+    return [{name: tool["function"][name] for name in ("name", "description", "parameters")} for tool in tools or ()]
+
+
+def _reply(state: State) -> ChatReply:
+    """The model's last answer as a chat-completions endpoint sends it."""
+    step = state["trajectory"][-1]
+    message = step["completion"][-1]
+    calls = [chat_call(call.id, call.name, call.arguments) for call in message.tool_calls or ()]
+    content = message.content
+    if isinstance(content, list):
+        content = [part if isinstance(part, dict) else part.model_dump(exclude_none=True) for part in content]
+    given: dict[str, Any] = {"role": "assistant", "content": content}
+    if message.reasoning_content:
+        given["reasoning_content"] = message.reasoning_content
+    if calls:
+        given["tool_calls"] = calls
+    response = step["response"]
+    usage = {} if response.usage is None else response.usage.model_dump()
+    usage = {name: float(count) for name, count in usage.items() if isinstance(count, int | float)}
+    return ChatReply(given, finish_reason=response.message.finish_reason or "", model=response.model, usage=usage)
+
+
+async def _next(stepped: SteppedRollout, answer: Any) -> dict[str, Any] | None:
+    """As `SteppedRollout.next`. Raises vf.Error."""
+    try:
+        return await stepped.next(answer)
+    except RolloutFailed as failed:
+        raise _error(failed) from failed
+    except KitError as error:
+        raise vf.Error(str(error)) from error
+
+
+def _error(failed: RolloutFailed) -> Exception:
+    kind = vf.InfraError if failed.boundary in PASSING else vf.Error
+    error: Exception = kind(sentence(failed))
+    return error

@@ -1,0 +1,1 @@
+"""Training jobs: the client, with the configs, and the server."""

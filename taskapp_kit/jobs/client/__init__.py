@@ -1,0 +1,1 @@
+"""The client of training jobs: `RLJob`, the backend's client, and the configs of jobs."""

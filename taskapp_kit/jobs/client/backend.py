@@ -1,0 +1,267 @@
+"""The HTTP client of a training backend: jobs, their events and metrics, keys, trainers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+import orjson
+
+from taskapp_kit.config import process_variable
+from taskapp_kit.errors import BackendError, JobConfigError
+from taskapp_kit.jobs.client.backend_errors import NO_SUCH_ROUTE, odd, refusal, unreachable
+from taskapp_kit.jobs.client.stream import follow_events
+from taskapp_kit.net.addresses import read_address
+from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key
+from taskapp_kit.net.retry import again
+from taskapp_kit.records.job_status import MAX_ID
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+FAMILIES = ("rl", "learning", "orchestration")
+EXAMPLE = "http://127.0.0.1:8500"
+WRITE_RETRIES = 3
+READ_RETRIES = 2
+
+
+def backend_url(given: str | None) -> str:
+    """Return the backend's address: the given one, else BACKEND_BASE_URL, else PROD_BACKEND_URL.
+
+    Raises JobConfigError (a ConfigError) when there is none: there is no default backend.
+    """
+    found = (given or "").strip() or process_variable("BACKEND_BASE_URL") or process_variable("PROD_BACKEND_URL")
+    if not found:
+        raise JobConfigError(
+            "No backend is configured: no address was given, and BACKEND_BASE_URL and PROD_BACKEND_URL are not set.",
+            hint=f"Give one such as {EXAMPLE} (`taskapp backend serve` starts one here).",
+        )
+    return found
+
+
+def api_base(url: str) -> str:
+    """Return the base address of the routes, which ends in `/api`. Raises ConfigError."""
+    address = read_address(url, example=EXAMPLE)
+    return address if address.endswith("/api") else f"{address}/api"
+
+
+class BackendClient:
+    """Client of one backend. `async with BackendClient(url, key) as client: job = await client.create_job(payload)`
+
+    url: with or without `/api`. api_key: sent as a Bearer token to this address and nowhere else. timeout_seconds: for one
+    request. Redirects are not followed. Reads are repeated when the connection breaks; the creation of a job only with an
+    idempotency key.
+
+    Every method raises BackendError (`status`) when the backend refuses, BackendUnreachable when there is no response.
+    """
+
+    def __init__(self, url: str, api_key: str, *, timeout_seconds: float = 60.0, retries: int = READ_RETRIES) -> None:
+        self.url = api_base(url)
+        self.timeout_seconds = timeout_seconds
+        self.retries = retries
+        self._key = header_key(api_key, "The backend's key")
+        self._transport = Transport({} if self._key is None else {"Authorization": f"Bearer {self._key}"})
+        self._families: dict[str, str] = {}
+        self._rng = random.Random()
+
+    # jobs
+
+    async def create_job(self, payload: Mapping[str, Any], *, idempotency_key: str | None = None) -> dict[str, Any]:
+        """`POST rl/jobs`: create a job and return it. Repeated after a broken connection only with an idempotency key."""
+        return await self._write("rl/jobs", payload, idempotency_key=idempotency_key)
+
+    async def start_job(self, job_id: str) -> dict[str, Any]:
+        """`POST rl/jobs/{id}/start`: a job that failed or was cancelled goes on from its last checkpoint, if it has any."""
+        return await self._write(f"rl/jobs/{_part(job_id)}/start", {})
+
+    async def get_job(self, job_id: str, *, seconds: float | None = None) -> dict[str, Any]:
+        """Return the job. seconds: a shorter time limit; the request is sent once then."""
+        return _object(await self._family("job", f"jobs/{_part(job_id)}", {}, seconds), self.url, "jobs")
+
+    async def list_jobs(
+        self, limit: int = 50, status: str | None = None, tags: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Return the latest jobs, newest first.
+
+        Args:
+            limit: The number of jobs, at most.
+            status: Only jobs with this status.
+            tags: Only jobs with all of these tags, each `NAME` or `NAME=VALUE`.
+        """
+        query = {"limit": limit, **({} if status is None else {"status": status}), "tag": list(tags)}
+        return _rows(await self._family("jobs", "jobs", query), "jobs", self.url)
+
+    async def events(self, job_id: str, since_seq: int = 0, limit: int = 200) -> list[dict[str, Any]]:
+        """Return the events after number `since_seq`, at most `limit`."""
+        query = {"since_seq": since_seq, "limit": limit}
+        return _rows(await self._family("events", f"jobs/{_part(job_id)}/events", query), "events", self.url)
+
+    async def metrics(self, job_id: str, after_step: int = -1, limit: int = 200) -> list[dict[str, Any]]:
+        """Return the points `{name, value, step, …}` after that step."""
+        query = {"after_step": after_step, "limit": limit}
+        return _rows(await self._family("metrics", f"jobs/{_part(job_id)}/metrics", query), "points", self.url)
+
+    async def timeline(self, job_id: str) -> list[dict[str, Any]]:
+        """Return the job's phases so far, `{phase, created_at}`."""
+        return _rows(await self._family("timeline", f"jobs/{_part(job_id)}/timeline", {}), "events", self.url)
+
+    def stream(self, job_id: str, since_seq: int = 0) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield every event after `since_seq`, in order and without a gap, until the job is over.
+
+        It uses server-sent events, and polls where the backend has none or they break.
+        """
+        return follow_events(self, job_id, since_seq)
+
+    async def cancel(self, job_id: str) -> dict[str, Any]:
+        """`POST rl/jobs/{id}/cancel`."""
+        return await self._write(f"rl/jobs/{_part(job_id)}/cancel", {})
+
+    # keys and trainers
+
+    async def verify_task_app(self, url: str) -> dict[str, Any]:
+        """Return what the backend finds when it calls a task app itself; `any_ok` says whether it can use it."""
+        return await self._write("rl/verify_task_app", {"endpoint_base_url": url})
+
+    async def trainer(self, trainer_id: str) -> dict[str, Any]:
+        """`GET rl/services/{trainer_id}`."""
+        return _object(await self._get(f"rl/services/{_part(trainer_id)}"), self.url, "rl/services")
+
+    async def public_key(self) -> str:
+        """Return the public key (base64) for which a task app's key is sealed."""
+        found = _object(await self._get("v1/crypto/public-key"), self.url, "v1/crypto/public-key")
+        if not isinstance(found.get("public_key"), str):
+            raise odd(self.url, "v1/crypto/public-key", "has no public_key")
+        if found.get("alg") not in (None, "libsodium.sealedbox.v1"):
+            raise odd(self.url, "v1/crypto/public-key", "is for another algorithm than libsodium.sealedbox.v1")
+        return str(found["public_key"])
+
+    async def put_env_key(self, name: str, ciphertext_b64: str) -> dict[str, Any]:
+        """Store a sealed key in the backend."""
+        return await self._write("v1/env-keys", {"name": name, "ciphertext_b64": ciphertext_b64})
+
+    async def health(self) -> dict[str, Any]:
+        """`GET health`; sent once, so that it returns the present state."""
+        return _object(await self._get("health", retries=0), self.url, "health")
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> BackendClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    @asynccontextmanager
+    async def open_events(
+        self, family: str, job_id: str, since_seq: int, *, silence_seconds: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Open an event stream, whose body is read inside the block. Raises NoAnswer."""
+        query = urlencode({"since_seq": since_seq})
+        url = f"{self.url}/{family}/jobs/{_part(job_id)}/events/stream?{query}"
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Last-Event-ID": str(since_seq)}
+        async with self._transport.open(
+            "GET", url, headers=headers, seconds=None, silence_seconds=silence_seconds
+        ) as response:
+            yield response
+
+    # requests
+
+    async def _family(
+        self, what: str, path: str, query: Mapping[str, Any], seconds: float | None = None
+    ) -> dict[str, Any] | list[Any]:
+        """GET a route that may be under rl/, learning/ or orchestration/; the one that worked last time comes first."""
+        known = self._families.get(what)
+        order = FAMILIES if known is None else (known, *(name for name in FAMILIES if name != known))
+        suffix = f"?{urlencode(query, doseq=True)}" if query else ""
+        missing: BackendError | None = None
+        for family in order:
+            try:
+                found = await self._get(f"{family}/{path}{suffix}", seconds=seconds)
+            except BackendError as error:
+                if error.status not in NO_SUCH_ROUTE:
+                    raise
+                missing = missing or error
+            else:
+                self._families[what] = family
+                return found
+        assert missing is not None, "at least one was tried"
+        raise missing
+
+    async def _get(
+        self, path: str, *, retries: int | None = None, seconds: float | None = None
+    ) -> dict[str, Any] | list[Any]:
+        limit = self.timeout_seconds if seconds is None else min(seconds, self.timeout_seconds)
+        if retries is None:
+            retries = self.retries if seconds is None else 0  # a caller with a short limit repeats the request itself
+        shown = path.partition("?")[0]
+        try:
+            answer = await again(
+                lambda: self._transport.send("GET", f"{self.url}/{path}", seconds=limit),
+                retries=retries,
+                rng=self._rng,
+            )
+        except NoAnswer as lost:
+            raise unreachable(lost, self.url, shown) from None
+        return self._body(answer, shown)
+
+    async def _write(self, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> dict[str, Any]:
+        key = header_key(idempotency_key, "The idempotency key")
+        headers = {} if key is None else {"Idempotency-Key": key}
+        try:
+            content = orjson.dumps(dict(body))
+        except TypeError as error:
+            raise JobConfigError(f"The request for {path} cannot be encoded as JSON: {error}.") from None
+
+        async def post() -> HttpResponse:
+            return await self._transport.send(
+                "POST", f"{self.url}/{path}", body=content, headers=headers, seconds=self.timeout_seconds
+            )
+
+        try:
+            answer = await again(post, retries=0 if key is None else WRITE_RETRIES, rng=self._rng)
+        except NoAnswer as lost:
+            raise unreachable(lost, self.url, path, may_act=True, repeatable=key is not None) from None
+        return _object(self._body(answer, path), self.url, path)
+
+    def _body(self, answer: HttpResponse, path: str) -> dict[str, Any] | list[Any]:
+        if answer.status not in (200, 201, 202):
+            raise refusal(answer, self.url, path, self._key)
+        try:
+            body = answer.json()
+        except ValueError:
+            raise odd(self.url, path, "is not JSON") from None
+        if not isinstance(body, dict | list):
+            raise odd(self.url, path, "is neither an object nor an array")
+        return body
+
+
+def _part(name: str) -> str:
+    """Return an id as one segment of a path."""
+    if not name or name in (".", "..") or len(name) > MAX_ID:
+        raise JobConfigError(f"The id of a job or a trainer has 1 to {MAX_ID} characters.")
+    return quote(name, safe="")
+
+
+def _object(body: dict[str, Any] | list[Any], url: str, path: str) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise odd(url, path, "is not an object")
+    return body
+
+
+def _rows(body: dict[str, Any] | list[Any], name: str, url: str) -> list[dict[str, Any]]:
+    """Return the objects of an array, which is the body itself or under `name` (or `data`, `items`)."""
+    rows: Any = body
+    if isinstance(body, dict):
+        rows = next((body[key] for key in (name, "data", "items") if isinstance(body.get(key), list)), None)
+    if not isinstance(rows, list):
+        raise odd(url, name, f"holds no array {name!r}")
+    return [row for row in rows if isinstance(row, dict)]

@@ -1,0 +1,113 @@
+"""Checks whether a backend can be used for a job, and if not, whether address or key is wrong.
+
+Nothing is created. No finding has a key, a part of one, or a server's raw text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+
+from taskapp_kit.client.checks import SECONDS, Finding
+from taskapp_kit.client.probe import Prober, ProbeResult
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.jobs.client.backend import EXAMPLE, api_base
+from taskapp_kit.net.http import header_key
+
+BACKEND_START = "Start it (taskapp backend serve), or check host and port."
+PUBLIC_KEY_BYTES = 32
+
+
+async def check_backend(
+    url: str, key: str | None, task_app_url: str | None = None, *, timeout_seconds: float = SECONDS
+) -> list[Finding]:
+    """Check address, backend, key, and what the backend offers, in this order.
+
+    url: with or without `/api`. key: the backend's, SYNTH_API_KEY. task_app_url: checks also that the backend reaches this
+    task app. timeout_seconds: for each request.
+    """
+    try:
+        address = api_base(url)
+    except ConfigError as error:
+        return [Finding("backend", False, f"The backend's address cannot be used. {error.message}", error.hint)]
+    try:
+        sent = header_key(key, "The backend's key")
+    except ConfigError as error:
+        return [Finding("key", False, error.message, error.hint)]
+    prober = Prober.at(address, {"Authorization": f"Bearer {sent}"} if sent else {}, timeout_seconds)
+    try:
+        return await _backend(prober, sent, task_app_url)
+    finally:
+        await prober.aclose()
+
+
+async def _backend(prober: Prober, key: str | None, task_app_url: str | None) -> list[Finding]:
+    url, asked = prober.url, "rl/jobs"
+    jobs = await prober.ask("/rl/jobs?limit=1")
+    if jobs.status in (404, 405):
+        other = await prober.ask("/learning/jobs?limit=1")
+        if other.status not in (0, 404, 405):
+            jobs, asked = other, "learning/jobs"
+    if jobs.answer is None:
+        return [Finding("backend", False, f"{url} {jobs.words}.", jobs.do_without_answer(BACKEND_START))]
+    here = Finding("backend", True, f"{url} answers as a backend.")
+    if jobs.status in (401, 403):
+        if key:
+            do = "Give the backend's key as SYNTH_API_KEY; look for a stale .env."
+            return [here, Finding("key", False, f"The backend refuses the key ({jobs.status}).", do)]
+        return [here, Finding("key", False, "The backend asks for a key, and none is given.", "Set SYNTH_API_KEY.")]
+    if jobs.status != 200 or not _is_json(jobs):
+        found = f"{url} answers, and not as a backend: GET {asked} gives {jobs.words}."
+        do = f"Is that the address of a backend, such as {EXAMPLE}? If so, read its log."
+        return [Finding("backend", False, found, do)]
+    accepted = Finding("key", True, "The backend accepts the key.")
+    if not key:
+        accepted = Finding(
+            "key", True, "The backend asks for no key.", "Anyone who finds the address can run jobs there."
+        )
+    return [here, accepted, await _public_key(prober), await _verifies(prober, task_app_url)]
+
+
+def _is_json(reply: ProbeResult) -> bool:
+    try:
+        return reply.answer is not None and isinstance(reply.answer.json(), dict | list)
+    except ValueError:
+        return False
+
+
+async def _public_key(prober: Prober) -> Finding:
+    reply = await prober.ask("/v1/crypto/public-key")
+    encoded = (reply.object or {}).get("public_key")
+    try:
+        size = len(base64.b64decode(encoded, validate=True)) if isinstance(encoded, str) else 0
+    except (binascii.Error, ValueError):
+        size = 0
+    if reply.status == 200 and size == PUBLIC_KEY_BYTES:
+        return Finding("backend", True, "It offers a public key, so a task app's key can be left with it.")
+    found = f"It offers no public key that can be used (GET v1/crypto/public-key gives {reply.words})."
+    return Finding("backend", True, found, "A task app's key cannot be uploaded: set it where the backend runs.")
+
+
+async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
+    if task_app_url is None:
+        reply = await prober.ask("/rl/verify_task_app")  # a GET tests whether the route exists, and verifies nothing
+        if reply.status not in (0, 404):
+            return Finding("backend", True, "It can verify task apps.")
+        found = f"It cannot verify task apps (rl/verify_task_app gives {reply.words})."
+        return Finding("backend", True, found, "The SDK's own `train` does not run with it; taskapp train does.")
+    body = json.dumps({"endpoint_base_url": task_app_url}).encode()
+    reply = await prober.ask("/rl/verify_task_app", verb="POST", body=body)
+    answer = reply.object or {}
+    if reply.status == 200 and answer.get("any_ok") is True:
+        return Finding("backend", True, "It reaches the task app.")
+    if reply.status == 404:
+        return Finding(
+            "backend", True, "It cannot verify task apps (404).", "Whether it reaches yours is not known yet."
+        )
+    if reply.status == 200:
+        do = "The task app may be open to this machine only, or have another key than the backend knows."
+        return Finding("backend", False, "It does not reach the task app, or may not use it.", do)
+    return Finding(
+        "backend", False, f"It could not verify the task app: rl/verify_task_app gives {reply.words}.", "Read its log."
+    )

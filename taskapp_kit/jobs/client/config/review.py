@@ -1,0 +1,279 @@
+"""All problems of a config, for which it is refused, and all warnings, each with its place.
+
+`schema` declares what fits a section and a key, `consistency` what fits together. Here a document becomes its type, pydantic's
+errors become sentences, and what pydantic accepts silently is added: names that are missing or unknown, values that look
+like keys, values that JSON cannot carry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from taskapp_kit.errors import closest
+from taskapp_kit.jobs.client.config.schema import (
+    LOCAL_SECTIONS,
+    SMOKE_TEST_SECTIONS,
+    ConfigSection,
+    example_of,
+    expected,
+    inner_section,
+    is_required,
+    keys_of,
+    sections_of,
+)
+from taskapp_kit.jobs.client.config.value_types import MAX_INTEGER
+from taskapp_kit.jobs.client.config.values import Place, is_key_like, last_name, name_shown, place_shown, shown
+
+Document = dict[str, Any]
+Config = TypeVar("Config", bound=ConfigSection)
+
+MAX_ERRORS_PER_LIST = 5
+"""Elements of one list that are reported one by one."""
+MAX_LEVELS = 64
+NEAR_MISSING = 0.75
+"""How near the name of an unknown key has to be to that of a missing one."""
+
+
+@dataclass(slots=True)
+class Review:
+    """The problems and the warnings of a document: place to sentence, one of each per place. lines: of places in the file."""
+
+    problems: dict[Place, str] = field(default_factory=dict)
+    warnings: dict[Place, str] = field(default_factory=dict)
+    lines: Mapping[Place, int] = field(default_factory=dict)
+
+    def problem(self, place: Place, text: str) -> None:
+        """Add a problem; the first one of a place counts."""
+        self.problems.setdefault(place, text)
+
+    def warn(self, place: Place, text: str) -> None:
+        """Add a warning."""
+        earlier = self.warnings.get(place)
+        self.warnings[place] = text if earlier is None else f"{earlier} {text}"
+
+    def mismatch(self, place: Place, value: Any, expectation: str, action: str) -> None:
+        """Add the problem `[section] key: found X; expected Y. Do Z.`"""
+        self.problem(place, mismatch(place, value, expectation, action))
+
+    def in_line(self, place: Place) -> str:
+        """Return ` in line N` for another place that a sentence names; "" where it has no line."""
+        return f" in line {self.lines[place]}" if place in self.lines else ""
+
+    def fits(self, *place: str) -> bool:
+        """Whether nothing at this place or inside it is a problem."""
+        return not any(other[: len(place)] == place for other in self.problems)
+
+
+def mismatch(place: Place, value: Any, expectation: str, action: str) -> str:
+    """Return `[section] key: found X; expected Y. Do Z.`"""
+    return f"{place_shown(place)}: found {shown(last_name(place), value)}; expected {expectation}. {action}"
+
+
+def is_smoke_test(document: Document) -> bool:
+    """Whether it is the smoke-test form: no [algorithm], and one of [trainer], [env], [job]."""
+    return "algorithm" not in document and any(name in document for name in SMOKE_TEST_SECTIONS)
+
+
+def needs_gpus(document: Document) -> bool:
+    """Whether the config has to say which GPUs it uses: not the smoke-test form, nor one for a trainer on this machine."""
+    services = document.get("services")
+    local = isinstance(services, dict) and "task_app" in services
+    return not (is_smoke_test(document) or local or any(name in document for name in LOCAL_SECTIONS))
+
+
+def read_document(schema: type[Config], document: Document) -> tuple[Config, dict[Place, str]]:
+    """Return the document as its type, without the values that do not fit it, and a problem for each of those.
+
+    A key that is left out, or whose value does not fit, is None; such a section has no key.
+    """
+    try:
+        return schema.model_validate(document), {}
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False)
+    problems: dict[Place, str] = {}
+    unfit: set[Place] = set()
+    per_key: Counter[Place] = Counter()
+    for each in errors:
+        if each["type"] == "string_unicode":  # of overrides only: neither TOML nor JSON has lone surrogates
+            place = each["loc"]
+            unfit.add(place)
+            where = place_shown(place) if place else "The document"
+            problems[place] = f"{where}: found a name that is not Unicode text; expected text. Rename it."
+            continue
+        place, value = _existing(document, each["loc"])
+        path, key = _key_at(schema, place)
+        unfit.add(path)
+        if place not in problems and per_key[path] < MAX_ERRORS_PER_LIST:
+            per_key[path] += 1
+            problems[place] = _unfit(place, value, str(path[-1]), key)
+    return schema.model_validate({} if () in unfit else _without(document, unfit)), problems
+
+
+def _existing(document: Document, location: Place) -> tuple[Place, Any]:
+    """The place of pydantic's location in the document, up to the element of a list, and the value there."""
+    place: Place = ()
+    value: Any = document
+    for part in location:
+        is_there = isinstance(value, list) if isinstance(part, int) else isinstance(value, dict) and part in value
+        if not is_there:
+            break  # the rest names a member of a union
+        place, value = (*place, part), value[part]
+        if isinstance(part, int):
+            break
+    return place, value
+
+
+def _key_at(schema: type[ConfigSection], place: Place) -> tuple[Place, FieldInfo | None]:
+    """The place of the key that a place is in, and the key; of the section, and None, where it is one."""
+    for depth, name in enumerate(place, start=1):
+        key = schema.model_fields[str(name)]
+        inner = inner_section(key)
+        if inner is None:
+            return place[:depth], key
+        schema = inner
+    return place, None
+
+
+def _unfit(place: Place, value: Any, name: str, key: FieldInfo | None) -> str:
+    if key is None:
+        header = ".".join(map(str, place))
+        return mismatch(place, value, "a section", f"Write [{header}] in a line of its own, its keys below.")
+    words = expected(key)
+    expectation = words.element if isinstance(place[-1], int) else words.words
+    return mismatch(place, value, expectation, f"Write for example {name} = {example_of(key)}.")
+
+
+def _without(document: Document, places: set[Place]) -> Document:
+    made = dict(document)
+    for *above, name in sorted(places, key=len, reverse=True):
+        table: Any = made
+        for part in above:
+            table[part] = dict(table[part])
+            table = table[part]
+        del table[name]
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class NameCheck:
+    """Adds a problem for each name that is missing, and a warning for each that the schema does not have or advises against.
+
+    needed: whether a section (its path) and the keys that it requires must be there. unknown: what happens to a name that
+    the schema does not have.
+    """
+
+    review: Review
+    schema: type[ConfigSection]
+    needed: Callable[[Place], bool]
+    unknown: str
+
+    def check(self, document: Document, whole: Document) -> None:
+        """Check a document. whole: it, with the keys that count in sections where they are not written."""
+        self._check(self.schema, document, whole, ())
+
+    def _check(self, section: type[ConfigSection], table: Document, whole: Document, path: Place) -> None:
+        for name, key in section.model_fields.items():
+            place = (*path, name)
+            if name not in whole and is_required(key) and self.needed(path or place):
+                self._add_missing(section, name, key, table, whole, path)
+        for name, value in table.items():
+            if name not in section.model_fields:
+                self._add_unknown(section, name, value, whole, path)
+                continue
+            place, key = (*path, name), section.model_fields[name]
+            inner = inner_section(key)
+            if inner is not None and isinstance(value, dict):
+                if key.deprecated:
+                    self.review.warn(place, f"[{name}] is deprecated. {key.deprecated}.")
+                self._check(inner, value, whole[name], place)
+            suggested = () if inner is not None else expected(key).suggested
+            if suggested and isinstance(value, str) and value not in suggested:
+                words = ", ".join(suggested)
+                self.review.warn(place, f"{place_shown(place)} is none of {words}: not every trainer accepts it.")
+
+    def _add_missing(
+        self, section: type[ConfigSection], name: str, key: FieldInfo, table: Document, whole: Document, path: Place
+    ) -> None:
+        inner = inner_section(key)
+        if inner is not None:
+            keys = ", ".join(name for name, each in keys_of(inner).items() if is_required(each))
+            what, add, form = f"[{name}]: missing; expected a section with {keys}", "Add it.", "[{}]"
+        else:
+            add = f"Add for example {name} = {example_of(key)}."
+            what, form = f"{place_shown((*path, name))}: missing; expected {expected(key).words}", "{}"
+        near = closest(name, [each for each in whole if each not in section.model_fields], cutoff=NEAR_MISSING)
+        if near and near not in table:
+            return  # it is reported where it is written
+        action = f"Did you mean it by {form.format(name_shown(near))}?" if near else add
+        self.review.problem((*path, near or name), f"{what}. {action}")
+
+    def _add_unknown(self, section: type[ConfigSection], name: str, value: Any, whole: Document, path: Place) -> None:
+        shown_name = name_shown(name)
+        if not path and isinstance(value, dict):
+            near = closest(name, section.model_fields)
+            hint = f"; did you mean [{near}]?" if near else f", and {self.unknown}."
+            text = f"[{shown_name}] is no section that is known{hint}"
+        elif not path:
+            text = f"{shown_name} stands in no section, and no trainer reads it{self._section_with(name)}"
+        else:
+            unused = sorted(set(section.model_fields) - set(whole))
+            near = closest(name, unused, cutoff=0.8 if section.free else 0.6)
+            if section.free and not near:
+                return
+            header = ".".join(map(str, path))
+            hint = f"; did you mean {near}?" if near else self._section_with(name, outside=header)
+            text = f"[{header}] {shown_name} is unknown, and {self.unknown}{hint}"
+        self.review.warn((*path, name), text)
+
+    def _section_with(self, name: str, *, outside: str = "") -> str:
+        """The end of a sentence about an unknown key: which section has one of that name."""
+        sections = sections_of(self.schema)
+        home = next((header for header, section in sections if header != outside and name in keys_of(section)), None)
+        return "." if home is None else f"; did you mean [{home}] {name}?"
+
+
+def check_values(review: Review, document: Document) -> None:
+    """Add what cannot be sent as JSON and what looks like a key, wherever it is."""
+    warned: set[Place] = set()
+    for place, value in _leaves(document):
+        spot = place[: MAX_LEVELS // 2]
+        if spot not in warned and is_key_like(last_name(place), value):
+            warned.add(spot)
+            review.warn(
+                spot,
+                f"{place_shown(spot)} looks like an API key, and the whole config goes to the backend with the job. Take "
+                "it out: keys come from the environment or an env file.",
+            )
+        if isinstance(value, (dict, list)):
+            if value:
+                review.problem(
+                    place[:2],
+                    f"{place_shown(place[:2])}: nested deeper than {MAX_LEVELS} levels; expected fewer. Make it flatter.",
+                )
+        elif isinstance(value, (int, float)):
+            if not (abs(value) <= MAX_INTEGER if isinstance(value, int) else math.isfinite(value)):
+                other = "Other numbers cannot be sent as JSON."
+                review.mismatch(place, value, "a finite number of at most 64 bits", other)
+        elif not isinstance(value, str):
+            action = "Put it in quotes: JSON has no dates." if hasattr(value, "isoformat") else "JSON has no such type."
+            review.mismatch(place, value, "text, a number, true or false, a list or a table", action)
+
+
+def _leaves(document: Document) -> Iterator[tuple[Place, Any]]:
+    """Every value that is no table and no list, with its place; what is deeper than `MAX_LEVELS` as a whole."""
+    waiting: list[tuple[Place, Any]] = [((), document)]
+    while waiting:
+        place, value = waiting.pop()
+        if len(place) < MAX_LEVELS and isinstance(value, dict):
+            waiting += [((*place, name), inner) for name, inner in value.items()]
+        elif len(place) < MAX_LEVELS and isinstance(value, list):
+            waiting += [((*place, index), inner) for index, inner in enumerate(value)]
+        else:
+            yield place, value

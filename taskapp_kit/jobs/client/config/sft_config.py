@@ -1,0 +1,131 @@
+"""The config of fine-tuning on conversations, `taskapp train --type sft`: a TOML file, checked as a whole.
+
+Sections and keys that an RL config has, too, have the same names and meanings. `docs/sft.md` lists them, by this declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from taskapp_kit.errors import JobConfigError
+from taskapp_kit.jobs.client.config.consistency import kind_of_model, names_both
+from taskapp_kit.jobs.client.config.review import Document, NameCheck, Review, check_values, read_document
+from taskapp_kit.jobs.client.config.schema import (
+    CheckpointsSection,
+    ConfigSection,
+    Lora,
+    Model,
+    ModelsSection,
+    Tags,
+    optional,
+    required,
+    section,
+)
+from taskapp_kit.jobs.client.config.toml_file import read_toml, sentences
+from taskapp_kit.jobs.client.config.value_types import Count, Number, PositiveShare, Share, Text
+from taskapp_kit.jobs.client.config.values import Place
+
+WHAT = "SFT config"
+
+
+class SftData(ConfigSection):
+    """The conversations. Paths are relative to the working directory."""
+
+    train: Text | None = required("the file of `taskapp export --format sft`", '"gold.jsonl"')
+    held_out: Text | None = optional("such a file whose loss is measured and not learned from", '"held_out.jsonl"')
+    held_out_share: Share | None = optional("in place of it, a share of the seeds of `train`; 0.1 when left out", "0.1")
+    min_reward: Number | None = optional("leaves out conversations with a lower reward, and those without one", "1.0")
+    rl_config: Text | None = optional("an RL config: conversations of its [evaluation] seeds are left out", '"rl.toml"')
+
+
+class SftTraining(ConfigSection):
+    """How long and how fast it learns."""
+
+    num_epochs: Count | None = required("passes over the conversations", "3")
+    batch_size: Count | None = required("conversations of one update", "8")
+    learning_rate: PositiveShare | None = required("size of an update", "2e-5")
+    precision: Literal["fp32", "bf16"] | None = optional("of the computation; the weights are fp32", '"fp32"')
+
+
+class SftEvaluation(ConfigSection):
+    """When the held-out loss is measured, besides before the first update and after the last."""
+
+    every_n_iters: Count | None = optional("updates between two measurements; those of one epoch when left out", "10")
+
+
+class SftDocument(ConfigSection):
+    """The whole document, in the order of the page."""
+
+    model: Model = section(Model, required=True)
+    data: SftData = section(SftData, required=True)
+    training: SftTraining = section(SftTraining, required=True)
+    lora: Lora = section(Lora)
+    evaluation: SftEvaluation = section(SftEvaluation)
+    checkpoints: CheckpointsSection = section(CheckpointsSection)
+    models: ModelsSection = section(ModelsSection)
+    tags: Tags = section(Tags)
+
+
+@dataclass(frozen=True, slots=True)
+class SftConfig:
+    """A valid config. document: the TOML as written, but for the model in use. values: the same as its type.
+
+    warnings: probable mistakes.
+    """
+
+    document: Document = field(repr=False)
+    values: SftDocument = field(repr=False, compare=False)
+    path: Path
+    warnings: tuple[str, ...] = ()
+    lines: Mapping[Place, int] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def model(self) -> str:
+        """The id of the model to train."""
+        return self.values.model.source or self.values.model.base or ""
+
+    def check(self, review: Review) -> None:
+        """Raise JobConfigError if the review has problems."""
+        if review.problems:
+            raise JobConfigError(
+                f"{self.path} cannot be used as an {WHAT} (docs/sft.md lists every section and key):",
+                problems=sentences(review.problems, self.lines, frozenset()),
+            )
+
+
+def load_sft_config(path: str | Path, model: str | None = None) -> SftConfig:
+    """Read the config of a TOML file. model: replaces the one that it names.
+
+    Raises FileNotFoundError, and JobConfigError with every problem that the file has.
+    """
+    path = Path(path)
+    document, lines = read_toml(path, WHAT)
+    if model is not None and isinstance(document.get("model", {}), dict):
+        named: dict[str, Any] = {
+            name: value for name, value in document.get("model", {}).items() if name not in ("source", "base")
+        }
+        document = {**document, "model": {**named, kind_of_model(model): model}}
+    values, unfit = read_document(SftDocument, document)
+    review = Review(unfit)
+    NameCheck(review, SftDocument, needed=lambda _: True, unknown="nothing reads it").check(document, document)
+    table = document.get("model")
+    if isinstance(table, dict) and not {"source", "base"} & set(table):
+        text = '[model]: names no model; expected base or source. Add for example base = "tiny".'
+        review.problem(("model",), text)
+    names_both(review, document, "model", "source", "base")
+    _check_held_out(review, values.data)
+    check_values(review, document)
+    config = SftConfig(document, values, path, sentences(review.warnings, lines, frozenset()), lines)
+    config.check(review)
+    return config
+
+
+def _check_held_out(review: Review, data: SftData) -> None:
+    place, share = ("data", "held_out_share"), data.held_out_share
+    if share is not None and data.held_out is not None:
+        review.problem(place, "[data] held_out and held_out_share: found both; expected one. Take one out.")
+    elif share == 1:
+        review.mismatch(place, share, "less than 1", "Nothing would be left to learn from.")

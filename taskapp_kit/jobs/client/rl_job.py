@@ -1,0 +1,314 @@
+"""`RLJob`: a reinforcement-learning job from its TOML file to its results, as the guides show it.
+
+    job = RLJob.from_config("rl_config.toml")
+    job.submit()
+    result = job.poll_until_complete(on_status=print)
+
+Where the backend's engine trains nothing, a warning says so once beside the reward (logger `taskapp_kit.jobs.client.rl_job`).
+
+Every method that calls the backend blocks, and has an asynchronous twin ending in `_async`. The blocking ones work inside a
+running event loop, which is blocked meanwhile; callbacks then run on another thread.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.client.blocking_portal import iterate, run
+from taskapp_kit.client.checks import check_task_app
+from taskapp_kit.errors import (
+    BackendError,
+    JobConfigError,
+    JobError,
+    JobFailed,
+    TaskAppError,
+    TaskAppUnreachable,
+)
+from taskapp_kit.jobs.client.backend import BackendClient, api_base
+from taskapp_kit.jobs.client.backend import backend_url as backend_address
+from taskapp_kit.jobs.client.job_settings import backend_key, split_overrides, task_app_key
+from taskapp_kit.jobs.client.job_watch import OnStatus, watch
+from taskapp_kit.jobs.client.stream import all_events, all_metrics
+from taskapp_kit.net.envelope import ended, sentence
+from taskapp_kit.records.job_status import SUCCEEDED, TERMINAL, job_id_of, over, read_status, succeeded, weights_note
+
+if TYPE_CHECKING:
+    from taskapp_kit.jobs.client.config.rl_config import RlConfig
+
+log = logging.getLogger("taskapp_kit.jobs.client.rl_job")
+
+__all__ = ["SUCCEEDED", "TERMINAL", "RLJob"]
+
+
+class RLJob:
+    """One job, created by `from_config` (to submit it) or `from_job_id` (to follow it)."""
+
+    def __init__(
+        self,
+        *,
+        backend_url: str,
+        api_key: str,
+        job_id: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        task_app_api_key: str | None = None,
+        idempotency_key: str | None = None,
+        config: RlConfig | None = None,
+    ) -> None:
+        self.backend_url = api_base(backend_url)
+        self.warnings = () if config is None else tuple(config.warnings)
+        """Probable mistakes in the config file, one sentence each."""
+        self._api_key = api_key
+        self._job_id = job_id
+        self._payload = payload
+        self._task_app_api_key = task_app_api_key
+        self._idempotency_key = idempotency_key
+        self._config = config
+        self._noted = False
+
+    @classmethod
+    def from_config(
+        cls,
+        config_path: str | Path,
+        backend_url: str | None = None,
+        api_key: str | None = None,
+        task_app_url: str | None = None,
+        task_app_api_key: str | None = None,
+        allow_experimental: bool | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        trainer_id: str | None = None,
+        model: str | None = None,
+    ) -> RLJob:
+        """Return a job to be submitted. Sends no request.
+
+        Defaults: backend_url BACKEND_BASE_URL, api_key SYNTH_API_KEY, task_app_url TASK_APP_URL, else the file's
+        `services.task_url`; task_app_api_key ENVIRONMENT_API_KEY, else the backend checks the task app with its own key.
+        overrides: nested tables that replace values of the file; they are checked as the file is.
+
+        Raises FileNotFoundError; JobConfigError (a ConfigError and ValueError) for everything that cannot be used.
+        """
+        from taskapp_kit.jobs.client.config.rl_config import load_rl_config
+        from taskapp_kit.jobs.client.job_payload import build_rl_payload
+
+        changed, named = split_overrides(overrides)
+        config = load_rl_config(config_path, changed or None)
+        url = api_base(backend_address(backend_url or named.get("backend")))
+        payload = build_rl_payload(
+            config,
+            task_app_url=task_app_url or named.get("task_url"),
+            backend_url=url,
+            model=model or named.get("model"),
+            trainer_id=trainer_id,
+            allow_experimental=allow_experimental,
+        )
+        return cls(
+            backend_url=url,
+            api_key=backend_key(api_key),
+            payload=payload,
+            task_app_api_key=task_app_key(task_app_api_key),
+            idempotency_key=idempotency_key,
+            config=config,
+        )
+
+    @classmethod
+    def from_job_id(cls, job_id: str, backend_url: str | None = None, api_key: str | None = None) -> RLJob:
+        """Return a job that was submitted before. Raises JobConfigError."""
+        if not job_id or not job_id.strip():
+            raise JobConfigError("The job's id is empty.")
+        return cls(backend_url=backend_address(backend_url), api_key=backend_key(api_key), job_id=job_id.strip())
+
+    @property
+    def job_id(self) -> str | None:
+        """The job's id in the backend; None until it is submitted."""
+        return self._job_id
+
+    @property
+    def payload(self) -> dict[str, Any] | None:
+        """A copy of the request that `submit` sends; None for a job that was submitted elsewhere."""
+        return None if self._payload is None else copy.deepcopy(dict(self._payload))
+
+    @property
+    def task_app_url(self) -> str | None:
+        """The address of the job's task app; None for a job that was submitted elsewhere."""
+        data = (self._payload or {}).get("data")
+        return data.get("endpoint_base_url") if isinstance(data, Mapping) else None
+
+    # blocking
+
+    def submit(self) -> str:
+        """Check the task app's health, then submit the job to the backend; return the job's id.
+
+        Raises TaskAppError when the task app cannot be used (nothing was submitted), BackendError, BackendUnreachable,
+        JobError when the job was submitted before.
+        """
+        return run(self.submit_async())
+
+    def get_status(self) -> dict[str, Any]:
+        """Return the job's present `status`, `progress`, `metrics` and other members. Raises BackendError."""
+        return run(self.get_status_async())
+
+    def poll_until_complete(
+        self, *, timeout: float = 7200.0, interval: float = 10.0, on_status: OnStatus | None = None
+    ) -> dict[str, Any]:
+        """Wait until the job is over; return its last status, with `final_reward` and `metrics`, however it ended.
+
+        timeout: seconds in all. interval: seconds between polls. on_status: called at the first poll, and whenever
+        status, progress or metrics have changed since the last one. An exception that it raises ends the wait.
+
+        While the backend is unreachable or answers 5xx, the wait goes on until `timeout`. Raises JobTimeout (a
+        TimeoutError): the job continues; BackendError for an unknown job or a refused key.
+        """
+        return run(self.poll_until_complete_async(timeout=timeout, interval=interval, on_status=on_status))
+
+    def get_results(self) -> dict[str, Any]:
+        """Return the last status of a succeeded job: `final_reward`, `metrics`, `results`. Raises JobFailed for others."""
+        return run(self.get_results_async())
+
+    def events(self, since_seq: int = 0) -> list[dict[str, Any]]:
+        """Return every event so far after number `since_seq`. Raises BackendError."""
+        return run(self.events_async(since_seq))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return every point so far: `{name, value, step, …}`. Raises BackendError."""
+        return run(self.metrics_async())
+
+    def cancel(self) -> dict[str, Any]:
+        """End the job. Raises BackendError."""
+        return run(self.cancel_async())
+
+    def start(self) -> dict[str, Any]:
+        """Let a job that failed or was cancelled go on from its last checkpoint; return its status. Raises BackendError.
+
+        Nothing happens to other jobs, and where the backend's engine stores no checkpoints.
+        """
+        return run(self.start_async())
+
+    def stream(self, since_seq: int = 0) -> Iterator[dict[str, Any]]:
+        """Yield the events as they occur, without a gap, until the job is over. Raises BackendError."""
+        return iterate(lambda: self.stream_async(since_seq))
+
+    # asynchronous
+
+    async def submit_async(self) -> str:
+        """See `submit`."""
+        if self._job_id is not None:
+            raise JobError(f"The job was submitted already, as {self._job_id}.", hint="Make another with from_config.")
+        if self._payload is None:
+            raise JobError("There is nothing to submit.", hint="Create the job with RLJob.from_config.")
+        async with self._client() as client:
+            if self.task_app_url is not None:
+                await _check_health(self.task_app_url, self._task_app_api_key, client)
+            try:
+                answer = await client.create_job(self._payload, idempotency_key=self._idempotency_key)
+            except BackendError as error:
+                if self._config is not None:
+                    error.message = self._config.with_lines(error.message, error.fields)
+                raise
+        job_id = job_id_of(answer)
+        if job_id is None:
+            raise BackendError(f"{self.backend_url}/rl/jobs accepted the job without returning its id.", status=200)
+        self._job_id = job_id
+        return job_id
+
+    async def get_status_async(self) -> dict[str, Any]:
+        """See `get_status`."""
+        job_id = self._submitted()
+        async with self._client() as client:
+            return self._with_note(read_status(await client.get_job(job_id), job_id))
+
+    async def poll_until_complete_async(
+        self,
+        *,
+        timeout: float = 7200.0,  # noqa: ASYNC109 — the guides' name
+        interval: float = 10.0,
+        on_status: OnStatus | None = None,
+    ) -> dict[str, Any]:
+        """See `poll_until_complete`. on_status may be asynchronous here."""
+        job_id = self._submitted()
+        async with self._client() as client:
+            last = await watch(client, job_id, timeout_seconds=timeout, interval_seconds=interval, on_status=on_status)
+        return self._with_note(last)
+
+    async def get_results_async(self) -> dict[str, Any]:
+        """See `get_results`."""
+        job = await self.get_status_async()
+        if succeeded(job):
+            return job
+        if not over(job):
+            raise JobFailed(
+                f"Job {job['job_id']} has no results yet: it is {job['status']}.", job=job, hint="Wait for its end."
+            )
+        cause = job.get("error")
+        cause = cause.get("message") if isinstance(cause, Mapping) else cause
+        why = sentence(sentence(cause, self._api_key), self._task_app_api_key)
+        raise JobFailed(f"Job {job['job_id']} {job['status']}{f': {ended(why)}' if why else '.'}", job=job)
+
+    async def events_async(self, since_seq: int = 0) -> list[dict[str, Any]]:
+        """See `events`."""
+        job_id = self._submitted()
+        async with self._client() as client:
+            return await all_events(client, job_id, since_seq)
+
+    async def metrics_async(self) -> list[dict[str, Any]]:
+        """See `metrics`."""
+        job_id = self._submitted()
+        async with self._client() as client:
+            return await all_metrics(client, job_id)
+
+    async def cancel_async(self) -> dict[str, Any]:
+        """See `cancel`."""
+        job_id = self._submitted()
+        async with self._client() as client:
+            return await client.cancel(job_id)
+
+    async def start_async(self) -> dict[str, Any]:
+        """See `start`."""
+        job_id = self._submitted()
+        async with self._client() as client:
+            return await client.start_job(job_id)
+
+    async def stream_async(self, since_seq: int = 0) -> AsyncGenerator[dict[str, Any], None]:
+        """See `stream`."""
+        job_id = self._submitted()
+        async with self._client() as client, aclosing(client.stream(job_id, since_seq)) as stream:
+            async for event in stream:
+                yield event
+
+    def _client(self) -> BackendClient:
+        return BackendClient(self.backend_url, self._api_key)
+
+    def _with_note(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Return the job; warn once if it has a reward although nothing was trained."""
+        note = weights_note(job)
+        if note and not self._noted and job.get("final_reward") is not None:
+            self._noted = True
+            log.warning("job %s: %s", job["job_id"], note)
+        return job
+
+    def _submitted(self) -> str:
+        if self._job_id is None:
+            raise JobError("The job has not been submitted yet.", hint="Call submit() first.")
+        return self._job_id
+
+    def __repr__(self) -> str:
+        return f"RLJob(job_id={self._job_id!r}, backend_url={self.backend_url!r})"
+
+
+async def _check_health(url: str, key: str | None, backend: BackendClient) -> None:
+    """Check a task app's health. Without a key here, the backend checks with its own. Raises TaskAppError."""
+    wrong = next((found for found in await check_task_app(url, key) if not found.ok), None)
+    if wrong is None:
+        return
+    if wrong.part == "key" and key is None:
+        with suppress(BackendError):
+            if (await backend.verify_task_app(url)).get("any_ok") is True:
+                return
+    message = f"The job was not submitted, because its task app at {url} cannot be used: {ended(wrong.found)}"
+    if wrong.part == "task app":
+        raise TaskAppUnreachable(message, code="unreachable", hint=wrong.do)
+    raise TaskAppError(message, code="unauthorised" if wrong.part == "key" else "contract", hint=wrong.do)

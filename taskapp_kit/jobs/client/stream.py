@@ -1,0 +1,283 @@
+"""A job's events as they occur: server-sent events where they work, polls from the last event on otherwise.
+
+There are no gaps in `seq`: events that a stream leaves out are fetched, duplicates are dropped. It ends when the backend
+reports that the job is over and every event before that was yielded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from taskapp_kit.errors import BackendError
+from taskapp_kit.jobs.client.backend_errors import is_temporary
+from taskapp_kit.net.http import NoAnswer, read_json
+from taskapp_kit.net.sse import Frame, FrameTooLarge, SseReader
+from taskapp_kit.records.job_status import over, read_status
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+log = logging.getLogger("taskapp_kit.jobs.client.stream")
+
+SSE_FAMILIES = ("rl", "learning")
+SILENCE_SECONDS = 45.0
+"""A stream without a byte for this long, not even a comment, counts as broken."""
+POLL_SECONDS = 2.0
+PATIENCE_SECONDS = 600.0
+STATUS_SECONDS = 30.0
+"""How often the job itself is fetched: a stream may not end with it, or may hold back its last event."""
+PAGE = 200
+PAGES = 50
+"""Pages that are yielded before the next request."""
+METRICS_PAGE = 1000
+MAX_ROWS = 1_000_000
+"""Limit of the events or points that are held at once."""
+LAST_WORDS = frozenset({"completed", "failed", "cancelled", "canceled", "succeeded"})
+
+
+class JobReader(Protocol):
+    """The part of `BackendClient` that is used here. Its methods raise BackendError."""
+
+    url: str
+
+    def open_events(
+        self, family: str, job_id: str, since_seq: int, *, silence_seconds: float
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Open an event stream, whose body is read inside the block. Raises NoAnswer."""
+        ...
+
+    async def get_job(self, job_id: str) -> dict[str, Any]:
+        """Return the job's status."""
+        ...
+
+    async def events(self, job_id: str, since_seq: int = 0, limit: int = 200) -> list[dict[str, Any]]:
+        """Return the events after number `since_seq`, at most `limit`."""
+        ...
+
+    async def metrics(self, job_id: str, after_step: int = -1, limit: int = 200) -> list[dict[str, Any]]:
+        """Return the points `{name, value, step, …}` after that step."""
+        ...
+
+
+def hints_at_the_end(event: dict[str, Any]) -> bool:
+    """Whether this event may be the last: `rl.job.completed`, `workflow.failed` etc. may concern a part of the job."""
+    kind = event.get("type")
+    return isinstance(kind, str) and kind.rpartition(".")[2] in LAST_WORDS
+
+
+async def follow_events(
+    client: JobReader,
+    job_id: str,
+    since_seq: int = 0,
+    *,
+    poll_seconds: float = POLL_SECONDS,
+    patience_seconds: float = PATIENCE_SECONDS,
+    silence_seconds: float = SILENCE_SECONDS,
+    status_seconds: float = STATUS_SECONDS,
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield every event after `since_seq`.
+
+    patience_seconds: how long to wait for a backend that does not answer, or answers 5xx (it may restart). Raises
+    BackendError for any other refusal, BackendUnreachable when the patience is over.
+    """
+    tracker = _Tracker(client, job_id, since_seq, patience_seconds)
+    async with aclosing(_streamed(tracker, silence_seconds, status_seconds)) as streamed:
+        async for event in streamed:
+            yield event
+    while not tracker.ended:
+        for event in await tracker.round():
+            yield event
+        if not tracker.ended:
+            await asyncio.sleep(poll_seconds)
+
+
+async def _streamed(
+    tracker: _Tracker, silence_seconds: float, status_seconds: float
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the events of the first stream that exists, until it ends or breaks."""
+    for family in SSE_FAMILIES:
+        try:
+            async with tracker.client.open_events(
+                family, tracker.job_id, tracker.last, silence_seconds=silence_seconds
+            ) as response:
+                if response.status != 200 or "event-stream" not in response.headers.get("Content-Type", ""):
+                    continue
+                reader = SseReader()
+                looked = time.monotonic()
+                async for chunk in response.content.iter_any():
+                    for frame in reader.feed(chunk):
+                        for event in await tracker.take(frame):
+                            yield event
+                        if tracker.ended or tracker.broken:
+                            return
+                    if time.monotonic() - looked > status_seconds:
+                        for event in await tracker.round(status_first=True):
+                            yield event
+                        if tracker.ended:
+                            return
+                        looked = time.monotonic()
+                return
+        except (NoAnswer, FrameTooLarge) as broken:
+            log.info("the event stream of job %s broke (%s); going on by polling", tracker.job_id, broken)
+            return
+
+
+class _Tracker:
+    """The progress of a stream.
+
+    last: number of the last event yielded. ended: the job is over and all its events were yielded. broken: the stream left
+    out events that could not be fetched then.
+    """
+
+    def __init__(self, client: JobReader, job_id: str, since_seq: int, patience_seconds: float) -> None:
+        self.client = client
+        self.job_id = job_id
+        self.last = since_seq
+        self.ended = self.broken = False
+        self._from_the_start = since_seq == 0
+        self._patience_seconds = patience_seconds
+        self._silent_since: float | None = None
+
+    async def take(self, frame: Frame) -> list[dict[str, Any]]:
+        """Return the new events of a frame, after those that the stream left out before them."""
+        event = _event_of(frame)
+        if event is None:
+            return []
+        seq = _seq(event)
+        found: list[dict[str, Any]] = []
+        if seq is None:
+            found.append(event)
+        elif seq > self.last + 1:
+            try:
+                if await self.fetch(found, up_to=seq):
+                    self.broken = True
+            except BackendError:
+                self.broken = True
+            if self.broken:  # polls will fill the gap
+                return found
+        if seq is not None and self._is_new(seq):
+            self._given(seq)
+            found.append(event)
+        if any(hints_at_the_end(item) for item in found):
+            found += await self.round(status_first=True)
+        return found
+
+    async def round(self, *, status_first: bool = False) -> list[dict[str, Any]]:
+        """Poll once: return the new events, and update `ended`. Raises as `follow_events`."""
+        found: list[dict[str, Any]] = []
+        try:
+            if not status_first:
+                await self.fetch(found)
+            if not found or status_first or any(hints_at_the_end(event) for event in found):
+                job = read_status(await self.client.get_job(self.job_id), self.job_id)
+                if over(job):
+                    self.ended = not await self.fetch(found)  # events between the two requests
+        except BackendError as error:
+            self._tolerate(error)
+        else:
+            if self._silent_since is not None:
+                log.warning("the backend answers again for job %s", self.job_id)
+            self._silent_since = None
+        return found
+
+    async def fetch(self, found: list[dict[str, Any]], up_to: int | None = None, pages: int = PAGES) -> bool:
+        """Add the next events to `found`, page by page; pages before an error are in it.
+
+        Returns True when it stopped after so many pages, and there may be more.
+        """
+        for _ in range(pages):
+            page = await self.client.events(self.job_id, self.last, PAGE)
+            before = len(found)
+            for event in sorted((item for item in page if _seq(item) is not None), key=lambda item: _seq(item) or 0):
+                seq = _seq(event)
+                if seq is not None and self._is_new(seq):
+                    self._given(seq)
+                    found.append(event)
+            if len(found) == before or (up_to is not None and self.last >= up_to):
+                return False
+        return True
+
+    def _tolerate(self, error: BackendError) -> None:
+        """Tolerate an unreachable backend. Raises the error if it is permanent, or the patience is over."""
+        now = time.monotonic()
+        may_pass = is_temporary(error)
+        if self._silent_since is None:
+            self._silent_since = now
+            if may_pass:
+                log.warning(
+                    "the backend cannot be asked for job %s now, and will be again: %s", self.job_id, error.message
+                )
+        if not may_pass or now - self._silent_since > self._patience_seconds:
+            raise error
+
+    def _is_new(self, seq: int) -> bool:
+        return seq > self.last or (self._from_the_start and seq == 0)
+
+    def _given(self, seq: int) -> None:
+        self.last = max(self.last, seq)
+        self._from_the_start = False
+
+
+def _seq(event: dict[str, Any]) -> int | None:
+    value = event.get("seq")
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _event_of(frame: Frame) -> dict[str, Any] | None:
+    """Return the event of a frame, with missing members taken from the frame's name and id."""
+    try:
+        event = read_json(frame.data)
+    except ValueError:
+        return None
+    if not isinstance(event, dict):
+        return None
+    if "type" not in event and frame.event != "message":
+        event["type"] = frame.event
+    if "seq" not in event and frame.id.isdecimal() and len(frame.id) < 18:
+        event["seq"] = int(frame.id)
+    return event
+
+
+async def all_events(client: JobReader, job_id: str, since_seq: int = 0) -> list[dict[str, Any]]:
+    """Return every event so far after `since_seq`, page by page. Raises BackendError."""
+    found: list[dict[str, Any]] = []
+    tracker = _Tracker(client, job_id, since_seq, 0.0)
+    while await tracker.fetch(found):
+        _bound(found, client, "events")
+    return found
+
+
+def _bound(found: list[dict[str, Any]], client: JobReader, what: str) -> None:
+    """Raise BackendError when a backend never ends its list."""
+    if len(found) > MAX_ROWS:
+        raise BackendError(f"{client.url} returns more than {MAX_ROWS:,} {what} for one job.", status=200)
+
+
+async def all_metrics(client: JobReader, job_id: str) -> list[dict[str, Any]]:
+    """Return every point so far, page by page. Raises BackendError.
+
+    A page may end in the middle of a step, so the next one starts with that step again; duplicates are dropped. Or it has
+    whole steps only, and fewer points than were requested although there are more: the last page is one without news.
+    """
+    found: list[dict[str, Any]] = []
+    known: set[bytes] = set()
+    after = -1
+    while True:
+        page = await client.metrics(job_id, after, METRICS_PAGE)
+        new = [point for point in page if orjson.dumps(point, option=orjson.OPT_SORT_KEYS) not in known]
+        known.update(orjson.dumps(point, option=orjson.OPT_SORT_KEYS) for point in new)
+        found += new
+        _bound(found, client, "metrics")
+        steps = [step for point in page if type(step := point.get("step")) is int]
+        if not new or not steps:
+            return found
+        last = max(steps)
+        after = last - 1 if last - 1 > after else last

@@ -1,0 +1,132 @@
+"""The backend's ASGI application: connects store, keys, engine and routes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskapp_kit.errors import KitError, Unavailable
+from taskapp_kit.jobs.server.auth import BearerKeys, authenticator, is_open
+from taskapp_kit.jobs.server.data_files import JobDatabase, key_path, store_path
+from taskapp_kit.jobs.server.engine import Engine
+from taskapp_kit.jobs.server.inference import InferenceRoutes, ModelProvider
+from taskapp_kit.jobs.server.jobs import Jobs
+from taskapp_kit.jobs.server.rollouts_engine import RolloutsEngine
+from taskapp_kit.jobs.server.routes import BackendContext
+from taskapp_kit.jobs.server.schema import JobRow
+from taskapp_kit.jobs.server.sealed_keys import SealedKeys
+from taskapp_kit.jobs.server.store import JobStore
+from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.task_app_opener import TaskAppAccess
+from taskapp_kit.net.auth import ApiKeyMiddleware
+from taskapp_kit.net.error_response import ErrorWriter
+from taskapp_kit.net.sites import SiteRules
+from taskapp_kit.version import __version__
+
+log = logging.getLogger("taskapp_kit.jobs.server")
+
+
+ERRORS = ErrorWriter(
+    "The backend",
+    log,
+    stored="a job",
+    routes="docs/backend.md",
+    unavailable_status=501,
+    framework_codes={404: "not_found"},
+    max_fields=100,
+)
+
+
+def create_backend(
+    keys: BearerKeys | Sequence[str],
+    *,
+    store: str = "none",
+    environment_api_key: str | None = None,
+    local: bool = True,
+    allow: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    max_jobs: int = 4,
+    engine: Engine | None = None,
+    models: ModelProvider | None = None,
+    trainers: Mapping[str, str] | None = None,
+    resumes: Callable[[JobRow], bool] = lambda job: True,
+) -> FastAPI:
+    """Return the application. `app.state.drain(grace_seconds)` releases running jobs; a later backend resumes them.
+
+    keys: those that callers may use. store: a SQLite address or path; `none` and `memory` last as long as the process.
+    environment_api_key: the backend's own key for task apps. local: only this machine can reach the backend, so it may call
+    task apps at private and loopback addresses; otherwise only those that `allow` (hosts, networks) names. hosts: names
+    under which it may be called, besides those of this machine with `local`; otherwise none means any. max_jobs: jobs
+    that run at once, and at most as many as the engine can. engine: None for `RolloutsEngine`. models: serves trained
+    models by name, and is closed at the end; None serves none. trainers: names by id, besides the engine's own. resumes:
+    which unfinished jobs of the store go on when it starts.
+
+    Raises ConfigError, StoreError.
+    """
+    bearer = keys if isinstance(keys, BearerKeys) else BearerKeys(keys)
+    sites = SiteRules(hosts, local=local, any_host=not (local or hosts))
+    addresses = TaskAppAddresses(local=local, allow=allow)
+    database = JobDatabase(store_path(store))
+    try:
+        records = JobStore(database)
+        bearer.adopt(records.minted(bearer.minted_org))
+        box = _box(database)
+    except BaseException:
+        database.close()
+        raise
+    access = TaskAppAccess(records, box, addresses, environment_api_key)
+    engine = engine or RolloutsEngine()
+    jobs = Jobs(records, access, engine, at_once=min(max_jobs, engine.most_jobs or max_jobs), resumes=resumes)
+
+    async def drain(_: float = 0.0) -> None:
+        await jobs.drain()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await jobs.start()
+        try:
+            yield
+        finally:
+            if models is not None:
+                await models.close()
+            await jobs.drain()
+            await records.close()
+
+    app = FastAPI(
+        title="taskapp backend",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        middleware=[Middleware(ApiKeyMiddleware, authenticator(bearer), is_open=is_open, sites=sites, errors=ERRORS)],
+    )
+    inference = InferenceRoutes(models, records, lambda: bearer.operator, engine.name)
+    context = BackendContext(jobs, access, box, {engine.name: engine.description, **(trainers or {})}, inference)
+    app.router.routes.extend(context.routes())
+    app.state.drain = drain
+    app.state.jobs = jobs
+
+    async def handle(_: Request, error: Exception) -> Response:
+        return ERRORS.response(error)  # type: ignore[return-value]  # an EncodedResponse is an ASGI application
+
+    for kind in (HTTPException, KitError):  # any other exception reaches the middleware
+        app.add_exception_handler(kind, handle)
+    return app
+
+
+def _box(database: JobDatabase) -> SealedKeys | None:
+    """Return None without PyNaCl: everything except sealed keys works then."""
+    try:
+        return SealedKeys(None if database.path is None else key_path(database.path))
+    except Unavailable as error:
+        log.warning("sealed keys cannot be opened: %s", error)
+        return None

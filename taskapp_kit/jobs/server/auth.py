@@ -1,0 +1,105 @@
+"""The backend's keys, and the organisation of each.
+
+Jobs and environment keys belong to a key's organisation, whose name is derived from the key by a slow hash and stored.
+The key that a local backend creates for itself has the organisation `local`, so that the next backend finds its jobs, even
+when the same key is then configured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Collection, Sequence
+
+from starlette.types import Scope
+
+from taskapp_kit.config import MAX_KEY_BYTES
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.net.auth import candidates
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.net.response import Headers
+
+LOCAL = "local"
+ORG = "taskapp_kit.jobs.server.org"
+"""Scope key: the caller's organisation."""
+OPEN = frozenset({"/", "/health", "/api/health"})
+CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp backend"')]
+ROUNDS = 50_000
+"""About 20 ms for each key at startup."""
+
+
+def org_of(key: bytes) -> str:
+    """Return the organisation of a key; it is the same in every backend."""
+    return hashlib.pbkdf2_hmac("sha256", key, b"taskapp backend organisation", ROUNDS).hex()
+
+
+class BearerKeys:
+    """The valid keys. minted: one that this process created. Raises ConfigError for a key that no header can carry."""
+
+    def __init__(self, keys: Sequence[str], *, minted: str | None = None) -> None:
+        self._orgs: dict[bytes, str] = {}
+        """Organisations by the digest of a key, the operator's key first."""
+        for key in keys:
+            raw = key.strip().encode()
+            if not 0 < len(raw) <= MAX_KEY_BYTES or any(byte <= 32 or byte >= 127 for byte in raw) or b"," in raw:
+                raise ConfigError(
+                    f"A key of the backend should be 1 to {MAX_KEY_BYTES} visible ASCII characters without a comma.",
+                    hint="Give SYNTH_API_KEY another value; several keys go into it as a comma list.",
+                )
+            self._orgs[hashlib.sha256(raw).digest()] = org_of(raw)
+        self.minted_org = None if minted is None else org_of(minted.encode())
+        if minted is not None:
+            self._orgs[hashlib.sha256(minted.encode()).digest()] = LOCAL
+        if not self._orgs:
+            raise ConfigError("The backend has no key.", hint="Set SYNTH_API_KEY.")
+
+    def __repr__(self) -> str:
+        return f"BearerKeys({len(self._orgs)})"
+
+    @property
+    def operator(self) -> str:
+        """The organisation of the backend's operator: that of the first key, or of the key that was created for it."""
+        return LOCAL if self.minted_org is not None else next(iter(self._orgs.values()))
+
+    def adopt(self, minted: Collection[str]) -> None:
+        """Assign `local` to keys that an earlier backend of this store created."""
+        self._orgs = {digest: LOCAL if org in minted else org for digest, org in self._orgs.items()}
+
+    def org(self, candidates: Sequence[bytes]) -> str | None:
+        """Return the organisation of the candidates; None for an unknown key, and for keys of several organisations.
+
+        Compares every pair in constant time.
+        """
+        found: set[str] = set()
+        for candidate in candidates:
+            digest = hashlib.sha256(candidate).digest()
+            for known, org in self._orgs.items():
+                if hmac.compare_digest(digest, known):
+                    found.add(org)
+        return found.pop() if len(found) == 1 else None
+
+
+def authenticator(keys: BearerKeys) -> Callable[[Scope], RequestRefused | None]:
+    """Return the check for `ApiKeyMiddleware`. It returns the refusal, or stores the organisation in the scope."""
+
+    def authenticate(scope: Scope) -> RequestRefused | None:
+        try:
+            org = keys.org(candidates(scope["headers"], CHALLENGE, more_schemes=False))
+        except RequestRefused as refused:
+            return refused
+        if org is None:
+            return RequestRefused(
+                "unauthorised",
+                "The backend's key is missing or invalid.",
+                hint="Send SYNTH_API_KEY as Authorization: Bearer.",
+                headers=CHALLENGE,
+            )
+        scope[ORG] = org
+        return None
+
+    return authenticate
+
+
+def is_open(scope: Scope) -> bool:
+    """Return whether a request needs no key. If it has a valid one, its organisation is still set."""
+    return scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")

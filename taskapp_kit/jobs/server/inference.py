@@ -1,0 +1,196 @@
+"""The inference route: trained models by name, each for the organisation whose job made it.
+
+A model of a job that this backend's store does not have (an imported one, or of a store that is gone) belongs to the
+backend's operator; prepared base models are for all keys. No path in a request is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import orjson
+from starlette.requests import Request
+from starlette.routing import Route
+
+from taskapp_kit.errors import JobConfigError
+from taskapp_kit.jobs.client.config.consistency import models_named
+from taskapp_kit.jobs.server.auth import ORG
+from taskapp_kit.jobs.server.schema import JobRow
+from taskapp_kit.jobs.server.store import JobStore
+from taskapp_kit.net.body import read_json
+from taskapp_kit.net.error_response import ErrorWriter, RequestRefused, openai_error
+from taskapp_kit.net.http import HttpResponse
+from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
+from taskapp_kit.net.while_connected import while_connected
+from taskapp_kit.wire.chat.completion import model_list
+from taskapp_kit.wire.chat.dialect_body import wrong
+from taskapp_kit.wire.chat.dialects import DIALECTS
+
+log = logging.getLogger("taskapp_kit.jobs.server")
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_BODY_VALUES = 200_000
+MAX_NAME = 512
+"""Characters of a model's name in a request."""
+TRAINED = ("rl:", "ft:")
+INFERENCE = "/api/inference/v1"
+MODEL_ROUTES = ("chat/completions", "completions", *DIALECTS)
+"""Below `INFERENCE`: those of a serving process."""
+NEVER_OPENED = ("weights_path", "weights", "checkpoint", "checkpoint_path", "model_path", "adapter_path", "lora_path")
+"""Members that other servers read as a path: refused by name, instead of answered by other weights than requested."""
+
+ERRORS = ErrorWriter(
+    "The backend",
+    log,
+    stored="a job",
+    routes="docs/backend.md",
+    unavailable_status=501,
+    framework_codes={404: "not_found"},
+    shape=openai_error,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableModel:
+    """A model that can be served. job: that trained it, "" for a base model. created: seconds since 1970, 0 if unknown."""
+
+    name: str
+    job: str = ""
+    created: float = 0.0
+
+
+class ModelProvider(Protocol):
+    """Finds and serves the models of this machine; `train.serving.served_models.ServedModels`."""
+
+    def find(self, name: str) -> AvailableModel | None:
+        """Return the model of this name, None if there is none."""
+        ...
+
+    def available(self) -> list[AvailableModel]:
+        """Return all of them."""
+        ...
+
+    async def complete(self, model: AvailableModel, route: str, body: bytes) -> HttpResponse:
+        """Return a model's answer to `route`, one of `MODEL_ROUTES`. Raises KitError."""
+        ...
+
+    async def close(self) -> None:
+        """Serve nothing more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRoutes:
+    """The routes. models: None serves none. operator: returns the organisation of the backend's operator. engine: its name."""
+
+    models: ModelProvider | None
+    records: JobStore
+    operator: Callable[[], str]
+    engine: str
+
+    def routes(self) -> list[Route]:
+        """Return them."""
+        return [
+            *(
+                Route(f"{INFERENCE}/{path}", self._answered(partial(self.complete, path)), methods=["POST"])
+                for path in MODEL_ROUTES
+            ),
+            Route(f"{INFERENCE}/models", self._answered(self.listed), methods=["GET"]),
+        ]
+
+    def _answered(self, handle: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        """The handler with errors in the shape that clients of the route's API read."""
+
+        async def answer(request: Request) -> EncodedResponse:
+            try:
+                response: EncodedResponse = await handle(request)
+            except Exception as error:
+                return ERRORS.for_model_route(request.url.path).response(error, request.url.path)
+            return response
+
+        return answer
+
+    async def listed(self, request: Request) -> EncodedResponse:
+        """Return the models that this caller may use."""
+        models, org = self._models(), request.scope[ORG]
+        found = await asyncio.to_thread(models.available)
+        owners = {job: await self._owner(job) for job in {model.job for model in found}}
+        return json_answer(
+            model_list(
+                (model.name, model.created, model.job or "base") for model in found if owners[model.job] in (None, org)
+            )
+        )
+
+    async def complete(self, path: str, request: Request) -> EncodedResponse:
+        """Return the answer of a model, whole or as a stream. path: one of `MODEL_ROUTES`."""
+        self._models()
+        body = await read_json(request.scope, request.receive, MAX_BODY_BYTES, max_values=MAX_BODY_VALUES)
+        for member in NEVER_OPENED:
+            if body.get(member) is not None:
+                raise wrong(
+                    (member,), "is not read", "Models are served by name: `taskapp models import ARCHIVE` adds one."
+                )
+        name = body.get("model")
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+            raise wrong(("model",), "should be the name of a model", "GET /api/inference/v1/models lists them.")
+        model = await self.visible(name, request.scope[ORG])
+        if model is None:
+            raise RequestRefused(
+                "model_not_found",
+                "There is no such model for this key.",
+                hint="GET /api/inference/v1/models lists those that there are.",
+            )
+        answering = self._models().complete(model, path, orjson.dumps(body))
+        response = await while_connected(answering, request.receive)
+        return EncodedResponse(response.status, response.body, _headers(response.headers))
+
+    async def visible(self, name: str, org: str) -> AvailableModel | None:
+        """Return the model of this name if this organisation may use it."""
+        model = await asyncio.to_thread(self._models().find, name)
+        return model if model is not None and await self._owner(model.job) in (None, org) else None
+
+    async def check_job(self, config: Mapping[str, Any], model: str, org: str) -> None:
+        """Check that a job starts from no trained model of another organisation. Raises JobConfigError."""
+        if self.models is None:
+            return
+        for name in _model_names(config, model):
+            if name.startswith(TRAINED) and await self.visible(name, org) is None:
+                problem = f"[model] names {name[:MAX_NAME]}, and there is no such trained model for this key."
+                raise JobConfigError("The job's model cannot be used:", problems=(problem,))
+
+    async def _owner(self, job: str) -> str | None:
+        """The organisation that may use the models of a job; None for all."""
+        if not job:
+            return None
+        row: JobRow | None = await self.records.job(job)
+        return self.operator() if row is None else row.org
+
+    def _models(self) -> ModelProvider:
+        if self.models is None:
+            raise RequestRefused(
+                "no_models",
+                f"This backend's engine `{self.engine}` trains no weights, so no model (ft:… or rl:…) is served here.",
+                hint="Give the address of the server that has the model: in models.toml, or with --inference-url.",
+            )
+        return self.models
+
+
+def _model_names(config: Mapping[str, Any], model: str) -> list[str]:
+    """Every text of a job that names a model: not its aliases, but what they stand for."""
+    models = config.get("models")
+    found = models.get("alias") if isinstance(models, Mapping) else None
+    aliases = found if isinstance(found, Mapping) else {}
+    named = [model, *(name for _, _, name in models_named(dict(config)))]
+    return [*(name for name in named if name not in aliases), *map(str, aliases.values())]
+
+
+def _headers(given: Mapping[str, str]) -> Headers:
+    """Those of a serving process's answer that its caller gets."""
+    kept = {"content-type": "application/json", **given}
+    passed = [(name.encode(), kept[name].encode()) for name in ("content-type", "retry-after") if name in kept]
+    return [*passed, (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]

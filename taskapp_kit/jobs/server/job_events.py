@@ -1,0 +1,110 @@
+"""The events, points and metrics of the rollouts engine. Each event says that no weights are updated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from taskapp_kit.jobs.server.engine import CurvePoint, Event
+from taskapp_kit.jobs.server.rewards import Summary
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
+from taskapp_kit.records.words import counted
+
+NAME = "rollouts"
+NOTE = "The engine `rollouts` plays and scores; no weights are updated."
+
+
+def facts(**data: Any) -> dict[str, Any]:
+    """Return the data of an event, with the engine's name and whether it updates weights."""
+    return {**data, "engine": NAME, "updates_weights": False}
+
+
+def begun(plan: JobPlan, player: str) -> Event:
+    """Return the event for the start of a job. player: the policy's name."""
+    return Event(
+        "rl.train.started",
+        f"{plan.total} rollouts in {counted(plan.iterations, 'iteration')} of {counted(plan.groups, 'group')} of "
+        f"{plan.samples}, at most {plan.at_once} at once. {NOTE}",
+        data=facts(
+            iterations=plan.iterations,
+            groups=plan.groups,
+            group_size=plan.samples,
+            rollouts=plan.total,
+            at_once=plan.at_once,
+            policy=player,
+            reward=plan.blend.words() if plan.blend else "the task app's own reward",
+            evaluations=plan.evaluations,
+        ),
+    )
+
+
+def over(unit: Unit, plan: JobPlan, found: Summary, seconds: float) -> Event:
+    """Return the event for the end of a unit."""
+    what = "Evaluation after iteration" if unit.phase == "eval" else "Iteration"
+    return Event(
+        "rl.train.step" if unit.phase == "train" else "rl.eval.summary",
+        f"{what} {unit.number} of {plan.iterations}: {found.words()}. No weights are updated.",
+        "warning" if found.failed else "info",
+        facts(
+            step=unit.number,
+            iteration=unit.number,
+            epoch=unit.epoch,
+            reward=found.mean,
+            reward_stderr=found.stderr,
+            seeds=found.seeds,
+            reward_spread=found.spread,
+            rollouts=found.rollouts,
+            scored=found.scored,
+            undefined=found.undefined,
+            failed=found.failed,
+            failures=dict(found.failures),
+            groups_without_spread=found.flat_groups if unit.phase == "train" else None,
+            seconds=round(seconds, 3),
+        ),
+    )
+
+
+def metrics(unit: Unit, found: Summary, before: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the job's latest numbers; failed and undefined count all rollouts so far."""
+    made = {**before, **_metrics(unit, found)}
+    for name in ("failed", "undefined"):
+        made[name] = (before.get(name) or 0) + getattr(found, name)
+    return made
+
+
+def _metrics(unit: Unit, found: Summary) -> dict[str, float | None]:
+    if unit.phase == "eval":
+        return {"eval_reward": found.mean, "eval_reward_stderr": found.stderr}
+    return {
+        "iteration": unit.number,
+        "reward": found.mean,
+        "reward_stderr": found.stderr,
+        "groups_without_spread": found.flat_groups,
+    }
+
+
+def points(unit: Unit, found: Summary, seconds: float) -> list[CurvePoint]:
+    """Return the points of a unit; undefined numbers are left out."""
+    prefix = "eval_" if unit.phase == "eval" else ""
+    values: dict[str, float | None] = {
+        "reward": found.mean,
+        "reward_stderr": found.stderr,
+        "rollouts": found.rollouts,
+        "failed": found.failed,
+        "undefined": found.undefined,
+        "seconds": round(seconds, 3),
+    }
+    if unit.phase == "train":
+        values["groups_without_spread"] = found.flat_groups
+    values = {**found.scores, **values}
+    return [
+        CurvePoint(prefix + name, float(value), unit.number, unit.phase, unit.epoch)
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def listed(unit: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a unit as the results list it."""
+    names = ("iteration", "reward", "reward_stderr", "rollouts", "undefined", "failed", "seconds")
+    return {name: unit[name] for name in names}

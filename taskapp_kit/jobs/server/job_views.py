@@ -1,0 +1,95 @@
+"""Jobs, events and points in the form of responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from taskapp_kit.jobs.server.schema import CurvePointRow, JobEventRow, JobRow
+
+PHASES = {
+    "rl.job.created": "queued",
+    "rl.train.started": "running",
+    "rl.job.resumed": "resumed",
+    "rl.eval.started": "evaluating",
+    "rl.eval.summary": "evaluated",
+    "rl.job.completed": "succeeded",
+    "rl.job.failed": "failed",
+    "rl.job.cancelled": "cancelled",
+}
+"""The events of a timeline, with their phases."""
+
+
+def moment(seconds: float) -> str:
+    """Return ISO 8601 in UTC, with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def job_view(job: JobRow, *, updates_weights: bool = False) -> dict[str, Any]:
+    """Return the status of a job."""
+    return {
+        "job_id": job.job_id,
+        "id": job.job_id,
+        "status": job.status,
+        "job_type": "rl",
+        "model": job.model or None,
+        "trainer_id": job.trainer_id or None,
+        "tags": dict(job.tags),
+        "engine": job.engine,
+        "updates_weights": updates_weights,
+        "created_at": moment(job.created_at),
+        "updated_at": moment(job.updated_at),
+        "progress": {"completed": job.completed, "total": job.total, "unit": "rollouts"},
+        "metrics": dict(job.metrics),
+        "final_reward": job.final_reward,
+        "error": job.error,
+        "results": dict(job.results),
+    }
+
+
+def event_view(job_id: str, row: JobEventRow) -> dict[str, Any]:
+    """Return an event. seq: from 1 within its job, without gaps. superseded_by: None, or the seq of the event of a return
+    to a checkpoint, after which the job repeats what this one reports."""
+    event = row.event
+    return {
+        "seq": row.seq,
+        "type": event.type,
+        "message": event.message,
+        "level": event.level,
+        "data": dict(event.data),
+        "superseded_by": row.superseded_by or None,
+        "job_id": job_id,
+        "created_at": moment(row.created_at),
+    }
+
+
+def events_view(job_id: str, events: Sequence[JobEventRow], since_seq: int) -> dict[str, Any]:
+    """Return a page of events. last_seq: the `since_seq` of the next request."""
+    return {
+        "events": [event_view(job_id, row) for row in events],
+        "last_seq": events[-1].seq if events else since_seq,
+    }
+
+
+def point_view(job_id: str, row: CurvePointRow) -> dict[str, Any]:
+    """Return a point of a metric."""
+    point = row.point
+    return {
+        "name": point.name,
+        "value": point.value,
+        "step": point.step,
+        "phase": point.phase,
+        "epoch": point.epoch,
+        "job_id": job_id,
+        "created_at": moment(row.created_at),
+    }
+
+
+def timeline_view(job_id: str, events: Sequence[JobEventRow]) -> dict[str, Any]:
+    """Return the phases of the job so far."""
+    return {
+        "events": [
+            {"phase": PHASES[row.event.type], "created_at": moment(row.created_at), "job_id": job_id} for row in events
+        ]
+    }

@@ -1,0 +1,212 @@
+"""The reward of a rollout, from the task app's response, and summaries of several rollouts.
+
+A failure is never a number, and what cannot be computed is None: neither counts in a mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taskapp_kit.jobs.server.engine import RolloutOutcome
+from taskapp_kit.records.statistics import clustered_standard_error
+from taskapp_kit.records.words import counted
+
+SAME = 1e-9
+"""Rewards of a group that differ by less than this count as equal."""
+LARGEST = 1e100
+"""Limit of a reward's absolute value: beyond it, means and deviations could overflow."""
+MAX_CAUSES = 20
+MAX_SCORES = 50
+"""Criteria of a rollout, and scores of an iteration, that are stored: task apps choose their names."""
+OTHERS = "others"
+
+
+class UnreadableRollout(ValueError):
+    """The response is not that of a rollout; the text gives the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardBlend:
+    """Weights of `judge.reward_blend`: env on the return, event on the events' score, outcome on the outcome's."""
+
+    env: float = 1.0
+    event: float = 0.0
+    outcome: float = 0.0
+
+    def words(self) -> str:
+        """The formula."""
+        parts = ((self.env, "mean_return"), (self.event, "events_score"), (self.outcome, "outcome_score"))
+        return " + ".join(f"{weight:g}·{name}" for weight, name in parts if weight)
+
+
+def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | None:
+    """Return the job's blend, else the app's own `reward`, else `metrics.mean_return`; None when it is undefined.
+
+    Raises UnreadableRollout.
+    """
+    metrics = answer.get("metrics")
+    if not isinstance(metrics, Mapping):
+        raise UnreadableRollout("the answer has no `metrics`")
+    if answer.get("aborted") is True:
+        raise UnreadableRollout("the answer reports the rollout as aborted")
+    if blend is None:
+        if "reward" in answer:
+            return _number(answer["reward"], "reward")
+        return _number(metrics.get("mean_return"), "metrics.mean_return")
+    total = 0.0
+    for weight, name in (
+        (blend.env, "mean_return"),
+        (blend.event, "events_score"),
+        (blend.outcome, "outcome_score"),
+    ):
+        if weight:
+            value = _number(metrics.get(name), f"metrics.{name}")
+            if value is None:
+                return None
+            total += weight * value
+    return total if math.isfinite(total) else None
+
+
+def scores_of(answer: Mapping[str, Any]) -> dict[str, float]:
+    """Return the defined scores of a rollout: `outcome_score`, `events_score`, and `score_NAME` of each criterion.
+
+    The criteria are those of its `scorecard`: rubrics and judges.
+    """
+    metrics, card = answer["metrics"], answer.get("scorecard")
+    given = {name: metrics.get(name) for name in ("outcome_score", "events_score")}
+    criteria = card.get("criteria") if isinstance(card, Mapping) else None
+    for each in criteria[:MAX_SCORES] if isinstance(criteria, list) else ():
+        if isinstance(each, Mapping) and isinstance(each.get("name"), str):
+            given[f"score_{each['name']}"] = each.get("score")
+    return {name: float(value) for name, value in given.items() if _is_number(value)}
+
+
+def _number(value: Any, name: str) -> float | None:
+    if value is None:
+        return None
+    if not _is_number(value):
+        raise UnreadableRollout(f"`{name}` of the answer is no number from -1e100 to 1e100")
+    return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+
+
+def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> None:
+    """Raise UnreadableRollout where the answer belongs to another request. One without these members is accepted."""
+    for name, sent in (("run_id", run_id), ("trace_correlation_id", correlation_id)):
+        if answer.get(name) not in (None, "", sent):
+            raise UnreadableRollout(f"the answer belongs to another rollout: its `{name}` is not the one that was sent")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Statistics of the rollouts of one iteration or evaluation.
+
+    mean, spread (standard deviation): over defined rewards; None below 1 and 2 of them. stderr: the standard error of
+    mean, clustered by seed (an iteration or evaluation has one environment and split); None below 2 seeds. seeds: those
+    that have a reward. undefined: rollouts without a reward that did not fail. failures: number by boundary, or by code
+    where there is no boundary (see `causes`).
+    flat_groups: share of the groups with at least two rewards whose rewards are all equal, None without such a group.
+    scores: the mean of each score, over the rollouts for which it is defined.
+    """
+
+    rollouts: int
+    scored: int
+    undefined: int
+    failed: int
+    failures: Mapping[str, int]
+    mean: float | None
+    seeds: int
+    stderr: float | None
+    spread: float | None
+    flat_groups: float | None
+    scores: Mapping[str, float]
+
+    def words(self) -> str:
+        """`reward 0.5 ± 0.1 over 8 rollouts of 4 seeds; 2 failed (policy 2)`."""
+        text = "reward undefined" if self.mean is None else f"reward {self.mean:.4g}"
+        if self.stderr is not None:
+            text += f" ± {self.stderr:.2g}"
+        text += f" over {counted(self.scored, 'rollout')}"
+        if self.scored:
+            text += f" of {counted(self.seeds, 'seed')}"
+        if self.undefined:
+            text += f"; {self.undefined} without a reward"
+        if self.failed:
+            causes = ", ".join(f"{name} {count}" for name, count in sorted(self.failures.items()))
+            text += f"; {self.failed} failed ({causes})"
+        return text
+
+
+def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of each cause, the most frequent first.
+
+    Task apps choose the words, so at most 20 are listed; the rest are `others`.
+    """
+    counts: Counter[str] = Counter()
+    for one in found:
+        counts.update(one)
+    rest = counts.pop(OTHERS, 0)
+    common = dict(counts.most_common(MAX_CAUSES))
+    rest += counts.total() - sum(common.values())
+    return {**common, OTHERS: rest} if rest else common
+
+
+def too_many_failed(
+    failed: Sequence[RolloutOutcome], earlier: int, earlier_causes: Mapping[str, int], *, planned: int, share: float
+) -> str | None:
+    """Return one sentence or two when a greater share of the rollouts failed; None otherwise.
+
+    failed: those of the present unit. earlier, earlier_causes: the number of those before, and their `causes`. planned:
+    rollouts up to the end of the present unit.
+    """
+    count = earlier + len(failed)
+    if not failed or count <= share * planned:
+        return None
+    (code, _), *_ = Counter((one.code, one.boundary) for one in failed).most_common(1)
+    example = next(one for one in reversed(failed) if (one.code, one.boundary) == code)
+    counts = causes(earlier_causes, (one.boundary or one.code for one in failed))
+    shares = ", ".join(f"{cause} {number}" for cause, number in counts.items())
+    return f"{count} of {planned} rollouts failed ({shares}), more than {share:.0%}. {example.message}"
+
+
+def summarise(rollouts: Sequence[RolloutOutcome]) -> Summary:
+    """Return the statistics. A group is the rollouts with the same place."""
+    rewards = [one.reward for one in rollouts if one.reward is not None]
+    seeds = [one.seed for one in rollouts if one.reward is not None]
+    count = len(rewards)
+    mean = math.fsum(rewards) / count if count else None
+    spread = None
+    if mean is not None and count > 1:
+        spread = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / (count - 1))
+    groups: dict[int, list[float]] = {}
+    for one in rollouts:
+        if one.reward is not None:
+            groups.setdefault(one.place, []).append(one.reward)
+    grown = [group for group in groups.values() if len(group) > 1]
+    flat = [group for group in grown if max(group) - min(group) < SAME]
+    failed = [one for one in rollouts if one.failed]
+    scores: dict[str, list[float]] = {}
+    for one in rollouts:
+        for name, value in one.scores.items():
+            if name in scores or len(scores) < MAX_SCORES:
+                scores.setdefault(name, []).append(value)
+    return Summary(
+        rollouts=len(rollouts),
+        scored=count,
+        undefined=len(rollouts) - count - len(failed),
+        failed=len(failed),
+        failures=causes(one.boundary or one.code or "unknown" for one in failed),
+        mean=mean,
+        seeds=len(set(seeds)),
+        stderr=clustered_standard_error(rewards, seeds),
+        spread=spread,
+        flat_groups=len(flat) / len(grown) if grown else None,
+        scores={name: math.fsum(values) / len(values) for name, values in scores.items()},
+    )

@@ -1,0 +1,217 @@
+"""The rollouts of a unit: their requests, and their results.
+
+The body and the key of a rollout follow from its place in the job alone, so a task app of this kit recognizes a repeated
+request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from taskapp_kit.errors import JobTimeout, TaskAppError, TaskAppUnreachable
+from taskapp_kit.jobs.server.engine import Phase, RolloutOutcome
+from taskapp_kit.jobs.server.rewards import UnreadableRollout, check_echo, reward_of, scores_of
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
+from taskapp_kit.jobs.server.seeds import SeedRange, cycled, draw, ranges_of
+from taskapp_kit.records.words import cut
+
+if TYPE_CHECKING:
+    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+
+STATUSES = ("terminated", "truncated")
+UNREACHABLE = "unreachable"
+"""The code of a rollout without a response: no connection, or one that broke."""
+UNREADABLE = "unreadable_answer"
+"""The code of a rollout whose response is not that of a rollout."""
+MAX_MESSAGE = 1000
+MAX_ID = 128
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTarget:
+    """One rollout to run: its place in the unit, and its seed. config: of its environment, over the plan's."""
+
+    place: int
+    sample: int
+    seed: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRequester:
+    """Requests the rollouts of one job. ranges: of train and evaluation, None when all seeds are given.
+
+    trial: whether its rollouts only show that the task app works, and are not stored.
+    """
+
+    job_id: str
+    plan: JobPlan
+    task_app: OpenedTaskApp
+    ranges: tuple[SeedRange, SeedRange] | None
+    trial: bool = False
+
+    async def play(
+        self,
+        unit: Unit,
+        asked: RolloutTarget,
+        *,
+        key: str | None = None,
+        inference_url: str | None = None,
+        timeout_seconds: float | None = None,
+        once: bool = False,
+        submit: bool = False,
+        read: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> RolloutOutcome:
+        """Request the rollout and read the response; a failure is part of the outcome.
+
+        key: None for the one that follows from its place. inference_url: of the model that plays; None for the plan's own.
+        timeout_seconds: None for the client's own. once, submit: of `TaskAppClient.rollout`. read: gets the whole response of
+        a rollout that can be read, with its steps and events; it is short without.
+        """
+        began = time.monotonic()
+        blank = blank_outcome(unit, asked)
+        key = key or f"{self.job_id}.{unit.phase}.{unit.number}.{asked.place}.{asked.seed}.{asked.sample}"
+        try:
+            answer = await self.task_app.rollout(
+                self._request(unit, asked, key, inference_url, whole=read is not None),
+                idempotency_key=key,
+                timeout_seconds=timeout_seconds,
+                once=once,
+                submit=submit,
+            )
+            check_echo(answer, self.job_id, key)
+            reward = reward_of(answer, self.plan.blend)
+            if read is not None:
+                read(answer)
+        except TaskAppError as found:
+            error = self.task_app.cleaned_error(found)
+            code = error.code or (UNREACHABLE if isinstance(error, TaskAppUnreachable) else f"http_{error.status}")
+            played = replace(
+                blank, boundary=error.boundary, code=code, rollout_id=error.rollout_id, message=shortened(str(error))
+            )
+        except JobTimeout as error:
+            played = replace(blank, boundary="timeout", code="too_long", message=shortened(error.message))
+        except UnreadableRollout as error:
+            played = replace(blank, code=UNREADABLE, message=f"A rollout cannot be read: {error}.")
+        else:
+            status, named = answer.get("status"), answer.get("rollout_id")
+            rollout_id = self.task_app.cleaned(named) if isinstance(named, str) and len(named) <= MAX_ID else ""
+            played = replace(
+                blank,
+                status=status if status in STATUSES else "completed",
+                reward=reward,
+                rollout_id=rollout_id,
+                scores={self.task_app.cleaned(name)[:MAX_ID]: value for name, value in scores_of(answer).items()},
+            )
+        return replace(played, seconds=time.monotonic() - began)
+
+    def _request(
+        self, unit: Unit, asked: RolloutTarget, key: str, inference_url: str | None, *, whole: bool
+    ) -> dict[str, Any]:
+        """Return the body of `POST /rollout`; it is always the same for the same place, key and address."""
+        plan = self.plan
+        config = {**plan.env_config, **asked.config}
+        drawn_from = self._range(unit.phase)
+        if drawn_from is not None and drawn_from.split:
+            config.setdefault("split", drawn_from.split)
+        env: dict[str, Any] = {"seed": asked.seed, "config": config}
+        if plan.env_name is not None:
+            env["env_name"] = plan.env_name
+        policy_config = {**plan.policy_config, "sample": asked.sample, "trace_correlation_id": key}
+        if inference_url is not None:
+            policy_config["inference_url"] = inference_url
+        if plan.record_tokens:
+            policy_config["return_token_ids"] = True
+        policy: dict[str, Any] = {"config": policy_config}
+        if plan.policy_name is not None:
+            policy["policy_name"] = plan.policy_name
+        return {
+            "run_id": self.job_id,
+            "env": env,
+            "policy": policy,
+            "ops": list(plan.ops),
+            "record": {
+                "trajectories": whole,
+                "return_trace": whole,
+                **({"logprobs": True} if plan.record_tokens else {}),
+                **({"store": False} if self.trial else {}),
+            },
+            "on_done": "reset",
+            "mode": "rl" if unit.phase == "train" else "eval",
+            "group_id": f"{self.job_id}.{unit.phase}.{unit.number}.{asked.place}",
+            "trace_correlation_id": key,
+        }
+
+    def asked(self, unit: Unit, places: Sequence[int] | None = None, before: int | None = None) -> list[RolloutTarget]:
+        """Return every rollout of the unit.
+
+        places: those of the unit that are this environment's, where a job plays several. before: groups that it had in
+        earlier iterations.
+        """
+        plan = self.plan
+        if unit.phase == "train":
+            places = range(plan.groups) if places is None else places
+            if plan.seeds is not None:
+                first = (unit.number - 1) * plan.groups if before is None else before
+                seeds = cycled(plan.seeds, first, len(places))
+            else:
+                seeds = draw(self._known_range("train").seeds, len(places), self.job_id, unit.number)
+            return [
+                RolloutTarget(place, sample, seed)
+                for place, seed in zip(places, seeds, strict=True)
+                for sample in range(plan.samples)
+            ]
+        places = range(plan.eval_instances) if places is None else places
+        known = plan.eval_seeds
+        if known is None:  # the same seeds each time, so that evaluations can be compared
+            known = draw(self._known_range("eval").seeds, len(places), self.job_id, "evaluation")
+        return [
+            RolloutTarget(place, number // len(known), known[number % len(known)])
+            for number, place in enumerate(places)
+        ]
+
+    def shared_seeds(self) -> list[int]:
+        """Return the seeds of evaluations that training plays, too, or may draw; [] for other splits of the tasks."""
+        if not self.plan.eval_instances:
+            return []
+        train, evaluation = self._range("train"), self._range("eval")
+        if (train.split if train else "") != (evaluation.split if evaluation else ""):
+            return []
+        trained = self._known_range("train").seeds if self.plan.seeds is None else frozenset(self.plan.seeds)
+        return sorted({asked.seed for asked in self.asked(Unit("eval", 0, 1)) if asked.seed in trained})
+
+    def _range(self, phase: Phase) -> SeedRange | None:
+        given = self.plan.seeds if phase == "train" else self.plan.eval_seeds
+        return None if given is not None else self._known_range(phase)
+
+    def _known_range(self, phase: Phase) -> SeedRange:
+        assert self.ranges is not None, "they were asked for when the job began"
+        return self.ranges[0 if phase == "train" else 1]
+
+
+def blank_outcome(unit: Unit, asked: RolloutTarget) -> RolloutOutcome:
+    """Return the outcome of a rollout of which nothing is known; it counts as failed."""
+    return RolloutOutcome(unit.phase, unit.number, asked.place, asked.sample, asked.seed, "failed")
+
+
+async def environment_info(plan: JobPlan, task_app: OpenedTaskApp) -> Any:
+    """Return `GET /task_info` of the job's environment. Raises TaskAppError."""
+    return await task_app.task_info((), **({"environment": plan.env_name} if plan.env_name else {}))
+
+
+async def seed_ranges(plan: JobPlan, task_app: OpenedTaskApp) -> tuple[SeedRange, SeedRange] | None:
+    """Return the ranges of training and evaluation; None when the job gives all seeds. Raises TaskAppError."""
+    if plan.seeds is not None and (not plan.eval_instances or plan.eval_seeds is not None):
+        return None
+    wanted = plan.env_config.get("split")
+    found = ranges_of(await environment_info(plan, task_app), wanted if isinstance(wanted, str) else None)
+    train, evaluation = (replace(each, split=task_app.cleaned(each.split)) for each in found)
+    return train, evaluation
+
+
+def shortened(text: str) -> str:
+    """Return the text, cut to the length of a message."""
+    return cut(text, MAX_MESSAGE)

@@ -1,0 +1,232 @@
+"""The backend's tables, in a SQLite file that may also store rollouts, and their rows as objects.
+
+`backend_jobs` has one row per job, with its request and its state. `backend_events` are numbered from 1 within their job,
+without gaps. `backend_rollouts` has one row per finished rollout, under its place in the job, so a place is never counted
+twice. A row of a job that went back to a checkpoint stays, with the number of the event that superseded it: it counts
+nowhere. `backend_env_keys` has only sealed ciphertext, `backend_minted` the organisations of keys that backends of this store
+created for themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    Row,
+    String,
+    Table,
+    Text,
+)
+
+from taskapp_kit.jobs.server.engine import CurvePoint, Event
+from taskapp_kit.store.migrations import Migration, applied_table, apply_migrations
+
+QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
+ENDED = (SUCCEEDED, FAILED, CANCELLED)
+
+METADATA = MetaData()
+
+JOBS = Table(
+    "backend_jobs",
+    METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("status", String, nullable=False),
+    Column("engine", String, nullable=False),
+    Column("trainer_id", String, nullable=False),
+    Column("model", String, nullable=False),
+    Column("idempotency_key", String),
+    Column("fingerprint", String, nullable=False),
+    Column("document", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("metrics", Text, nullable=False),
+    Column("results", Text, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("completed", Integer, nullable=False),
+    Column("cancelling", Boolean, nullable=False),
+    Column("final_reward", Double),
+    Column("error", Text),
+    Column("tags", Text, nullable=False, server_default="{}"),
+    Index("backend_jobs_by_org", "org", "created_at"),
+    Index("backend_jobs_by_key", "org", "idempotency_key", unique=True),
+    Index("backend_jobs_by_status", "status"),
+)
+
+EVENTS = Table(
+    "backend_events",
+    METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("created_at", Double, nullable=False),
+    Column("type", String, nullable=False),
+    Column("level", String, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("data", Text, nullable=False),
+    Column("superseded_by", Integer, nullable=False, server_default="0"),
+)
+
+POINTS = Table(
+    "backend_points",
+    METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("name", String, primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Column("value", Double, nullable=False),
+    Column("phase", String, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("after_seq", Integer, nullable=False),
+    Column("superseded_by", Integer, primary_key=True, autoincrement=False),
+)
+
+ROLLOUTS = Table(
+    "backend_rollouts",
+    METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("phase", String, primary_key=True),
+    Column("iteration", Integer, primary_key=True, autoincrement=False),
+    Column("place", Integer, primary_key=True, autoincrement=False),
+    Column("sample", Integer, primary_key=True, autoincrement=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("status", String, nullable=False),
+    Column("reward", Double),
+    Column("rollout_id", String, nullable=False),
+    Column("boundary", String),
+    Column("code", String, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("after_seq", Integer, nullable=False),
+    Column("superseded_by", Integer, primary_key=True, autoincrement=False),
+    Column("scores", Text, nullable=False, server_default="{}"),
+    Index("backend_rollouts_by_id", "job_id", "rollout_id"),
+)
+
+ENV_KEYS = Table(
+    "backend_env_keys",
+    METADATA,
+    Column("org", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("key_id", String, nullable=False),
+    Column("ciphertext", Text, nullable=False),
+    Column("updated_at", Double, nullable=False),
+)
+
+MINTED = Table("backend_minted", METADATA, Column("org", String, primary_key=True))
+
+APPLIED = applied_table("backend_migrations", METADATA)
+
+
+OLDEST = "0004_tags_and_scores"
+"""The oldest schema that is brought up to date."""
+
+MIGRATIONS: Sequence[Migration] = ()
+"""All migrations from `OLDEST` to the current schema, oldest first."""
+
+
+def migrate(connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+    """Apply pending migrations to the file at `place`; see `apply_migrations`. Raises StoreError."""
+    return apply_migrations(connection, APPLIED, f"the job store in {place}", OLDEST, migrations)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A row of `backend_jobs`, without the columns that only its engine needs. completed: number of finished rollouts.
+
+    cancelling: its cancellation was requested. Times are unix seconds.
+    """
+
+    job_id: str
+    org: str
+    created_at: float
+    updated_at: float
+    status: str
+    engine: str
+    trainer_id: str
+    model: str
+    idempotency_key: str | None
+    fingerprint: str
+    metrics: Mapping[str, float | None]
+    results: Mapping[str, Any]
+    total: int
+    completed: int
+    cancelling: bool
+    final_reward: float | None
+    error: str | None
+    tags: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.status in ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class JobEventRow:
+    """A stored event. superseded_by: the number of the event that superseded it; 0 for one that counts."""
+
+    seq: int
+    created_at: float
+    event: Event
+    superseded_by: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePointRow:
+    """A stored point."""
+
+    created_at: float
+    point: CurvePoint
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRow:
+    """The rollouts of one phase of one iteration. undefined: neither failed nor scored. reward, seconds: means.
+
+    A failed rollout has no reward, so it is part of no mean reward; without a scored one that is None.
+    """
+
+    phase: str
+    iteration: int
+    rollouts: int
+    failed: int
+    undefined: int
+    reward: float | None
+    seconds: float
+
+
+def read_job(row: Row[Any]) -> JobRow:
+    """Read a row with the columns of `JobRow`; `results` may be left out."""
+    values = {"results": "{}", **row._mapping}
+    for name in ("metrics", "results", "tags"):
+        values[name] = json.loads(values[name])
+    return JobRow(**values)
+
+
+def read_event(row: Row[Any]) -> JobEventRow:
+    """Read a row of `backend_events`."""
+    event = Event(row.type, row.message, row.level, json.loads(row.data))
+    return JobEventRow(row.seq, row.created_at, event, row.superseded_by)
+
+
+def read_point(row: Row[Any]) -> CurvePointRow:
+    """Read a row of `backend_points`."""
+    return CurvePointRow(row.created_at, CurvePoint(row.name, row.value, row.step, row.phase, row.epoch))
+
+
+def written(value: Mapping[str, Any]) -> str:
+    """Return JSON as it is stored. Raises TypeError, ValueError for values that are not JSON."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,85 @@
+"""The first difference between two episodes: in what was said, done and observed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taskapp_kit.records.content import Content, Json, without_images
+from taskapp_kit.records.events import content_to_json
+from taskapp_kit.records.trajectory import Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first difference between two episodes. where: `step 3` (counted from 1), `the first observation`, `the end`."""
+
+    where: str
+    what: str
+    was: Json
+    now: Json
+
+
+def first_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> Difference | None:
+    """The first difference in what a digest covers, with `pictures` an observation digest. None: there is none."""
+    found = located_difference(was, now, pictures=pictures)
+    return None if found is None else found[1]
+
+
+def located_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> tuple[int, Difference] | None:
+    """The first difference, and the number of turns before it that are equal in both; see `first_difference`."""
+    for turn, where, what, before, after in _compared(was, now, pictures):
+        if before != after:
+            return turn, Difference(where, what, before, after)
+    return None
+
+
+def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tuple[int, str, str, Any, Any]]:
+    """(equal turns before it, where, what, before, after) of everything that is compared, in order."""
+
+    def shown(observation: Content) -> Json:
+        content = content_to_json(observation if pictures else without_images(observation))
+        if type(content) is list:  # `image` hashes an array's PNG bytes, which depend on the machine's zlib
+            return [
+                {name: part for name, part in block.items() if name != "image"}
+                if isinstance(block, dict) and "pixels" in block
+                else block
+                for block in content
+            ]
+        return content
+
+    yield 0, "the episode", "environment version", was.version, now.version
+    yield 0, "the first observation", "observation", shown(was.initial), shown(now.initial)
+    for turn, (one, two) in enumerate(zip(was.turns, now.turns, strict=False)):
+        where = _where(one)
+        yield turn, where, "the policy's words", one.answer.output, two.answer.output
+        for before, after in zip(one.steps, two.steps, strict=False):
+            where = f"step {before.index + 1}"
+            yield turn, where, "tool", before.tool, after.tool
+            yield turn, where, "arguments", before.args, after.args
+            yield turn, where, "observation", shown(before.observation), shown(after.observation)
+            for name in ("reward", "terminated", "truncated", "info", "metrics"):
+                yield turn, where, name, getattr(before, name), getattr(after, name)
+        yield from _rest(turn, one.steps, two.steps, "action")
+    last = min(len(was.turns), len(now.turns))
+    yield from _rest(last, was.turns, now.turns, "answer")
+    yield last, "the end", "status", was.status, now.status
+    yield last, "the end", "stop reason", was.stop_reason, now.stop_reason
+    if was.final_state != now.final_state:
+        yield last, "the end", "end state (private)", "one", "another"
+
+
+def _rest(turn: int, was: Sequence[Any], now: Sequence[Any], what: str) -> Iterator[tuple[int, str, str, Any, Any]]:
+    """What only one side has: a recorded turn that was not used, or one that was never played."""
+    shared = min(len(was), len(now))
+    if len(was) > shared:
+        yield turn, _where(was[shared]), f"recorded {what}", "played", "not used"
+    elif len(now) > shared:
+        yield turn, _where(now[shared]), what, "not played", "played"
+
+
+def _where(part: Any) -> str:
+    if isinstance(part, Turn):
+        return f"step {part.steps[0].index + 1}" if part.steps else f"turn {part.index + 1}"
+    return f"step {part.index + 1}"

@@ -1,0 +1,384 @@
+"""Events: the only record of an episode. Numbered from 0 in each rollout; a trajectory is their fold.
+
+started     the episode's identity: environment, split, seed, config, policy
+observed    the first observation
+called      the policy is called (its answer follows)
+answered    the policy's answer: text, tool calls, tokens
+acted       one action goes to the environment
+stepped     the action's result
+limited     a limit was reached: which, and its value
+failed      something broke: boundary and message
+ended       status, stop reason, final state (private), metrics
+scored      the scorecard
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, ClassVar
+
+import orjson
+
+from taskapp_kit.errors import Boundary, Failure
+from taskapp_kit.records.content import Content, Image, Json
+from taskapp_kit.records.trajectory import Decision, PlayedStep, Recording, Status, ToolCall, Trajectory, Turn
+
+SCHEMA_VERSION = 1
+"""Version of the events' and the stored rows' shape."""
+
+
+@dataclass(slots=True)
+class Started:
+    """The episode's identity: environment, split, seed, config; and the name of the policy."""
+
+    kind: ClassVar[str] = "started"
+    environment: str
+    version: str
+    split: str
+    seed: int
+    config: dict[str, Json]
+    policy: str
+
+
+@dataclass(slots=True)
+class Observed:
+    """The first observation, and the tools of this episode by name."""
+
+    kind: ClassVar[str] = "observed"
+    observation: Content
+    tools: list[str]
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Called:
+    """The policy is called for turn number `turn`, counted from 0."""
+
+    kind: ClassVar[str] = "called"
+    turn: int
+
+
+@dataclass(slots=True)
+class Answered:
+    """The policy's answer in turn `turn`. `scripted` marks an action that the caller supplied."""
+
+    kind: ClassVar[str] = "answered"
+    turn: int
+    answer: Decision
+    seconds: float = 0.0
+    scripted: bool = False
+
+
+@dataclass(slots=True)
+class Acted:
+    """Step number `step` begins, with this action as requested."""
+
+    kind: ClassVar[str] = "acted"
+    step: int
+    tool: str
+    args: Json
+
+
+@dataclass(slots=True)
+class Stepped:
+    """The step is over."""
+
+    kind: ClassVar[str] = "stepped"
+    step: PlayedStep
+
+
+@dataclass(slots=True)
+class Limited:
+    """A limit ended the episode: its name and value, in steps, turns, refusals, operations or tokens."""
+
+    kind: ClassVar[str] = "limited"
+    limit: str
+    value: float
+
+
+@dataclass(slots=True)
+class Failed:
+    """Something broke. `message` is the kit's own, never the exception's text."""
+
+    kind: ClassVar[str] = "failed"
+    boundary: Boundary
+    code: str
+    message: str
+    error_id: str = ""
+    hint: str = ""
+
+    def failure(self) -> Failure:
+        """The failure that this event carries."""
+        return Failure(self.boundary, self.code, self.message, self.hint, self.error_id)
+
+
+@dataclass(slots=True)
+class EpisodeEnded:
+    """The episode is over and the environment closed."""
+
+    kind: ClassVar[str] = "ended"
+    status: Status
+    stop_reason: str
+    final_state: Json = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Scored:
+    """The scorecard as JSON (see `contract.scorecard`)."""
+
+    kind: ClassVar[str] = "scored"
+    scorecard: dict[str, Json]
+
+
+Event = Started | Observed | Called | Answered | Acted | Stepped | Limited | Failed | EpisodeEnded | Scored
+
+KINDS: dict[str, type[Event]] = {
+    cls.kind: cls
+    for cls in (Started, Observed, Called, Answered, Acted, Stepped, Limited, Failed, EpisodeEnded, Scored)
+}
+
+
+_FIELDS: dict[type[Event], tuple[str, ...]] = {cls: tuple(item.name for item in fields(cls)) for cls in KINDS.values()}
+_STEP_FIELDS = tuple(item.name for item in fields(PlayedStep))
+_ANSWER_FIELDS = tuple(item.name for item in fields(Decision))
+_step_values, _answer_values = attrgetter(*_STEP_FIELDS), attrgetter(*_ANSWER_FIELDS)
+
+
+def fold(events: Iterable[Event]) -> Trajectory:
+    """Builds the trajectory from its events. The first must be `started`; raises ValueError otherwise."""
+    remaining = iter(events)
+    first = next(remaining, None)
+    if not isinstance(first, Started):
+        raise ValueError(f"an episode's first event is 'started', got {getattr(first, 'kind', None)!r}")
+    trajectory = Trajectory(first.environment, first.version, first.split, first.seed, first.config)
+    turns, steps = trajectory.turns, trajectory.steps
+    for event in remaining:
+        kind = type(event)
+        if kind is Called or kind is Acted:
+            continue
+        if isinstance(event, Stepped):
+            steps.append(event.step)
+            turns[-1].steps.append(event.step)
+        elif isinstance(event, Answered):
+            turns.append(Turn(len(turns), event.answer))
+        elif isinstance(event, Observed):
+            trajectory.initial = event.observation
+        elif isinstance(event, EpisodeEnded):
+            trajectory.status = event.status
+            trajectory.stop_reason = event.stop_reason
+            trajectory.final_state = event.final_state
+            trajectory.metrics = event.metrics
+    return trajectory
+
+
+def to_json(seq: int, event: Event) -> dict[str, Json]:
+    """The event as JSON; an image becomes `{"image": hash, …}`, its bytes are stored separately.
+
+    The members are the event's own objects, not copies.
+    """
+    body: dict[str, Any] = {"v": SCHEMA_VERSION, "seq": seq, "kind": event.kind}
+    for name in _FIELDS[type(event)]:
+        body[name] = getattr(event, name)
+    if isinstance(event, Observed):
+        body["observation"] = content_to_json(event.observation)
+    elif isinstance(event, Stepped):
+        step = event.step
+        written = {name: getattr(step, name) for name in _STEP_FIELDS}
+        written["observation"] = content_to_json(step.observation)
+        body["step"] = written
+    elif isinstance(event, Answered):
+        body["answer"] = answer_to_json(event.answer)
+    return body
+
+
+def answer_to_json(answer: Decision) -> dict[str, Json]:
+    """The answer as JSON, without its empty members."""
+    body: dict[str, Json] = {}
+    for name in _ANSWER_FIELDS:
+        part = getattr(answer, name)
+        if part or (part is not None and name not in ("tool_calls", "messages", "usage", "details")):
+            body[name] = part
+    if answer.tool_calls:
+        body["tool_calls"] = [{"tool": call.tool, "args": call.args, "id": call.id} for call in answer.tool_calls]
+    return body
+
+
+def answer_from_json(body: dict[str, Any]) -> Decision:
+    """The inverse of `answer_to_json`."""
+    return Decision(**{**body, "tool_calls": [ToolCall(**call) for call in body.get("tool_calls", [])]})
+
+
+def recording_to_json(recording: Recording) -> dict[str, Json]:
+    """A recording as JSON, to pass it to another process."""
+    return {"answers": [answer_to_json(answer) for answer in recording.answers], "stops": recording.stops}
+
+
+def recording_from_json(body: dict[str, Any]) -> Recording:
+    """The inverse of `recording_to_json`."""
+    return Recording([answer_from_json(answer) for answer in body["answers"]], body["stops"])
+
+
+class EncodedEvents(Sequence[dict[str, Json]]):
+    """Events as a JSON array (`text`, UTF-8): decoded when first accessed, so passing them on costs no parsing."""
+
+    __slots__ = ("_read", "text")
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self._read: list[dict[str, Json]] | None = None
+
+    def _events(self) -> list[dict[str, Json]]:
+        if self._read is None:
+            self._read = orjson.loads(self.text)
+        return self._read
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._events()[index]
+
+    def __len__(self) -> int:
+        return len(self._events())
+
+    def __eq__(self, other: object) -> bool:
+        return self._events() == (other._events() if isinstance(other, EncodedEvents) else other)
+
+    __hash__ = None  # type: ignore[assignment]  # unhashable, like a list
+
+
+def encode(events: Sequence[Event]) -> EncodedEvents:
+    """Encodes the events as `to_json` does, without the environment's private end state.
+
+    Everything in an event went through `content.plain` or came from JSON, so it is not validated again.
+    """
+    return EncodedEvents(orjson.dumps([_members(seq, event) for seq, event in enumerate(events)], default=_picture))
+
+
+def encode_one(seq: int, event: Event) -> bytes:
+    """Encodes one event as `encode` does, without the environment's private end state."""
+    return orjson.dumps(_members(seq, event), default=_picture)
+
+
+def _members(seq: int, event: Event) -> dict[str, Any]:
+    """The event as `encode` writes it. Dicts, because orjson takes twice as long for a dataclass with slots."""
+    members: dict[str, Any] = {"v": SCHEMA_VERSION, "seq": seq, "kind": event.kind}
+    for name in _FIELDS[type(event)]:
+        members[name] = getattr(event, name)
+    if isinstance(event, Stepped):
+        members["step"] = dict(zip(_STEP_FIELDS, _step_values(event.step), strict=True))
+    elif isinstance(event, Answered):
+        members["answer"] = dict(zip(_ANSWER_FIELDS, _answer_values(event.answer), strict=True))
+    elif isinstance(event, EpisodeEnded):
+        members["final_state"] = None
+    return members
+
+
+def joined(pieces: Sequence[bytes]) -> EncodedEvents:
+    """Joins encoded events, one or several (with commas between) in each piece, into one sequence."""
+    return EncodedEvents(b"[" + b",".join(pieces) + b"]")
+
+
+def _picture(value: Any) -> Json:
+    if isinstance(value, Image):
+        body: dict[str, Json] = {"image": value.hash, "width": value.width, "height": value.height}
+        if value.pixels is not None:
+            body["pixels"] = value.pixels
+        return body
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Event:
+    """The inverse of `to_json`. `blobs` maps a hash to the image's bytes; an image without them is left out.
+
+    Raises ValueError for a kind or a schema version that this release does not know.
+    """
+    if body.get("v") != SCHEMA_VERSION or body.get("kind") not in KINDS:
+        raise ValueError(
+            f"event of schema {body.get('v')!r} and kind {body.get('kind')!r}; this release reads schema "
+            f"{SCHEMA_VERSION} and the kinds {', '.join(KINDS)}"
+        )
+    values = {key: value for key, value in body.items() if key not in ("v", "seq", "kind")}
+    if "observation" in values:
+        values["observation"] = content_from_json(values["observation"], blobs)
+    if body["kind"] == "stepped":
+        step = dict(values["step"])
+        step["observation"] = content_from_json(step["observation"], blobs)
+        values["step"] = PlayedStep(**step)
+    if body["kind"] == "answered":
+        values["answer"] = answer_from_json(values["answer"])
+    return KINDS[body["kind"]](**values)
+
+
+def content_to_json(observation: Content) -> Json:
+    """A recorded observation with each image as `{"image": hash, "width": px, "height": px}`.
+
+    An image that was given as an array also has `pixels`: the hash over its raw RGB (`Image.pixels`).
+    """
+    if type(observation) is not list:
+        return observation
+    return [_picture(block) if isinstance(block, Image) else block for block in observation]
+
+
+def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Content:
+    """The inverse of `content_to_json`; an image whose bytes are not in `blobs` is left out."""
+    if type(observation) is not list:
+        return observation
+    known = blobs or {}
+    return [
+        Image.recorded(known[block["image"]], block.get("pixels")) if isinstance(block, dict) else block
+        for block in observation
+        if not isinstance(block, dict) or block["image"] in known
+    ]
+
+
+# A prompt mostly repeats the previous call's prompt and completion, so full prompts would make an answer grow with the
+# square of its turns. `client.read_events` restores them.
+
+
+def event_history(events: Iterable[dict[str, Json]]) -> list[dict[str, Json]]:
+    """Converts events (as `events.to_json` returns them) for an answer; the given events are not changed.
+
+    The environment's private end state is left out. `event_type` is `environment` for a step, else the event's kind.
+    For a model call after the first, `prompt_token_ids` is replaced by `prompt_prefix`, the number of leading tokens
+    shared with the previous call's prompt and completion, and `prompt_token_ids_rest`, the tokens after these.
+    """
+    history, known = [], None
+    for event in events:
+        entry = {name: part for name, part in event.items() if name != "final_state"}
+        entry["event_type"] = "environment" if entry["kind"] == "stepped" else entry["kind"]
+        if entry["kind"] == "answered":
+            entry["answer"], known = _shortened_answer(entry["answer"], known)
+        history.append(entry)
+    return history
+
+
+def _shortened_answer(answer: dict[str, Json], known: list[int] | None) -> tuple[dict[str, Json], list[int] | None]:
+    """The shortened answer, and the tokens of its last call; known: those of the previous call, None without one."""
+    details = answer.get("details") or {}
+    if "earlier_calls" in details:
+        calls = []
+        for call in details["earlier_calls"]:
+            short, known = _shortened(call, known)
+            calls.append(short)
+        answer = {**answer, "details": {**details, "earlier_calls": calls}}
+    return _shortened(answer, known)
+
+
+def _shortened(call: dict[str, Json], known: list[int] | None) -> tuple[dict[str, Json], list[int] | None]:
+    prompt = call.get("prompt_token_ids")
+    if prompt is None:
+        return call, known
+    tokens = [*prompt, *(call.get("token_ids") or ())]
+    if known is not None:
+        prefix = _common_prefix(known, prompt)
+        call = {name: part for name, part in call.items() if name != "prompt_token_ids"}
+        call |= {"prompt_prefix": prefix, "prompt_token_ids_rest": prompt[prefix:]}
+    return call, tokens
+
+
+def _common_prefix(one: list[int], two: list[int]) -> int:
+    shorter = min(len(one), len(two))
+    if one[:shorter] == two[:shorter]:
+        return shorter
+    return next(index for index in range(shorter) if one[index] != two[index])

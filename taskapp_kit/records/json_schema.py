@@ -1,0 +1,172 @@
+"""Reads JSON Schema (draft 2020-12): each place of a schema with its references, `allOf` and branches resolved.
+
+Used by whatever draws values, describes them, or makes forms and types of them. One level is read at a time, so a schema
+that contains itself is read as far as its reader goes. `not`, `if` and `dependent…` are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from taskapp_kit.records.content import Json
+
+MAX_REFERENCES = 100
+"""A place behind more references than this, one in another, takes any JSON."""
+FORMATS: Mapping[str, str] = {
+    "date": "2024-01-31",
+    "date-time": "2024-01-31T12:00:00Z",
+    "time": "12:00:00Z",
+    "email": "a@example.com",
+    "uri": "https://example.com",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}
+"""A text of each format."""
+_LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+_SMALLEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+_IMPLIED = (
+    ("object", ("properties", "required", "additionalProperties", "minProperties")),
+    ("array", ("items", "prefixItems", "minItems", "maxItems", "uniqueItems")),
+    ("number", ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
+    ("string", ("pattern", "format", "minLength", "maxLength")),
+)
+"""The type of a schema that names none, by its keywords."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One place of a schema.
+
+    Attributes:
+        keywords: What is demanded here, by references and `allOf` too; none where any JSON fits.
+        root: The whole document, in which references name their targets.
+        followed: The references on the way from the root to this place.
+        recursive: The name of a definition that contains this place and is named again here.
+    """
+
+    keywords: Mapping[str, Any]
+    root: Mapping[str, Any]
+    followed: tuple[str, ...] = ()
+    recursive: str = ""
+
+    def part(self, schema: Any) -> Schema:
+        """Return a schema inside this one."""
+        return read_schema(schema, self.root, self.followed)
+
+    @property
+    def choices(self) -> list[Json]:
+        """The values that `const` or `enum` allows; empty for any other schema."""
+        if "const" in self.keywords:
+            return [self.keywords["const"]]
+        listed = self.keywords.get("enum")
+        return listed if isinstance(listed, list) else []
+
+    @property
+    def branches(self) -> list[Schema]:
+        """The schemas of which a value fits one: `anyOf`, `oneOf`, or a list of types. Empty where there is one schema."""
+        for word in ("anyOf", "oneOf"):
+            if isinstance(parts := self.keywords.get(word), list) and parts:
+                rest = _without(self.keywords, word)
+                inner = [self.part(part) for part in parts]
+                return [replace(part, keywords=_merged(rest, part.keywords)) for part in inner]
+        kinds = self.keywords.get("type")
+        if isinstance(kinds, list):
+            return [replace(self, keywords={**self.keywords, "type": kind}) for kind in kinds]
+        return []
+
+    @property
+    def kind(self) -> str | None:
+        """The type, or the one that the keywords imply; None where any JSON fits."""
+        kind = self.keywords.get("type")
+        if isinstance(kind, str):
+            return kind
+        return next((name for name, words in _IMPLIED if any(word in self.keywords for word in words)), None)
+
+    @property
+    def items(self) -> Schema:
+        """The items of a list after its first ones."""
+        return self.part(self.keywords.get("items"))
+
+    @property
+    def first_items(self) -> list[Schema]:
+        """The items at the beginning of a list that have schemas of their own."""
+        return [self.part(item) for item in self.keywords.get("prefixItems") or ()]
+
+    @property
+    def members(self) -> dict[str, Schema]:
+        """The named members of an object."""
+        properties = self.keywords.get("properties")
+        return {name: self.part(part) for name, part in properties.items()} if isinstance(properties, Mapping) else {}
+
+    @property
+    def required(self) -> list[str]:
+        """The members that an object has to have."""
+        names = self.keywords.get("required")
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else []
+
+    def values(self, most: int) -> list[Json]:
+        """Return the choices, or the integers of a range of at most `most`; empty where the values are not listed."""
+        low, high = self.keywords.get("minimum"), self.keywords.get("maximum")
+        if self.choices or self.kind != "integer" or "multipleOf" in self.keywords:
+            return self.choices
+        if not isinstance(low, int) or not isinstance(high, int) or high - low >= most:
+            return []
+        return list(range(low, high + 1))
+
+
+def read_schema(schema: Any, root: Any = None, followed: tuple[str, ...] = ()) -> Schema:
+    """Return the description of a schema, or of a part of one.
+
+    Args:
+        schema: A JSON Schema; anything else is read as one that takes any JSON.
+        root: The document with the definitions; the schema itself when absent.
+        followed: The references on the way to a part.
+    """
+    keywords = schema if isinstance(schema, Mapping) else {}
+    document = root if isinstance(root, Mapping) else keywords
+    recursive = ""
+    while len(followed) < MAX_REFERENCES:
+        reference, parts = keywords.get("$ref"), keywords.get("allOf")
+        if isinstance(reference, str):
+            recursive = recursive or (reference.rpartition("/")[2] if reference in followed else "")
+            followed = (*followed, reference)
+            keywords = _merged(referenced(reference, document), _without(keywords, "$ref"))
+        elif isinstance(parts, list):
+            keywords = _without(keywords, "allOf")
+            for part in parts:
+                if isinstance(part, Mapping) and part.get("$ref") not in followed:
+                    keywords = _merged(keywords, read_schema(part, document, followed).keywords)
+        else:
+            return Schema(keywords, document, followed, recursive)
+    return Schema({}, document, followed, recursive)
+
+
+def referenced(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a reference such as `#/$defs/name` names in the document; empty where there is no such schema."""
+    target: Any = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+    return target if isinstance(target, Mapping) else {}
+
+
+def _without(keywords: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in keywords.items() if key != name}
+
+
+def _merged(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    """What both demand; the second where they cannot be combined."""
+    merged = {**one, **two}
+    for key in one.keys() & two.keys():
+        if key in _LARGEST:
+            merged[key] = max(one[key], two[key])
+        elif key in _SMALLEST:
+            merged[key] = min(one[key], two[key])
+        elif key == "properties":
+            shared = {name: {"allOf": [one[key][name], two[key][name]]} for name in one[key].keys() & two[key].keys()}
+            merged[key] = {**one[key], **two[key], **shared}
+        elif key == "required":
+            merged[key] = list(dict.fromkeys([*one[key], *two[key]]))
+        elif key == "enum":
+            merged[key] = [item for item in one[key] if item in two[key]] or two[key]
+    return merged

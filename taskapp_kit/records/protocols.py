@@ -1,0 +1,454 @@
+"""The protocols through which packages work together without importing each other; `rollout/service.py` connects them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from taskapp_kit.errors import Failure
+from taskapp_kit.records.content import Content, Json
+from taskapp_kit.records.model_use import POLICY, ModelUse, tokens_of
+from taskapp_kit.records.trajectory import Decision, PlayedStep
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """An action as a policy sees it.
+
+    parameters: JSON Schema of an object. text: takes the assistant's plain text instead of arguments.
+    noop: arguments that change nothing, None if the author named none. sample: the author's own way of sampling
+    arguments, `fn(rng) -> dict`, needed where a field is unbounded.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+    text: bool = False
+    noop: Mapping[str, Json] | None = None
+    sample: Callable[[random.Random], Any] | None = field(default=None, compare=False)
+
+
+@dataclass(slots=True)
+class View:
+    """What a policy receives for its turn: the current observation, the steps since its last turn, the available tools.
+
+    `observation` is the newest one (the first observation in turn 0), `initial` the first. `results` are the steps of the
+    policy's own answer, then those that the caller scripted. `task` is the row, private fields included: only the
+    author's own `gold` policy reads it, never a model.
+    """
+
+    turn: int
+    observation: Content
+    results: Sequence[PlayedStep]
+    tools: Sequence[Tool]
+    task: Any = None
+    initial: Content = None
+
+
+class PolicyStops(BaseException):
+    """Raised where a policy or a model would be called, to end the episode there: truncated and scored, not failed.
+
+    Not an Exception: an author's `except Exception` around a model's call, or a library's retry, must not catch it.
+
+    stop_reason: as recorded in the trajectory, e.g. `left`. value: of the limit that was reached, None without one; the
+    event then has the number of turns.
+    """
+
+    def __init__(self, stop_reason: str, value: float | None = None) -> None:
+        super().__init__(stop_reason)
+        self.stop_reason = stop_reason
+        self.value = value
+
+
+@runtime_checkable
+class LocalPolicy(Protocol):
+    """A policy that computes its decisions in the environment's own thread. One object for each rollout."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it was requested."""
+        ...
+
+    def decide(self, view: View) -> Decision:
+        """Returns the next decision. May raise PolicyStops; any other exception is a failure at boundary `policy`."""
+        ...
+
+
+class Clock(Protocol):
+    """A source of time that a test can replace. Both values in seconds."""
+
+    def now(self) -> float:
+        """Returns unix time."""
+        ...
+
+    def monotonic(self) -> float:
+        """Returns a time that never goes back; its zero has no meaning."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock: unix time, and seconds since an arbitrary moment."""
+
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.perf_counter)
+
+
+@dataclass(slots=True)
+class StoredRollout:
+    """A rollout as it is stored. All of it is JSON except `blobs`, the images by SHA-256 (hex) of their PNG bytes.
+
+    status: terminated | truncated | failed. events: as `contract.events.to_json` writes them, in order, without private
+    state. private: what only rubrics may read (`{"final_state": …}`). policy: the allow-listed part of `policy.config`.
+    failure: boundary, code, message, error_id of a failed rollout. created_at: unix seconds. seconds: wall time.
+    tokens: prompt and completion tokens of the policy's model. cost: US dollars of every call with a price, those of judges
+    and of the environment included. Both are None where they are not known.
+    row_hash: SHA-256 of the task's row, None without rows; the row itself is never stored. observation_digest: the
+    digest with the images, None when none were requested, and in rows of releases before 0.2.0.
+    """
+
+    rollout_id: str
+    run_id: str
+    created_at: float
+    app: str
+    app_version: str
+    environment: str
+    environment_version: str
+    split: str
+    seed: int
+    config: dict[str, Json]
+    policy: dict[str, Json]
+    mode: str
+    status: str
+    stop_reason: str
+    length: int
+    total_reward: float
+    events: Sequence[dict[str, Json]]
+    spec_hash: str
+    kit_version: str
+    schema_version: int
+    group_id: str | None = None
+    row_hash: str | None = None
+    reward: float | None = None
+    outcome_score: float | None = None
+    events_score: float | None = None
+    digest: str | None = None
+    observation_digest: str | None = None
+    scorecard: dict[str, Json] | None = None
+    failure: dict[str, Json] | None = None
+    private: dict[str, Json] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    key_label: str | None = None
+    tokens: int | None = None
+    cost: float | None = None
+    blobs: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutQuery:
+    """A filter for stored rollouts: those that match every member that is not None.
+
+    reward_above, reward_below: exclusive bounds; an undefined reward matches neither. before: (created_at, rollout_id)
+    of a row; only rows after it in the order newest first. limit: the most rows, from 1.
+    """
+
+    app: str | None = None
+    environment: str | None = None
+    policy: str | None = None
+    status: str | None = None
+    boundary: str | None = None
+    run_id: str | None = None
+    group_id: str | None = None
+    key_label: str | None = None
+    reward_above: float | None = None
+    reward_below: float | None = None
+    before: tuple[float, str] | None = None
+    limit: int = 50
+
+
+@dataclass(slots=True)
+class RolloutRow:
+    """A rollout in a list, in an aggregate and in `results.jsonl`: what is known of it without its events.
+
+    status: terminated, truncated or failed; `running` of one that is being played. boundary, code, message: of a failure;
+    the boundary is None where a foreign server did not report it. sample: of its seed, counted from 0. policy: `model` for
+    a language model, whose name is `model`. name: of the policy within its evaluation. reward and the scores are None where
+    they are undefined, and of a failed rollout always. total_reward: sum of the step rewards, in aggregates
+    and in lines of rollouts that did not fail. criteria: score by name.
+    metrics: of scoring, with those of the episode where they are known without its events. length: steps. usage: tokens, by
+    the endpoint's names. cost: US dollars of every call with a price; policy_cost: those of the policy's model, other_cost:
+    those of judges and of models that the environment called. models: what each model used. seconds: wall time. row: short
+    public fields of the task's row. Members are None (texts and mappings: empty) where they are not known.
+    """
+
+    status: str
+    rollout_id: str
+    environment: str = ""
+    split: str = ""
+    seed: int = 0
+    sample: int | None = None
+    policy: str | None = None
+    model: str | None = None
+    name: str | None = None
+    stop_reason: str | None = None
+    boundary: str | None = None
+    code: str | None = None
+    message: str | None = None
+    reward: float | None = None
+    outcome_score: float | None = None
+    events_score: float | None = None
+    total_reward: float = 0.0
+    criteria: Mapping[str, float | None] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    length: int | None = None
+    turns: int | None = None
+    usage: Mapping[str, float] = field(default_factory=dict)
+    tokens: int | None = None
+    cost: float | None = None
+    policy_cost: float | None = None
+    other_cost: float | None = None
+    models: Sequence[ModelUse] = field(default_factory=list)
+    seconds: float | None = None
+    digest: str | None = None
+    observation_digest: str | None = None
+    created_at: float | None = field(default=None, compare=False)
+    run_id: str | None = None
+    group_id: str | None = None
+    spec_hash: str | None = None
+    row: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed; then there is no reward."""
+        return self.status == "failed"
+
+    @property
+    def unpriced(self) -> bool:
+        """Whether the price of a call of the policy's model is not known."""
+        calls = any(use["unpriced_calls"] for use in self.models if use["role"] == POLICY)
+        return calls or (self.policy_cost is None and tokens_of(self.usage) > 0)
+
+
+LISTED = (
+    "created_at", "environment", "split", "seed", "policy", "model", "status", "stop_reason", "boundary", "reward", "length",
+    "tokens", "cost", "seconds", "run_id", "group_id",
+)  # fmt: skip
+"""The members of a row, beside its id, that every list has."""
+
+
+RowOrder = Literal["newest", "worst", "best", "cost", "tokens", "seconds", "length"]
+"""The order of a list: `newest` first; `worst` and `best` by reward; the others by that member, the largest first.
+
+In every order but `newest`, rows without a value are left out, and equal ones are in the order of their seeds.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredScores:
+    """The scores of a stored rollout by another version of its scorer; those of the rollout itself stay as they were.
+
+    scorer: the version. status: of the episode, or failed when it could not be scored; then scorecard is None and failure
+    (boundary, code, message, error_id) says why. cost: US dollars of judges, None where it is not known. seconds: of
+    scoring. private: every call of a judge (`judge_calls`); empty in lists.
+    """
+
+    rollout_id: str
+    scorer: str
+    created_at: float
+    status: str
+    reward: float | None
+    outcome_score: float | None
+    events_score: float | None
+    scorecard: dict[str, Json] | None
+    failure: dict[str, Json] | None
+    seconds: float
+    cost: float | None
+    app_version: str
+    spec_hash: str
+    kit_version: str
+    private: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerVersion:
+    """A version of a scorer: how many rollouts have scores by it, and when the newest were computed (unix seconds)."""
+
+    scorer: str
+    rollouts: int
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A person's score of a rollout.
+
+    criterion: of the rubric, or the judge, in whose scale `score` is. annotator: the label of the key with which the person
+    was logged in; everyone has one score for a criterion. note: in the person's words. created_at: unix seconds.
+    """
+
+    rollout_id: str
+    criterion: str
+    annotator: str
+    score: float
+    note: str = ""
+    created_at: float = 0.0
+
+
+class Store(Protocol):
+    """Where rollouts are stored. All calls may come from any task of one event loop; they raise StoreError."""
+
+    async def save(self, rollout: StoredRollout) -> None:
+        """Stores the rollout. When it returns, the rollout survives a kill -9."""
+        ...
+
+    async def load(self, rollout_id: str) -> StoredRollout | None:
+        """Returns the rollout, without its blobs' bytes; None if there is none."""
+        ...
+
+    async def blob(self, sha256: str) -> bytes | None:
+        """Returns an image's PNG bytes; None if there is none."""
+        ...
+
+    async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
+        """Returns the newest rollouts first, their `events` left empty."""
+        ...
+
+    def coordinator(self, clock: Clock) -> IdempotencyStore | None:
+        """A store of idempotency records that lives as long as this one; None: they are stored in memory."""
+        ...
+
+    async def close(self) -> None:
+        """Finishes pending writes, then closes the file or the connection."""
+        ...
+
+
+@runtime_checkable
+class QueryableStore(Store, Protocol):
+    """A store that also lists rollouts, has later scores and people's scores of them, and removes old ones.
+
+    Optional for a plugin's store: without it, what needs these methods is refused.
+    """
+
+    async def query(self, wanted: RolloutQuery) -> list[RolloutRow]:
+        """Returns the matching rollouts, newest first, among equal times by rollout_id descending. Raises StoreError.
+
+        Of a row at least `rollout_id` and the members in `LISTED` are set.
+        """
+        ...
+
+    async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[RolloutRow]:
+        """Returns the first `wanted.limit` of the matching rollouts. Raises StoreError.
+
+        `wanted.policy` matches the name of the policy or of the model; `wanted.before` applies to `newest` only.
+        """
+        ...
+
+    async def save_scores(self, scores: Sequence[StoredScores]) -> None:
+        """Stores them. A failure is replaced by later scores, scores never are. Raises StoreRefusal, StoreError."""
+        ...
+
+    async def scores(self, scorer: str) -> dict[str, StoredScores]:
+        """Returns the scores of a version by rollout id, `private` left empty. Raises StoreError."""
+        ...
+
+    async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
+        """Returns the scores of one rollout; None when there are none. Raises StoreError."""
+        ...
+
+    async def scorers(self) -> list[ScorerVersion]:
+        """Returns the versions that have scores, the newest first. Raises StoreError."""
+        ...
+
+    async def annotate(self, annotations: Sequence[Annotation]) -> None:
+        """Stores them, in place of those of the same rollout, criterion and annotator. Raises StoreError."""
+        ...
+
+    async def annotations(
+        self, *, rollout_id: str | None = None, app: str | None = None, key_label: str | None = None
+    ) -> list[Annotation]:
+        """Returns the annotations of the rollouts that match every member that is not None, oldest first. Raises StoreError."""
+        ...
+
+    async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
+        """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
+
+        Those with an idempotency record stay, and every picture that a remaining rollout shows. Returns the number removed.
+        Raises StoreError.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyRecord:
+    """A rollout that can be found again: by its id, and by the Idempotency-Key of its request.
+
+    key: SHA-256 (hex) of the app's name, the API key's label, and the idempotency key; None without one. fingerprint:
+    SHA-256 (hex) of the request's body. created_at: unix seconds. key_label: of the API key that sent the request. app:
+    the task app's name, None in a record of a release before 0.2.0.
+    """
+
+    rollout_id: str
+    fingerprint: str
+    created_at: float
+    key: str | None = None
+    key_label: str | None = None
+    app: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """The result of a rollout: the bytes of the answer of `POST /rollout`, or the failure; exactly one of them.
+
+    events: as a JSON array, where no store of rollouts has them; beside such a store they need not be stored again.
+    """
+
+    rollout_id: str
+    answer: bytes | None = None
+    failure: Failure | None = None
+    events: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A record and its state. `running`: its owner plays it now; `lost`: its owner died before it had a result."""
+
+    ticket: IdempotencyRecord
+    state: Literal["running", "lost", "settled"]
+    settled: StoredResult | None = None
+
+
+class IdempotencyStore(Protocol):
+    """Idempotency records, shared by all servers of one store. Call it from one event loop. Its methods raise StoreError."""
+
+    async def claim(self, ticket: IdempotencyRecord, *, keep_lost: bool = False) -> Claim | None:
+        """Stores the record as owned by this process and returns None; if its key is taken, returns who has it.
+
+        keep_lost: a lost record, too, has its key: its rollout may be in a store although its result was never written here.
+
+        A key is free again when its record is older than 24 hours, when it is lost, and when it was settled with
+        `free_key`. A record without a key is always stored. Of claims at the same time, in any process, one succeeds.
+        """
+        ...
+
+    async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
+        """Stores the result of a record that this process owns. When it returns, the result is durable as the store is.
+
+        free_key: its idempotency key may be claimed again (the rollout was cancelled, so it has no result to repeat);
+        the record itself stays and can be looked up.
+        """
+        ...
+
+    async def release(self, rollout_id: str) -> None:
+        """Removes a record that this process owns, whose rollout never began."""
+        ...
+
+    async def look(self, rollout_id: str) -> Claim | None:
+        """The record of this rollout; None when there is none, or when it expired."""
+        ...
+
+    async def close(self) -> None:
+        """Ends its background work. Records that this process still owns are lost from now on."""
+        ...

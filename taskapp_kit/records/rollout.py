@@ -1,0 +1,250 @@
+"""The result of a rollout: one object for the executing thread or process, the store, the answer and the log; and its row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from taskapp_kit.errors import Failure
+from taskapp_kit.records.content import Json, images
+from taskapp_kit.records.events import EncodedEvents, EpisodeEnded, Event, Failed, fold, from_json
+from taskapp_kit.records.model_use import POLICY, TOKEN_COUNTS, ModelUse, known_sum, model_use, summed
+from taskapp_kit.records.protocols import RolloutRow, StoredRollout
+from taskapp_kit.records.scorecard import JudgeRecord, Scorecard
+from taskapp_kit.records.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from taskapp_kit.wire.rollout import RolloutRequest
+
+_NOT_SENT = frozenset(
+    {
+        "request", "policy", "rollout_id", "created_at", "versions", "timing", "cause", "body", "stored", "pictures",
+        "_encoded", "_events", "_trajectory",
+    }
+)  # fmt: skip
+"""Fields that a worker process leaves out: the parent process has them, or they are sent separately as bytes."""
+
+
+@dataclass(slots=True)
+class Rollout:
+    """An ended rollout: scored, or failed, abandoned or cancelled; then `failure` says how, and its scorecard is empty.
+
+    policy: the name of the one that acted. length: steps. metrics: the episode's. usage: tokens, by the endpoint's names.
+    cost: US dollars of the policy's calls with a price, None without any; models: of every model that was called, judges'
+    and the environment's included. ops_executed: 2 for a policy turn, 1 for a scripted action.
+    digest: None when the episode failed (one whose scoring failed has a digest: it can be scored later).
+    observation_digest: None then too, and when the caller requested no images. cause: the exception behind a failure, for
+    the log. warnings: messages for the caller. seconds: in environment, policy and scoring.
+    inference_url: the model's address, with no key in it. correlation_id: the caller's id of the trace.
+
+    final_state, judging (every call of a judge) and second_calls (of models that the environment called) are private:
+    they are stored separately and are in no answer.
+
+    Set by the executor: rollout_id; created_at, unix seconds; versions of kit, app, environment and git commit (None
+    outside a checkout); timing, which is `seconds` with `framework` and `total`; pictures, PNG bytes by SHA-256;
+    stored, the row of a store, None without one; body, the answer of `POST /rollout` as JSON, where a worker process wrote it.
+    """
+
+    request: RolloutRequest
+    policy: str
+    environment: str
+    version: str
+    split: str
+    seed: int
+    status: str
+    stop_reason: str
+    length: int
+    total_reward: float
+    metrics: dict[str, float]
+    usage: dict[str, float]
+    final_state: Json = None
+    ops_executed: int = 0
+    digest: str | None = None
+    observation_digest: str | None = None
+    cost: float | None = None
+    models: list[ModelUse] = field(default_factory=list)
+    scorecard: Scorecard = field(default_factory=Scorecard)
+    failure: Failure | None = None
+    cause: BaseException | None = None
+    judging: JudgeRecord = field(default_factory=JudgeRecord)
+    second_calls: list[Json] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    inference_url: str | None = None
+    correlation_id: str | None = None
+    rollout_id: str = ""
+    created_at: float = 0.0
+    versions: dict[str, str | None] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    pictures: dict[str, bytes] = field(default_factory=dict, repr=False)
+    stored: StoredRollout | None = field(default=None, repr=False)
+    body: bytes | None = field(default=None, repr=False)
+    _encoded: EncodedEvents | None = field(default=None, repr=False)
+    _events: list[Event] | None = field(default=None, repr=False)
+    _trajectory: Trajectory | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_events(
+        cls,
+        request: RolloutRequest,
+        policy: str,
+        events: list[Event],
+        trajectory: Trajectory | None = None,
+        **given: Any,
+    ) -> Self:
+        """The result of an episode in this process. trajectory: the fold of `events`. given: further members."""
+        folded = fold(events) if trajectory is None else trajectory
+        given.setdefault("status", folded.status)
+        models = _models_of(folded, given.get("second_calls") or (), given.get("judging") or JudgeRecord())
+        return cls(
+            request,
+            policy,
+            folded.environment,
+            folded.version,
+            folded.split,
+            folded.seed,
+            stop_reason=folded.stop_reason,
+            length=folded.length,
+            total_reward=folded.total_reward,
+            metrics=folded.metrics,
+            final_state=folded.final_state,
+            usage=_usage_of(folded),
+            cost=known_sum(use["cost"] for use in models if use["role"] == POLICY),
+            models=models,
+            _events=events,
+            _trajectory=folded,
+            **given,
+        )
+
+    @property
+    def events(self) -> list[Event]:
+        """The events, in order, from `started` to `scored`; those of a worker process are decoded on first access."""
+        if self._events is None:
+            self._events = [from_json(event, self.pictures) for event in self._encoded or ()]
+            for event in self._events:
+                if isinstance(event, EpisodeEnded):
+                    event.final_state = self.final_state
+        return self._events
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The episode as it was played: the fold of `events`."""
+        if self._trajectory is None:
+            self._trajectory = fold(self.events)
+        return self._trajectory
+
+    @property
+    def reward(self) -> float | None:
+        """The scorecard's blend of return and scores; None when a part of it is undefined, or nothing was scored."""
+        return self.scorecard.reward
+
+    @property
+    def all_metrics(self) -> dict[str, float]:
+        """The environment's metrics and the app's, under their names."""
+        return {**self.metrics, **self.scorecard.metrics}
+
+    @property
+    def total_cost(self) -> float | None:
+        """US dollars of all calls with a price, those of judges and of the environment included; None without any."""
+        return known_sum(use["cost"] for use in self.models)
+
+    @property
+    def tokens(self) -> int | None:
+        """Prompt and completion tokens of all turns; None where no endpoint counted any."""
+        counts = [self.usage[name] for name in TOKEN_COUNTS if name in self.usage]
+        total = sum(counts)
+        return int(total) if counts and 0 <= total < 2**63 else None
+
+    def row(self) -> RolloutRow:
+        """The numbers for a list and for an aggregate; of a failed rollout those until it failed, and no scores."""
+        row = RolloutRow(
+            status=self.status,
+            rollout_id=self.rollout_id,
+            environment=self.environment,
+            split=self.split,
+            seed=self.seed,
+            length=self.length,
+            stop_reason=self.stop_reason or None,
+            usage=dict(self.usage),
+            seconds=self.timing.get("total"),
+            tokens=self.tokens,
+            cost=self.total_cost,
+            policy_cost=self.cost,
+            other_cost=known_sum(use["cost"] for use in self.models if use["role"] != POLICY),
+            models=self.models,
+            created_at=self.created_at,
+        )
+        if self.failure is not None:
+            row.boundary, row.code, row.message = self.failure.boundary, self.failure.code, self.failure.message
+            return row
+        card = self.scorecard
+        row.reward, row.outcome_score, row.events_score = card.reward, card.outcome_score, card.events_score
+        row.total_reward, row.metrics = self.total_reward, self.all_metrics
+        row.criteria = {item.name: item.score for item in card.criteria if item.of != "metric"}
+        row.digest, row.observation_digest = self.digest, self.observation_digest
+        return row
+
+    def shown_pictures(self) -> dict[str, bytes]:
+        """The images in the trajectory, PNG bytes by SHA-256 (hex); encodes those that are not encoded yet."""
+        shown = list(images(self.trajectory.initial))
+        for step in self.trajectory.steps:
+            if type(step.observation) is list:
+                shown.extend(images(step.observation))
+        return {picture.hash: picture.png for picture in shown}
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON for the parent process, private end state included, without what the parent already has."""
+        sent = {name: getattr(self, name) for name in Rollout.__slots__ if name not in _NOT_SENT}
+        sent["scorecard"] = self.scorecard.to_json()
+        sent["judging"] = self.judging.to_json() if self.judging else None
+        sent["failure"] = None if self.failure is None else asdict(self.failure)
+        return sent
+
+    @staticmethod
+    def from_json(
+        body: dict[str, Any],
+        request: RolloutRequest,
+        policy: str,
+        events: EncodedEvents,
+        pictures: dict[str, bytes],
+        answer: bytes | None,
+    ) -> Rollout:
+        """The inverse of `to_json`, with the parts that were sent separately."""
+        failure, judging = body.pop("failure"), body.pop("judging")
+        return Rollout(
+            request,
+            policy,
+            scorecard=Scorecard.from_json(body.pop("scorecard")),
+            judging=JudgeRecord() if judging is None else JudgeRecord.from_json(judging),
+            failure=None if failure is None else Failure(**failure),
+            pictures=pictures,
+            body=answer,
+            _encoded=events,
+            **body,
+        )
+
+
+def failure_of(events: list[Event]) -> Failure | None:
+    """The failure of the last `failed` event; None without one."""
+    return next((event.failure() for event in reversed(events) if type(event) is Failed), None)
+
+
+def _usage_of(trajectory: Trajectory) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for turn in trajectory.turns:
+        for name, count in turn.answer.usage.items():
+            total[name] = total.get(name, 0.0) + count
+    return total
+
+
+def _models_of(trajectory: Trajectory, auxiliary: Sequence[Any], judging: JudgeRecord) -> list[ModelUse]:
+    answered = [call for call in judging.calls if call.model or call.usage or call.text]
+    turns = [(turn.answer, turn.answer.details) for turn in trajectory.turns if "cost" in turn.answer.details]
+    return summed(
+        [
+            *(model_use(POLICY, told.get("model"), answer.usage, told["cost"]) for answer, told in turns),
+            *(model_use(call["role"], call.get("model"), call["usage"], call["cost"]) for call in auxiliary),
+            *(model_use(call.role, call.model, call.usage, call.cost) for call in answered),
+        ]
+    )

@@ -1,0 +1,284 @@
+"""Statistics of many rollouts, shared by evaluations and jobs: means with intervals, paired differences and their tests.
+
+Rollouts of one (environment, split, seed) differ by chance in the policy alone, so they are one *cluster*, and only clusters
+are independent of each other. Sums are exact (`math.fsum`) and random numbers come from a generator of their own with a
+fixed seed: no result depends on the order of the rollouts, on the clusters' names, or on the process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from operator import getitem, itemgetter
+from statistics import NormalDist
+from typing import Literal
+
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.seeds import derived_rng
+
+IntervalMethod = Literal["bootstrap", "t"]
+
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+"""Resamples of a bootstrap, and of a permutation test that does not enumerate every permutation."""
+FEWEST_FOR_BOOTSTRAP = 30
+"""Below this number of clusters a bootstrap interval covers no more than one by t, and often less; so it is by t."""
+MOST_FOR_BOOTSTRAP = 1_000
+"""Above this number of clusters the interval is also by t: a bootstrap is the same in its first digits, and pages wait."""
+ENUMERATED_CLUSTERS = 12
+"""Up to this number of clusters that differ, a permutation test enumerates all sign changes (2¹² = 4 096)."""
+TIE = 1e-9
+"""Paired values that differ by no more than this are equal."""
+POWER = 0.8
+"""The probability with which `clusters_needed` clusters would show a difference of the size that was found."""
+
+_EXPANDED_FROM = 200
+"""From this number of degrees of freedom an expansion of t's quantile is exact to 1e-9."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean, and the interval that contains the true mean with probability `confidence`.
+
+    low, high, standard_error: None below two clusters. n: values. method: the one that was used. A sample without any
+    spread has an interval of width 0, which says nothing about values that it lacks.
+    """
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    standard_error: float | None
+    n: int
+    clusters: int
+    method: IntervalMethod
+    confidence: float
+
+    def to_json(self) -> dict[str, Json]:
+        """The interval as a summary contains it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """Differences (other − baseline) of paired values.
+
+    wins, ties, losses: pairs in which the other is higher, equal within TIE, lower. sign_p: exact two-sided sign test over
+    clusters, those without a difference left out. permutation_p: two-sided permutation test that changes the signs of
+    clusters. Both p are 1 when no cluster differs, None without pairs. clusters_needed: clusters with which a difference of
+    this size and spread would be found at the interval's confidence with probability POWER; None below two clusters and
+    for a mean difference of 0, which no number of clusters tells from none.
+    """
+
+    interval: Interval
+    wins: int
+    ties: int
+    losses: int
+    sign_p: float | None
+    permutation_p: float | None
+    clusters_needed: int | None
+
+    @property
+    def decided(self) -> bool:
+        """Whether interval and permutation test both tell the difference from 0."""
+        low, high, p = self.interval.low, self.interval.high, self.permutation_p
+        if low is None or high is None or p is None:
+            return False
+        return (low > 0 or high < 0) and p < 1 - self.interval.confidence
+
+    def to_json(self) -> dict[str, Json]:
+        """The comparison as JSON."""
+        return {**asdict(self), "interval": self.interval.to_json(), "decided": self.decided}
+
+
+def clustered_standard_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
+    """The standard error of the mean of values that are independent only between clusters; None below two clusters.
+
+    clusters: the name of each value's cluster, the seed where the values have one environment and split.
+    """
+    if not values:
+        return None
+    return _standard_error(_centred_sums(values, clusters, math.fsum(values) / len(values)))
+
+
+def mean_interval(
+    values: Sequence[float],
+    clusters: Sequence[Hashable],
+    *,
+    method: IntervalMethod = "bootstrap",
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """The mean of values, and its interval, by resampling whole clusters or by Student's t over clusters.
+
+    clusters: the name of each value's cluster. The bootstrap takes percentiles that are expanded by t and √(C/(C−1)) for
+    C clusters (Hesterberg 2015, doi:10.1080/00031305.2015.1089789, 3.2), because plain percentiles cover too little of a
+    small sample. Below FEWEST_FOR_BOOTSTRAP clusters, and above MOST_FOR_BOOTSTRAP, the method is t.
+    """
+    if not values:
+        return Interval(None, None, None, None, 0, 0, method, confidence)
+    mean = math.fsum(values) / len(values)
+    sums = _centred_sums(values, clusters, mean)
+    count = len(sums)
+    if not FEWEST_FOR_BOOTSTRAP <= count <= MOST_FOR_BOOTSTRAP:
+        method = "t"
+    error = _standard_error(sums)
+    if error is None:
+        return Interval(mean, None, None, None, len(values), count, method, confidence)
+    reach = t_quantile((1 + confidence) / 2, count - 1)
+    low, high = -reach * error, reach * error
+    if method == "bootstrap" and error > 0:
+        tail = NormalDist().cdf(-math.sqrt(count / (count - 1)) * reach)
+        means = sorted(_resampled_means(sums, resamples))
+        low, high = _percentile(means, tail), _percentile(means, 1 - tail)
+    return Interval(mean, mean + low, mean + high, error, len(values), count, method, confidence)
+
+
+def paired_difference(
+    baseline: Sequence[float],
+    other: Sequence[float],
+    clusters: Sequence[Hashable],
+    *,
+    method: IntervalMethod = "bootstrap",
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+) -> PairedDifference:
+    """Compares values in pairs: baseline[i] with other[i], of the cluster clusters[i]."""
+    differences = [0.0 if abs(two - one) <= TIE else two - one for one, two in zip(baseline, other, strict=True)]
+    interval = mean_interval(differences, clusters, method=method, confidence=confidence, resamples=resamples)
+    sums = [total for total, _ in _centred_sums(differences, clusters, 0.0)]
+    wins = sum(difference > 0 for difference in differences)
+    losses = sum(difference < 0 for difference in differences)
+    return PairedDifference(
+        interval=interval,
+        wins=wins,
+        ties=len(differences) - wins - losses,
+        losses=losses,
+        sign_p=sign_test(sums),
+        permutation_p=permutation_test(sums, resamples=resamples),
+        clusters_needed=_clusters_needed(interval),
+    )
+
+
+def sign_test(differences: Sequence[float]) -> float | None:
+    """Two-sided p of the exact sign test: as many positive differences by chance. Those within TIE of 0 are left out.
+
+    differences: independent of each other. None without any.
+    """
+    if not differences:
+        return None
+    positive, negative = (sum(sign * value > TIE for value in differences) for sign in (1, -1))
+    signed = positive + negative
+    term = tail = 1
+    for successes in range(1, min(positive, negative) + 1):
+        term = term * (signed - successes + 1) // successes
+        tail += term
+    return min(1.0, 2 * tail / (1 << signed))
+
+
+def permutation_test(differences: Sequence[float], *, resamples: int = RESAMPLES) -> float | None:
+    """Two-sided p of the paired permutation test: a sum as far from 0 when each difference's sign is random.
+
+    differences: independent of each other; None without any. Up to ENUMERATED_CLUSTERS that are not 0, p is exact; beyond,
+    it is (1 + reached)/(1 + resamples), so never 0.
+    """
+    if not differences:
+        return None
+    moved = sorted(abs(value) for value in differences if abs(value) > TIE)
+    reached_at = abs(math.fsum(differences)) * (1 - TIE) - TIE
+    if len(moved) <= ENUMERATED_CLUSTERS:
+        totals = _signed_sums(moved)
+        return sum(abs(total) >= reached_at for total in totals) / len(totals)
+    # The signs of eight clusters are one random byte, which looks up their sum.
+    tables = [_signed_sums([*moved[first : first + 8], *[0.0] * 8][:8]) for first in range(0, len(moved), 8)]
+    signs = derived_rng("permutation test", len(moved)).randbytes
+    reached = sum(abs(math.fsum(map(getitem, tables, signs(len(tables))))) >= reached_at for _ in range(resamples))
+    return (1 + reached) / (1 + resamples)
+
+
+def _signed_sums(sizes: Sequence[float]) -> list[float]:
+    """The sum of the sizes under each choice of their signs."""
+    totals = [0.0]
+    for size in sizes:
+        totals = [total + sign for total in totals for sign in (size, -size)]
+    return totals
+
+
+@lru_cache(maxsize=256)
+def t_quantile(probability: float, degrees: int) -> float:
+    """The value below which Student's t with this many degrees of freedom lies with `probability`, from 0.5 to below 1."""
+    if degrees >= _EXPANDED_FROM:  # Abramowitz and Stegun 26.7.5
+        z = NormalDist().inv_cdf(probability)
+        terms = (
+            (z**3 + z) / 4,
+            (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+            (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        )
+        return z + math.fsum(term / float(degrees) ** power for power, term in enumerate(terms, start=1))
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_within(middle, degrees) < 2 * probability - 1 else (low, middle)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _t_within(angle: float, degrees: int) -> float:
+    """The probability that |t| ≤ √degrees · tan(angle). Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = degrees % 2
+    term, terms = (cosine if odd else 1.0), []
+    for step in range(2 + odd, degrees + 1, 2):
+        terms.append(term)
+        term *= cosine**2 * (step - 1) / step
+    series = sine * math.fsum(terms)
+    return 2 / math.pi * (angle + series) if odd else series
+
+
+def _centred_sums(values: Sequence[float], clusters: Sequence[Hashable], centre: float) -> list[tuple[float, int]]:
+    """For each cluster the sum of its values minus `centre`, and their number; sorted, so that no name has an influence."""
+    grouped: dict[Hashable, list[float]] = {}
+    for value, cluster in zip(values, clusters, strict=True):
+        grouped.setdefault(cluster, []).append(value - centre)
+    return sorted((math.fsum(group), len(group)) for group in grouped.values())
+
+
+def _standard_error(sums: Sequence[tuple[float, int]]) -> float | None:
+    """Of the mean, from clusters' centred sums: √(Σ sum² · C/(C−1)) / n."""
+    if len(sums) < 2:
+        return None
+    spread = math.fsum(total * total for total, _ in sums)
+    return math.sqrt(spread * len(sums) / (len(sums) - 1)) / sum(count for _, count in sums)
+
+
+def _resampled_means(sums: Sequence[tuple[float, int]], resamples: int) -> Iterator[float]:
+    """The means (of centred values) of samples of as many clusters, drawn with replacement."""
+    count = len(sums)
+    choices = derived_rng("bootstrap", count).choices
+    sizes = {size for _, size in sums}
+    if len(sizes) == 1:
+        totals, values = [total for total, _ in sums], count * sizes.pop()
+        for _ in range(resamples):
+            yield math.fsum(choices(totals, k=count)) / values
+        return
+    total_of, size_of = itemgetter(0), itemgetter(1)
+    for _ in range(resamples):
+        drawn = choices(sums, k=count)
+        yield math.fsum(map(total_of, drawn)) / sum(map(size_of, drawn))
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    """The value below which `share` of them lie, interpolated; the first or last one beyond them."""
+    place = min(max(share * (len(ordered) + 1) - 1, 0.0), len(ordered) - 1.0)
+    before = int(place)
+    after = min(before + 1, len(ordered) - 1)
+    return ordered[before] + (place - before) * (ordered[after] - ordered[before])
+
+
+def _clusters_needed(interval: Interval) -> int | None:
+    mean, error = interval.mean, interval.standard_error
+    if not mean or error is None:
+        return None
+    normal = NormalDist()
+    reach = normal.inv_cdf((1 + interval.confidence) / 2) + normal.inv_cdf(POWER)
+    return max(2, math.ceil((reach * error / mean) ** 2 * interval.clusters))

@@ -1,0 +1,232 @@
+"""One episode: steps, turns, trajectory.
+
+`Step` is what an author's action returns; `PlayedStep` is that step as recorded; a `Turn` is one decision of the policy
+with the steps it led to; a `Trajectory` is the whole, the fold of an episode's events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from taskapp_kit.records.content import Content, Image, Json, text_of, without_images
+from taskapp_kit.records.digest import json_hash
+
+Status = Literal["running", "terminated", "truncated", "failed"]
+
+KIT_METRICS = ("steps", "turns", "invalid_actions", "coerced_arguments")
+"""The kit's own numbers about an episode."""
+RESERVED_METRICS = frozenset((*KIT_METRICS, "seed", "split", "rubric"))
+"""Names in `metrics.details` of an answer that no environment's or app's own metric may have."""
+
+
+def nothing_accepted(length: int | None, metrics: Mapping[str, Any]) -> bool:
+    """Whether every action of an episode of `length` steps was refused or unusable, by the kit's own metrics."""
+    return bool(length) and metrics.get("invalid_actions", 0) >= (length or 0)
+
+
+@dataclass(slots=True)
+class Step:
+    """What an action returns.
+
+    observation: str, dict, pydantic model or list of Text and Image; None shows nothing.
+    reward: a finite number, or None, which adds nothing (it is not 0.0: an undefined reward stays undefined).
+    terminated: the rules ended the episode. truncated: a limit did.
+    info, metrics: JSON for readers of the rollout, in its answer and in the store, so nothing private belongs in them;
+    never shown to the policy. metrics are numbers, summed over steps.
+    """
+
+    observation: Any = None
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """An action as the policy requested it. `id` is the endpoint's own, if it sent one."""
+
+    tool: str
+    args: Json
+    id: str = ""
+
+
+@dataclass(slots=True)
+class PlayedStep:
+    """One action and its result. `seconds` is the time inside the environment.
+
+    `refused` is the message with which an action was refused (unknown tool, bad arguments, the environment's own
+    refusal); `observation` then holds that message, for the policy reads it. `coerced` counts converted arguments.
+    """
+
+    index: int
+    tool: str
+    args: Json
+    observation: Content = None
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Json] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    refused: str | None = None
+    coerced: int = 0
+
+
+@dataclass(slots=True)
+class Decision:
+    """A policy's answer for one turn: text, tool calls, or both. Token data are as the endpoint sent them.
+
+    messages: those that are new in this turn, the model's own last. problem: why the text holds no action that can be
+    run; the policy reads it next. prompt_token_ids, token_ids, logprobs: None unless the endpoint sent them.
+    details: of the model call (finish_reason, attempts, seconds, cost, …).
+    """
+
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    output: str | None = None
+    messages: list[dict[str, Json]] = field(default_factory=list)
+    usage: dict[str, float] = field(default_factory=dict)
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    policy_version: str | None = None
+    prompt_token_ids: list[int] | None = None
+    problem: str | None = None
+    details: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The recorded answers of a stored rollout's policy, in order. stops: the stop reason after the last answer.
+
+    stops None: the environment ended it by itself, or by a limit that it declares.
+    """
+
+    answers: Sequence[Decision]
+    stops: str | None = None
+
+
+@dataclass(slots=True)
+class Turn:
+    """One decision of the policy: the messages that are *new* in it, its output, and the steps that followed."""
+
+    index: int
+    answer: Decision
+    steps: list[PlayedStep] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One episode as it was played; the fold of its events. Authors' rubrics read it.
+
+    initial: the first observation. final_state: the environment's private end state (a database, say), or None.
+    status: terminated | truncated | failed. stop_reason: a code, listed in docs/contract.md (`environment`, `max_steps`,
+    `max_refusals`, …), or the failure's code. metrics: numbers about the episode, the kit's (`steps`, `turns`,
+    `invalid_actions`, `coerced_arguments`) and the environment's own.
+    """
+
+    environment: str
+    version: str
+    split: str
+    seed: int
+    config: dict[str, Json]
+    initial: Content = None
+    turns: list[Turn] = field(default_factory=list)
+    final_state: Json = None
+    status: Status = "running"
+    stop_reason: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    steps: list[PlayedStep] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Number of steps."""
+        return len(self.steps)
+
+    @property
+    def total_reward(self) -> float:
+        """Sum of the steps' rewards; a reward of None adds nothing."""
+        return float(sum(step.reward for step in self.steps if step.reward is not None))
+
+    @property
+    def answer_text(self) -> str:
+        """The policy's last text output, "" if there was none."""
+        for turn in reversed(self.turns):
+            if turn.answer.output:
+                return turn.answer.output
+        return ""
+
+    def actions(self, name: str | None = None) -> list[PlayedStep]:
+        """The steps of the action `name`, or of all actions, in order."""
+        return [step for step in self.steps if name is None or step.tool == name]
+
+    def transcript(self) -> str:
+        """The episode as text, for a judge or a reader: observation, action, observation, …"""
+        lines = [f"[start] {text_of(self.initial)}"]
+        for step in self.steps:
+            args = orjson.dumps(step.args).decode() if step.args is not None else ""
+            lines.append(f"[{step.index + 1}] {step.tool} {args}")
+            reward = "" if step.reward is None else f" (reward {step.reward:g})"
+            lines.append(f"{text_of(step.observation)}{reward}")
+        lines.append(f"[{self.status}: {self.stop_reason}]")
+        return "\n".join(lines)
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over canonical JSON of what happened, without images, ids, times and configuration.
+
+        Two runs have the same texts, actions, rewards and end if and only if their digests are equal; an image more or
+        less changes nothing.
+        """
+        hashed = {
+            "environment": self.environment,
+            "version": self.version,
+            "split": self.split,
+            "seed": self.seed,
+            "initial": without_images(self.initial),
+            "turns": [
+                [
+                    turn.answer.output,
+                    [
+                        [
+                            step.tool,
+                            step.args,
+                            without_images(step.observation),
+                            step.reward,
+                            step.terminated,
+                            step.truncated,
+                            step.info,
+                            step.metrics,
+                        ]
+                        for step in turn.steps
+                    ],
+                ]
+                for turn in self.turns
+            ],
+            "final_state": self.final_state,
+            "status": self.status,
+            "stop_reason": self.stop_reason,
+        }
+        return hashlib.sha256(orjson.dumps(hashed, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    def observation_digest(self, digest: str | None = None) -> str:
+        """The digest with the images: equal if and only if the digests are and every image is the same, in its position.
+
+        An image counts by width, height and raw RGB when it was given as an array, by its bytes when it was given as
+        PNG. Without any image it is the digest itself. digest: this trajectory's, where it is known already. Events
+        that were read without their images' bytes have lost them, and give a different one.
+        """
+        digest = self.digest() if digest is None else digest
+        shown = [self.initial, *(step.observation for step in self.steps)]
+        pictures = [
+            [index, position, block.pixels or block.hash]
+            for index, observation in enumerate(shown)
+            if type(observation) is list
+            for position, block in enumerate(observation)
+            if isinstance(block, Image)
+        ]
+        return json_hash([digest, pictures]) if pictures else digest

@@ -1,0 +1,41 @@
+"""Model calls of a worker process: the parent process makes them, because only it holds addresses and keys."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from taskapp_kit.errors import Failure, Unavailable
+from taskapp_kit.records.content import Json
+from taskapp_kit.rollout.executors.protocol import Frame, Stopped, WorkerJob
+from taskapp_kit.rollout.models.access import Ask, stopped_failure
+from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
+
+
+class ParentModelPort:
+    """A `ModelPort` in a worker process, which forwards calls to the parent."""
+
+    def __init__(self, job: WorkerJob) -> None:
+        self._job = job
+
+    def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
+        """Wait for one reply. Raises ModelFailed, Unavailable."""
+        try:
+            frame = self._job.ask({"chat": body, "role": role})
+        except Stopped as stopped:
+            raise stopped_failure(stopped.reason) from None
+        if "reply" in frame:
+            return ChatReply.from_json(frame["reply"])
+        if "unavailable" in frame:
+            raise Unavailable(frame["unavailable"], hint=frame["hint"])
+        raise ModelFailed(Failure(**frame["failed"]), overflow=frame["overflow"])
+
+
+async def answer_worker(ask: Ask, frame: Frame) -> Frame:
+    """Call the model for a `ParentModelPort` and return the frame with its reply. Runs in the parent."""
+    try:
+        came = await ask(frame["role"], frame["chat"])
+    except Unavailable as error:
+        return {"unavailable": error.message, "hint": error.hint}
+    if isinstance(came, ModelFailed):
+        return {"failed": asdict(came.failure), "overflow": came.overflow}
+    return {"reply": came.to_json()}

@@ -1,0 +1,413 @@
+"""A pool of child processes that run jobs for one event loop. The child's program defines what a job is.
+
+Shared children run many jobs at once; the least busy one gets the next. An exclusive job has a child to itself, so that a
+hang or a crash there costs one job: a hung child is killed, a dead one replaced. A job's deadline includes its time in the
+queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from taskapp_kit.rollout.executors.child import ChildProcess
+from taskapp_kit.rollout.executors.job import (
+    FrameHandler,
+    JobHung,
+    JobLost,
+    JobRaised,
+    NeverBegan,
+    Running,
+    StartFailed,
+    WorkerDied,
+)
+from taskapp_kit.rollout.executors.protocol import Frame
+
+__all__ = ["FrameHandler", "JobHung", "JobLost", "JobRaised", "NeverBegan", "ProcessPool", "StartFailed", "WorkerDied"]
+
+log = logging.getLogger("taskapp_kit.run")
+
+START_TRIES = 3
+"""After this many failed starts in a row, jobs are refused with the start's error instead of being queued."""
+_BACKOFF_SECONDS = (0.0, 0.1, 0.5)
+
+
+class ChildCounters(TypedDict):
+    """One child. `jobs` counts those it received since it started; `retiring`: it gets no more."""
+
+    pid: int
+    exclusive: bool
+    in_flight: int
+    hung: int
+    jobs: int
+    retiring: bool
+
+
+class Counters(TypedDict):
+    """The pool since its creation: `replaced` children died or were retired, `killed` of them by the parent, `hung` jobs were
+    given up or killed; `waiting` jobs are queued now."""
+
+    alive: int
+    replaced: int
+    killed: int
+    hung: int
+    waiting: int
+    in_flight: int
+    start_failures: int
+    children: list[ChildCounters]
+
+
+class _Group:
+    """The shared children, or the exclusive ones. `limit`: their maximum number, without the exclusive spare."""
+
+    def __init__(self, exclusive: bool, limit: int) -> None:
+        self.exclusive = exclusive
+        self.limit = limit
+        self.children: list[ChildProcess] = []
+        self.retiring: list[ChildProcess] = []
+        self.starting = 0
+        self.line: deque[Running] = deque()
+
+    def free(self) -> ChildProcess | None:
+        """Return the least busy child that is free. An exclusive one only while fewer than `limit` are busy."""
+        best: ChildProcess | None = None
+        fewest, busy = 1 << 30, 0
+        for child in self.children:
+            count = len(child.jobs)
+            busy += count
+            if count < fewest and child.takes():
+                best, fewest = child, count
+        return None if self.exclusive and busy >= self.limit else best
+
+    def missing(self) -> int:
+        """Return how many children should be started now."""
+        there = len(self.children) + self.starting
+        if not self.exclusive:  # children that retire with running jobs may at most double the number
+            return min(self.limit - there, 2 * self.limit - there - len(self.retiring))
+        if self.limit == 0:
+            return 0
+        busy = sum(1 for child in self.children if child.jobs)
+        return min(busy + len(self.line), self.limit) + 1 - there
+
+
+class ProcessPool:
+    """The pool. Create and use it on one event loop, in a thread that lives as long as the children should.
+
+    argv: the command (of `child_python.python_command`); the number of a socket for `serve_jobs` is added as the last
+    argument. environment: the children's whole environment. shared: how many children run many jobs each. exclusive: how
+    many jobs at once may have a child to themselves. start_seconds: how long a child may take until it is ready.
+    retry_seconds: delays before another start, after START_TRIES failures in a row; the last one repeats.
+    stop_grace_seconds: how long a job may take to end once it was asked to. spare_seconds: after how much idle time an
+    exclusive child beyond the one spare is ended.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        shared: int,
+        exclusive: int = 0,
+        start_seconds: float = 60.0,
+        retry_seconds: Sequence[float] = (5.0, 15.0, 60.0),
+        stop_grace_seconds: float = 1.0,
+        spare_seconds: float = 60.0,
+    ) -> None:
+        self.argv = tuple(argv)
+        self.environment = dict(environment)
+        self.start_seconds = start_seconds
+        self.retry_seconds = tuple(retry_seconds)
+        self.stop_grace_seconds = stop_grace_seconds
+        self.spare_seconds = spare_seconds
+        self._shared = _Group(False, shared)
+        self._exclusive = _Group(True, exclusive)
+        self._replaced = self._killed = self._hung = 0
+        self._failures = 0
+        self._refusing: StartFailed | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._trim: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: set[ChildProcess] = set()
+        self._idle = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start the shared children and wait until each is ready; the exclusive spare follows in the background
+        (without shared ones it is awaited). Raises StartFailed with the child's message; then nothing is left running."""
+        first = self._shared if self._shared.limit else self._exclusive
+        count = first.limit if first is self._shared else min(1, first.limit)
+        outcomes = await asyncio.gather(*(self._child(first) for _ in range(count)), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                await self.close(0)
+                raise outcome
+        self._fill(self._exclusive)
+
+    async def run(
+        self,
+        job: Frame,
+        *,
+        blob: bytes = b"",
+        exclusive: bool,
+        seconds: float,
+        step_seconds: float | None = None,
+        on_frame: FrameHandler,
+    ) -> tuple[Frame, bytes]:
+        """Run one job in a child; return the last frame and blob of its handler.
+
+        on_frame: handles the job's frames in order, on the event loop. For a frame of `WorkerJob.ask` it returns the
+        reply (None: an empty one). It may return an awaitable; later frames of the job then wait, and a child that sends
+        faster is held back. It is never called once `run` has ended; an exception that it raises ends the job and is
+        raised here. seconds: from this call; then the child is asked to stop, and if the job ends within the grace
+        period, that is its result. step_seconds: how long the child may stay between `step_begins` and `step_ends`.
+        When the caller is cancelled, the child is asked to stop, without waiting for it.
+
+        Raises WorkerDied, JobHung (a shared child), JobRaised, NeverBegan, StartFailed: all JobLost; BadFrame,
+        TypeError or ValueError when no frame can hold the job.
+        """
+        group = self._exclusive if exclusive else self._shared
+        if self._closing:
+            raise NeverBegan("the worker processes are closing")
+        if group.limit == 0:
+            raise NeverBegan(f"there are no {'exclusive' if exclusive else 'shared'} worker processes")
+        loop = asyncio.get_running_loop()
+        running = Running(
+            job,
+            blob,
+            seconds=seconds,
+            step_seconds=step_seconds,
+            grace_seconds=self.stop_grace_seconds,
+            on_frame=on_frame,
+        )
+        child = group.free() if not group.line else None
+        if child is not None:
+            child.begin(running)
+        elif self._refusing is not None and self._retry is not None and not group.children:
+            raise StartFailed(self._refusing.reason)
+        else:
+            group.line.append(running)
+        if exclusive or child is None:
+            self._fill(group)
+        running.deadline = loop.call_later(max(0.0, seconds), self._deadline, running, group)
+        try:
+            return await running.future
+        except asyncio.CancelledError:
+            if running.begun:
+                running.stop("cancelled")
+            else:
+                running.end(NeverBegan("the caller was cancelled"))
+                if running in group.line:
+                    group.line.remove(running)
+            raise
+
+    async def close(self, grace_seconds: float) -> None:
+        """Refuse new and queued jobs, let running ones end within the grace period, then stop, then kill."""
+        self._closing = True
+        for timer in (self._retry, self._trim):
+            if timer is not None:
+                timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        for group in (self._shared, self._exclusive):
+            self._refuse_queue(group, NeverBegan("the worker processes are closing"))
+        await self._quiet(grace_seconds)
+        for child in self._all_children():
+            for running in list(child.jobs.values()):
+                running.stop("cancelled")
+        await self._quiet(self.stop_grace_seconds)
+        children = self._all_children()
+        for child in children:
+            if child.jobs or child.hung:
+                child.kill("closing", "the worker processes are closing")
+            else:
+                child.retire()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        last = {*children, *self._ending}
+        ends = [asyncio.ensure_future(child.reaped()) for child in last]
+        if ends:
+            await asyncio.wait(ends, timeout=self.stop_grace_seconds)
+        for child in last:
+            child.kill("closing", "it did not end by itself")
+        if ends:
+            await asyncio.wait(ends)
+
+    def counters(self) -> Counters:
+        """Return the counters for `/health` and `/metrics`."""
+        children = self._all_children()
+        return {
+            "alive": len(children),
+            "replaced": self._replaced,
+            "killed": self._killed,
+            "hung": self._hung,
+            "waiting": len(self._shared.line) + len(self._exclusive.line),
+            "in_flight": sum(len(child.jobs) for child in children),
+            "start_failures": self._failures,
+            "children": [
+                {
+                    "pid": child.pid,
+                    "exclusive": child.exclusive,
+                    "in_flight": len(child.jobs),
+                    "hung": len(child.hung),
+                    "jobs": child.jobs_begun,
+                    "retiring": child.retiring,
+                }
+                for child in children
+            ],
+        }
+
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def _deadline(self, running: Running, group: _Group) -> None:
+        if running.begun:
+            running.stop("timeout")
+            return
+        running.end(NeverBegan(f"no worker process had a free place within the job's {running.seconds:g} s"))
+        if running in group.line:
+            group.line.remove(running)
+
+    def _job_ended(self, child: ChildProcess) -> None:
+        """Handle the end of a job in this child, or that it was given up there."""
+        group = self._exclusive if child.exclusive else self._shared
+        if child.retiring:
+            self._leave(group, child)
+        elif group.line:
+            self._serve(group)
+        elif child.exclusive and len(group.children) > 1 and self._trim is None:
+            self._trim = asyncio.get_running_loop().call_later(self.spare_seconds, self._end_spares, group)
+        if self._closing and not any(child.jobs for child in self._all_children()):
+            self._idle.set()
+
+    def _end_spares(self, group: _Group) -> None:
+        """End exclusive children that were idle for a while, except one; check again while there are others."""
+        self._trim = None
+        loop = asyncio.get_running_loop()
+        idle = [child for child in group.children if not child.jobs]
+        for child in idle[1:]:
+            if child.idle_since <= loop.time() - self.spare_seconds:
+                group.children.remove(child)
+                self._ending.add(child)
+                child.retire()
+        if len(group.children) > 1 and not self._closing:
+            self._trim = loop.call_later(self.spare_seconds, self._end_spares, group)
+
+    def _serve(self, group: _Group) -> None:
+        """Start queued jobs, in order, while children are free."""
+        while group.line and (child := group.free()) is not None:
+            running = group.line.popleft()
+            if running.future.done():  # cancelled in this loop iteration
+                continue
+            try:
+                child.begin(running)
+            except (TypeError, ValueError) as error:
+                running.end(error)
+
+    def _refuse_queue(self, group: _Group, error: JobLost) -> None:
+        line, group.line = group.line, deque()
+        for running in line:
+            running.end(type(error)(error.reason))
+
+    async def _quiet(self, seconds: float) -> None:
+        """Wait until no job runs, at most this long."""
+        if seconds > 0 and any(child.jobs for child in self._all_children()):
+            self._idle.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._idle.wait()
+            except TimeoutError:
+                pass
+
+    # -- children --------------------------------------------------------------------------------------------------
+
+    def _all_children(self) -> list[ChildProcess]:
+        return [child for group in (self._shared, self._exclusive) for child in (*group.children, *group.retiring)]
+
+    def _fill(self, group: _Group) -> None:
+        """Start missing children in the background."""
+        if self._closing or (self._refusing is not None and self._retry is not None):
+            return
+        missing = group.missing()
+        for _ in range(min(missing, 1) if self._refusing is not None else missing):
+            group.starting += 1
+            task = asyncio.get_running_loop().create_task(self._grow(group))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _grow(self, group: _Group) -> None:
+        """Start one child; after a failure the next start is delayed, after START_TRIES of them by much more."""
+        try:
+            if self._refusing is None:
+                await asyncio.sleep(_BACKOFF_SECONDS[min(self._failures, len(_BACKOFF_SECONDS) - 1)])
+            await self._child(group)
+        except StartFailed as error:
+            log.error("%s", error.reason)
+            if self._failures >= START_TRIES and not self._closing:
+                self._give_up_starting(error)
+        finally:
+            group.starting -= 1
+        self._serve(group)
+        self._fill(group)
+
+    def _give_up_starting(self, error: StartFailed) -> None:
+        self._refusing = error
+        if self._retry is None:
+            wait = self.retry_seconds[min(self._failures - START_TRIES, len(self.retry_seconds) - 1)]
+            self._retry = asyncio.get_running_loop().call_later(wait, self._try_again)
+        for group in (self._shared, self._exclusive):
+            if not group.children:
+                self._refuse_queue(group, error)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        for group in (self._shared, self._exclusive):
+            self._fill(group)
+
+    async def _child(self, group: _Group) -> None:
+        """Start one more child and add it to its group. Raises StartFailed, which it counts."""
+        child = ChildProcess(exclusive=group.exclusive, free=self._job_ended, gone=self._gone)
+        self._ending.add(child)  # until it is ready it is in no group, but `close` must wait for its end
+        try:
+            await child.start(self.argv, self.environment, self.start_seconds)
+        except StartFailed:
+            self._failures += 1
+            await child.reaped()
+            self._ending.discard(child)
+            raise
+        self._ending.discard(child)
+        self._failures = 0
+        self._refusing = None
+        group.children.append(child)
+        if self._closing:
+            child.retire()
+
+    def _leave(self, group: _Group, child: ChildProcess) -> None:
+        """Retire a child with hung jobs; it ends once its other jobs are done."""
+        if child in group.children:
+            self._hung += 1
+            group.children.remove(child)
+            group.retiring.append(child)
+            self._fill(group)
+        if not child.jobs:
+            child.kill("deadline", "its other jobs are done and a thread of it hangs")
+
+    def _gone(self, child: ChildProcess) -> None:
+        """Handle the end of a child: it died, was killed, or has exited."""
+        group = self._exclusive if child.exclusive else self._shared
+        known = child in group.children or child in group.retiring
+        for children in (group.children, group.retiring):
+            if child in children:
+                children.remove(child)
+        self._ending.add(child)
+        asyncio.ensure_future(child.reaped()).add_done_callback(lambda _: self._ending.discard(child))
+        if not known or self._closing:
+            if not any(child.jobs for child in self._all_children()):
+                self._idle.set()
+            return
+        self._replaced += 1
+        self._killed += child.killed_for is not None
+        self._hung += child.exclusive and child.killed_for is not None
+        self._serve(group)
+        self._fill(group)

@@ -1,0 +1,314 @@
+"""Rollouts in worker processes: sends each one there, collects its events, and describes how it was lost.
+
+`main.py` is the workers' program, `pool.py` the pool of processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+import orjson
+
+from taskapp_kit.config import child_environment
+from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.declare.discovery import reference_of
+from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
+from taskapp_kit.errors import DiscoveryError, Failure, FieldProblem, RequestError, Saturated, Unavailable
+from taskapp_kit.records.events import EncodedEvents, Event, from_json, joined, recording_to_json
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.rollout.episode.plan import EpisodePlan
+from taskapp_kit.rollout.event_buffer import EventBuffer
+from taskapp_kit.rollout.executors.model_calls import answer_worker
+from taskapp_kit.rollout.executors.pool import (
+    JobHung,
+    JobLost,
+    JobRaised,
+    NeverBegan,
+    ProcessPool,
+    StartFailed,
+    WorkerDied,
+)
+from taskapp_kit.rollout.executors.protocol import JOBS_AT_ONCE, BadFrame, Frame
+from taskapp_kit.rollout.in_flight import InFlightRollout, Listener
+from taskapp_kit.rollout.models.access import Ask
+from taskapp_kit.rollout.policy.select import CALLERS
+from taskapp_kit.system.child_python import python_command
+from taskapp_kit.wire.rollout import RolloutRequest
+
+log = logging.getLogger("taskapp_kit.service")
+
+ISOLATED_AT_ONCE = 4
+"""How many rollouts with isolation="process" can always run at once, each in its own process; others wait."""
+
+
+class RolloutLost(Exception):
+    """A rollout that did not end in its worker; `failure` describes it."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class WorkerReport:
+    """The events that a worker has sent of one rollout. listener: gets them on the event loop, decoded or as sent.
+
+    The events that a listener gets carry no private end state.
+    """
+
+    def __init__(self, listener: Listener | None = None) -> None:
+        self.pictures: dict[str, bytes] = {}
+        self._listener = listener
+        self._pieces: list[bytes] = []
+
+    def take(self, frame: Frame, blob: bytes) -> int:
+        """Add the events and images of a frame; return how many bytes of its blob they were."""
+        used: int = frame["text"]
+        piece = blob[:used]
+        pictures = {}
+        for name, size in frame["pictures"]:
+            pictures[name] = blob[used : used + size]
+            used += size
+        self.pictures.update(pictures)
+        if piece:
+            self._pieces.append(piece)
+            if isinstance(self._listener, EventBuffer):
+                self._listener.take(piece, pictures)
+            elif self._listener is not None:
+                for item in orjson.loads(b"[%s]" % piece):
+                    self._listener(from_json(item, self.pictures))
+        return used
+
+    def rest(self, events: Sequence[Event]) -> None:
+        """Send the listener those of all events that it has not received, of a rollout that did not end in its worker."""
+        if self._listener is not None:
+            for event in events[len(self.encoded()) :]:
+                self._listener(event)
+
+    def encoded(self) -> EncodedEvents:
+        """Return the events so far, encoded."""
+        return joined(self._pieces)
+
+    def events(self) -> list[Event]:
+        """Return the events so far."""
+        return [from_json(item, self.pictures) for item in self.encoded()]
+
+
+class WorkerPool:
+    """The workers of one app. Use it on one event loop, in a thread that lives as long as the service.
+
+    workers: processes shared by many rollouts. With isolation="process" each rollout has a process of its own besides.
+    """
+
+    def __init__(self, app: TaskApp, spec: AppSpec, *, workers: int) -> None:
+        self.app = app
+        self.workers = workers
+        isolated = any(environment.isolation == "process" for environment in spec.environments.values())
+        self.max_isolated = max(ISOLATED_AT_ONCE, workers, 2 * (os.cpu_count() or 1)) if isolated else 0
+        self._pool: ProcessPool | None = None
+        self._starting: asyncio.Task[ProcessPool] | None = None
+        self._closed = False
+
+    def plays(self, environment: EnvironmentSpec) -> bool:
+        """Return whether rollouts of this environment run here."""
+        return bool(self.workers) or environment.isolation == "process"
+
+    def places(self, environment: EnvironmentSpec) -> int:
+        """Return how many rollouts of this environment, and of others that play in the same way, can run at once."""
+        return self.max_isolated if environment.isolation == "process" else self.workers * JOBS_AT_ONCE
+
+    async def start(self) -> ProcessPool:
+        """Return the pool, its shared processes ready. Raises Unavailable with the message of a process that failed.
+
+        Cancelling a caller does not end the start: others may wait for it.
+        """
+        if self._pool is None:
+            if self._starting is None or self._starting.done():
+                self._starting = asyncio.create_task(self._started())
+                self._starting.add_done_callback(_retrieve_exception)
+            self._pool = await asyncio.shield(self._starting)
+        return self._pool
+
+    async def _started(self) -> ProcessPool:
+        if self._closed:
+            raise Saturated("the server is closing.")
+        try:
+            reference = reference_of(self.app)
+        except DiscoveryError as error:
+            raise Unavailable(f"worker processes cannot play: {error.message}", hint=error.hint) from None
+        folders = os.pathsep.join(sys.path)
+        pool = ProcessPool(
+            python_command("taskapp_kit.rollout.executors.main", reference, folders),
+            environment=child_environment(),
+            shared=self.workers,
+            exclusive=self.max_isolated,
+        )
+        try:
+            await pool.start()
+        except StartFailed as error:
+            raise Unavailable(f"{error.reason}.", hint="The server's log has what the process printed.") from None
+        return pool
+
+    async def play(
+        self,
+        rollout: InFlightRollout,
+        report: WorkerReport,
+        *,
+        ask: Ask,
+        versions: dict[str, str | None],
+        written: bool,
+        live: bool,
+    ) -> Rollout:
+        """Run one rollout in a worker; if `written`, the result's `body` has the response without its timing.
+
+        report: is filled meanwhile, even when this raises. ask: calls models. Time in the queue counts towards the
+        rollout's deadline. live: each event is sent at once. Raises RequestError (the constructor refuses env.config),
+        RolloutLost, Saturated, Unavailable.
+        """
+        began = time.monotonic()
+        pool = await self.start()
+        plan, seconds = rollout.plan, rollout.seconds
+        spec = plan.environment
+        job: Frame = {
+            "request": _settled(plan),
+            "recording": None if plan.recording is None else recording_to_json(plan.recording),
+            "rollout_id": rollout.rollout_id,
+            "created_at": rollout.created_at,
+            "versions": versions,
+            "written": written,
+            "live": live,
+            "skip_judges": plan.skip_judges,
+            "max_calls": plan.max_calls,
+            "session": plan.policy in CALLERS,
+        }
+
+        def on_frame(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:
+            if "chat" in frame:
+                return answer_worker(ask, frame)
+            report.take(frame, blob)
+            return None
+
+        try:
+            frame, blob = await pool.run(
+                job,
+                exclusive=spec.isolation == "process",
+                seconds=seconds - (time.monotonic() - began),
+                step_seconds=spec.step_timeout_seconds,
+                on_frame=on_frame,
+            )
+        except NeverBegan as error:
+            if self._closed:
+                raise Saturated("the server is closing.") from None
+            raise RolloutLost(_never_began(error, seconds)) from None
+        except JobLost as error:
+            raise RolloutLost(_lost(error, seconds, spec.step_timeout_seconds)) from None
+        except (BadFrame, TypeError, ValueError) as error:
+            message = f"the request cannot be sent to a worker process: {error}."
+            raise RequestError(message, fields=(FieldProblem(("body",), message),)) from None
+        if "refused" in frame:
+            raise _refused(frame["refused"])
+        used = report.take(frame, blob)
+        body = blob[used:] if frame["body"] else None
+        return Rollout.from_json(frame["outcome"], plan.request, plan.policy, report.encoded(), report.pictures, body)
+
+    def health(self) -> dict[str, int]:
+        """Return the number of live worker processes, and since the start those replaced and killed, and hung rollouts."""
+        if self._pool is None:
+            return {"alive": 0, "replaced": 0, "killed": 0, "hung": 0, "waiting": 0}
+        counted = self._pool.counters()
+        return {
+            "alive": counted["alive"],
+            "replaced": counted["replaced"],
+            "killed": counted["killed"],
+            "hung": counted["hung"],
+            "waiting": counted["waiting"],
+        }
+
+    async def close(self, grace_seconds: float = 0.0) -> None:
+        """End the processes; rollouts that still run are cancelled after the grace period."""
+        self._closed = True
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
+            if self._starting.exception() is None:
+                await self._starting.result().close(grace_seconds)
+
+
+def _retrieve_exception(task: asyncio.Task[ProcessPool]) -> None:
+    """Retrieve the exception, or asyncio would log it when all waiting callers have gone."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _settled(plan: EpisodePlan) -> dict[str, Any]:
+    """Return the request with resolved split and seed, so that the worker runs the episode that was planned here."""
+    body = RolloutRequest.model_dump(plan.request, exclude_unset=True)
+    env = body.setdefault("env", {})
+    env["seed"] = plan.seed
+    env["config"] = {**env.get("config", {}), "split": plan.split}
+    return body
+
+
+def _refused(frame: dict[str, Any]) -> RequestError:
+    fields = tuple(FieldProblem(tuple(loc), message, kind) for loc, message, kind in frame["fields"])
+    return RequestError(frame["message"], fields=fields, code=frame["code"], hint=frame["hint"])
+
+
+def _never_began(error: NeverBegan, seconds: float) -> Failure:
+    return _logged(
+        Failure(
+            "timeout",
+            "no_thread",
+            f"no worker process had a free place within the rollout's deadline of {seconds:g} s, so the episode never "
+            "began",
+            "Send fewer rollouts at once, or give them more time.",
+        ),
+        error,
+    )
+
+
+def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure:
+    """Return the failure of a rollout whose worker died, was killed, gave it up or could not start."""
+    hung_in = error.hung_in if isinstance(error, JobHung) else None
+    if isinstance(error, WorkerDied):
+        hung_in = error.killed_for if error.killed_for in ("step", "deadline") else None
+        if error.killed_for in ("cancelled", "closing"):
+            return _logged(Failure("cancelled", "cancelled", "the rollout was cancelled: the server closed"), error)
+    if hung_in == "step":
+        failure = Failure(
+            "timeout",
+            "step_timeout",
+            f"one step took longer than the environment's step_timeout_seconds of {step_seconds:g} s",
+            "Fix the environment, or give it more seconds for a step.",
+        )
+    elif hung_in == "deadline":
+        failure = Failure(
+            "timeout",
+            "deadline",
+            f"the environment did not come back within the rollout's deadline of {seconds:g} s",
+            "Give the environment's own calls a time limit.",
+        )
+    elif isinstance(error, WorkerDied):
+        failure = Failure(
+            "environment", "worker_died", f"the worker process died while it played: {error.reason}",
+            "The server's log has what the process said.",
+        )  # fmt: skip
+    elif isinstance(error, StartFailed):
+        failure = Failure("environment", "worker_start_failed", error.reason, "The server's log has what it said.")
+    else:
+        failure = Failure(
+            "environment", "worker_failed", f"the worker process could not report the rollout: {error.reason}"
+        )
+    return _logged(failure, error)
+
+
+def _logged(failure: Failure, error: JobLost) -> Failure:
+    failure.error_id = uuid.uuid4().hex[:12]
+    detail = f"\n{error.frame.get('traceback')}" if isinstance(error, JobRaised) else ""
+    log.error("%s: %s (error_id %s)%s", failure.message, error.reason, failure.error_id, detail)
+    return failure

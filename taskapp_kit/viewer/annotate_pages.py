@@ -1,0 +1,156 @@
+"""A person scores rollouts with the rubric's own scales; the scores are `annotation`s, which calibration reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.net.response import EncodedResponse
+from taskapp_kit.records.protocols import Annotation, RolloutRow
+from taskapp_kit.viewer.page import Page, PageRequest, not_found, read_details, redirect
+from taskapp_kit.viewer.pages import rewards_of
+from taskapp_kit.viewer.rollout_pages import pictures_at
+from taskapp_kit.viewer.source import Scale
+
+QUEUE = 500
+"""Rollouts that are gone through one after the other."""
+MAX_NOTE = 2000
+SCORE = "score:"
+"""Prefix of a form's fields that hold scores: the name of the criterion follows."""
+
+
+async def annotate(request: PageRequest) -> Page:
+    """One rollout to score, and where it stands among those that the filters choose. Failed ones are left out."""
+    if not request.source.annotates:
+        raise not_found("store for annotations here")
+    order = request.order()
+    rows = [
+        row
+        for row in await request.source.rows(request.rollout_query(QUEUE), order, request.caller)
+        if row.status != "failed"
+    ]
+    mine = {
+        (item.rollout_id, item.criterion): item
+        for item in await request.source.annotations(request.caller)
+        if item.annotator == request.caller.key_label
+    }
+    done = {rollout_id for rollout_id, _ in mine}
+    at = _position(rows, request.text("id"), done)
+    filters = {**request.filters(), "order": order}
+    data: dict[str, Any] = {
+        "rollouts": len(rows),
+        "annotated": sum(row.rollout_id in done for row in rows),
+        "rollout_id": None,
+    }
+    if at is None:
+        return Page("annotate_nothing.html", "Annotate", data, {}, "annotate")
+    stored = await request.source.load(rows[at].rollout_id, request.caller)
+    if stored is None:
+        raise not_found("rollout")
+    details = await read_details(stored)
+    scales = [scale for scale in request.source.scales if scale.applies_to(details.stored.environment)] or _plain(
+        rows[at]
+    )
+    given = {
+        scale.name: item for scale in scales if (item := mine.get((details.stored.rollout_id, scale.name))) is not None
+    }
+    data |= {
+        "rollout_id": details.stored.rollout_id,
+        "position": at,
+        "scales": [asdict(scale) for scale in scales],
+        "annotations": [asdict(item) for item in given.values()],
+    }
+    view = {
+        "details": details,
+        "picture": pictures_at(request),
+        "strip": rewards_of(details),
+        "scales": scales,
+        "given": given,
+        "score_field": SCORE,
+        "max_note": MAX_NOTE,
+        "action": request.link("annotate", **filters),
+        "next": request.link("annotate", **filters, id=rows[at + 1].rollout_id) if at + 1 < len(rows) else None,
+        "previous": request.link("annotate", **filters, id=rows[at - 1].rollout_id) if at else None,
+        "next_id": rows[at + 1].rollout_id if at + 1 < len(rows) else "",
+    }
+    return Page("annotate.html", "Annotate", data, view, "annotate")
+
+
+def _position(rows: Sequence[RolloutRow], wanted: str | None, done: set[str]) -> int | None:
+    """Of the rollout that is asked for; else of the first without a score; else of the first."""
+    if wanted is not None:
+        return next((at for at, row in enumerate(rows) if row.rollout_id == wanted), None)
+    return next((at for at, row in enumerate(rows) if row.rollout_id not in done), 0 if rows else None)
+
+
+def _plain(row: RolloutRow) -> list[Scale]:
+    """Where no app says which scales there are: the recorded criteria, from 0 to 1."""
+    return [Scale(name, "") for name in row.criteria] or [Scale("score", "How good is this rollout?")]
+
+
+async def store_annotation(request: PageRequest) -> EncodedResponse:
+    """The form of the page: one score for each criterion that was given one, then on to the next rollout."""
+    rollout_id = request.form.get("rollout_id", "")
+    stored = await request.source.load(rollout_id, request.caller) if request.source.annotates else None
+    if stored is None:
+        raise not_found("rollout")
+    scales = {scale.name: scale for scale in request.source.scales if scale.applies_to(stored.environment)}
+    note = request.form.get("note", "").replace("\x00", "")[:MAX_NOTE]
+    made = []
+    for name, text in request.form.items():
+        if name.startswith(SCORE) and text.strip():
+            criterion = name.removeprefix(SCORE)
+            scale = scales.get(criterion) if scales else Scale(criterion, "")
+            score = _score(scale, criterion, text)
+            made.append(Annotation(rollout_id, criterion, request.caller.key_label or "", score, note, time.time()))
+    if (rollouts := request.source.rollouts(request.caller)) is not None:
+        await rollouts.annotate(made)
+    filters = {**request.filters(), "order": request.order()}
+    return redirect(request.link("annotate", **filters, id=request.form.get("next") or rollout_id))
+
+
+def _score(scale: Scale | None, criterion: str, text: str) -> float:
+    loc = ("body", SCORE + criterion[:60])
+    if scale is None or not criterion or len(criterion) > 200:
+        raise RequestError("There is no such criterion.", fields=(FieldProblem(loc, "is no criterion of the rubric"),))
+    try:
+        score = float(text)
+    except ValueError:
+        score = float("nan")
+    if not scale.low <= score <= scale.high:
+        words = f"should be a number from {scale.low:g} to {scale.high:g}"
+        raise RequestError(f"The score {words}.", fields=(FieldProblem(loc, words),))
+    return score
+
+
+async def annotations_file(request: PageRequest) -> EncodedResponse:
+    """Every annotation that the caller may see as JSON Lines, as `taskapp judge calibrate --labels` reads them.
+
+    Only scores of judges are of use there; `criterion`, `annotator`, `note` and `created_at` are not part of a label, so the
+    lines of the page's JSON have them and these do not.
+    """
+    judges = {scale.name for scale in request.source.scales if scale.judge}
+    lines = [
+        orjson.dumps({"judge": item.criterion, "rollout_id": item.rollout_id, "label": item.score})
+        for item in await request.source.annotations(request.caller)
+        if item.criterion in judges
+    ]
+    headers = [
+        (b"content-type", b"application/x-ndjson"),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"content-disposition", b'attachment; filename="annotations.jsonl"'),
+    ]
+    return EncodedResponse(200, b"".join(line + b"\n" for line in lines), headers)
+
+
+async def annotation_list(request: PageRequest) -> Page:
+    """Every annotation that the caller may see."""
+    found = await request.source.annotations(request.caller)
+    data = {"annotations": [asdict(item) for item in found]}
+    return Page("annotations.html", "Annotations", data, {"found": found}, "annotate")

@@ -1,0 +1,117 @@
+"""What every request of the viewer passes first: Host, Origin, then a key or a session. The login is behind the first two.
+
+A page of another site must not read or change anything here, even where the browser sends the cookie or where a name of
+that site resolves to this machine (DNS rebinding). So the host must be one of ours, and an Origin, where there is one, must
+be this host, for every method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.types import Scope
+
+from taskapp_kit.net.auth import candidates
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.net.response import Headers, peer_of
+from taskapp_kit.net.sites import SiteRules, read_host
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.serve.auth import ADMIN, LABEL, QUOTA
+from taskapp_kit.serve.keys import KeyHolder, Keys
+from taskapp_kit.viewer.session import SESSION_SECONDS, Sessions
+
+COOKIE = "taskapp_ui"
+CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp"')]
+"""Without Basic, for which a browser would ask in a window of its own."""
+SAFE = frozenset(("GET", "HEAD"))
+KEY_HEADERS = frozenset((b"x-api-key", b"x-api-keys", b"authorization"))
+
+
+class UiGate:
+    """Checks requests. hosts: names under which the viewer may be called, besides the address that the server is bound to."""
+
+    def __init__(self, keys: Keys, sessions: Sessions, hosts: Sequence[str]) -> None:
+        self._keys = keys
+        self._sessions = sessions
+        self._sites = SiteRules(hosts)
+
+    def check_site(self, scope: Scope) -> None:
+        """Raise RequestRefused for a host that is not ours (421) and for a request that another site caused (403)."""
+        refusal = self._sites.refusal(scope)
+        if refusal is not None:
+            raise refusal
+        headers = dict(scope["headers"])
+        site, mode = headers.get(b"sec-fetch-site", b"none"), headers.get(b"sec-fetch-mode", b"navigate")
+        if site not in (b"none", b"same-origin") and (mode != b"navigate" or scope["method"] not in SAFE):
+            raise RequestRefused(
+                "origin_not_allowed",
+                "Another site sent this request.",
+                hint="Open the viewer itself, and use its own pages.",
+            )
+
+    def caller(self, scope: Scope) -> Caller:
+        """Return who sent the request, by a key in its headers or by a session, and note it in the scope.
+
+        Raises RequestRefused: 401, 503 when no key is configured, 403 for a change with a cookie and without an Origin.
+        """
+        if not self._keys.configured():
+            raise RequestRefused(
+                "missing_environment_api_key",
+                "ENVIRONMENT_API_KEY is not configured",
+                hint="Set ENVIRONMENT_API_KEY (or TASKAPP_KEYS_FILE) where the server runs, and start it again.",
+            )
+        named = {name for name, _ in scope["headers"]}
+        if named & KEY_HEADERS:
+            holder = self._keys.match(candidates(scope["headers"], CHALLENGE))
+        else:
+            holder = self._sessions.holder(session_id(scope))
+            if holder is not None and scope["method"] not in SAFE and b"origin" not in named:
+                raise RequestRefused("origin_not_allowed", "A change needs an Origin header, as browsers send it.")
+        if holder is None:
+            raise RequestRefused(
+                "unauthorised",
+                "Not logged in, or API key missing or invalid",
+                hint="Log in at /ui/login, or send the key in the X-API-Key header.",
+                headers=CHALLENGE,
+            )
+        return self._noted(scope, holder)
+
+    def _noted(self, scope: Scope, holder: KeyHolder) -> Caller:
+        peer_of(scope).keyed = True
+        scope[LABEL], scope[QUOTA], scope[ADMIN] = holder.label, holder.max_in_flight, holder.admin
+        return Caller(holder.label, holder.max_in_flight, admin=holder.admin)
+
+
+def cookie_name(scope: Scope) -> str:
+    """The cookie's name: browsers keep one jar for all ports of a host, so the port is in it."""
+    host = read_host([value for name, value in scope["headers"] if name == b"host"])
+    return COOKIE if host is None or host.port is None else f"{COOKIE}_{host.port}"
+
+
+def session_id(scope: Scope) -> str:
+    """The session's id in the cookie; "" without one."""
+    name = cookie_name(scope)
+    for header, value in scope["headers"]:
+        if header == b"cookie":
+            try:
+                found = SimpleCookie(value.decode("latin-1")).get(name)
+            except CookieError:
+                continue
+            if found is not None:
+                return found.value
+    return ""
+
+
+def set_cookie(scope: Scope, value: str, base: str) -> tuple[bytes, bytes]:
+    """Return the header that sets the session's cookie; an empty value removes it. base: the path of the viewer.
+
+    Over https the cookie is `Secure`; where TLS ends at a proxy, the browser's Origin says so.
+    """
+    seconds = int(SESSION_SECONDS) if value else 0
+    over_tls = scope["scheme"] == "https" or any(
+        name == b"origin" and sent.startswith(b"https://") for name, sent in scope["headers"]
+    )
+    secure = "; Secure" if over_tls else ""
+    text = f"{cookie_name(scope)}={value}; Path={base}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    return b"set-cookie", text.encode("latin-1")

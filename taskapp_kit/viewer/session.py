@@ -1,0 +1,113 @@
+"""Logins of the viewer: cookies that stand for a key, one-time links, and a limit on tries.
+
+Everything is in this process's memory. A cookie holds a random id; the server maps it to the SHA-256 of the key that was
+given, and looks that up again for each request, so a session ends when its key is revoked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.records.protocols import Clock, SystemClock
+from taskapp_kit.serve.keys import KeyHolder, Keys
+
+SESSION_SECONDS = 12 * 3600.0
+CODE_SECONDS = 3600.0
+"""How long a one-time link can be used."""
+MAX_SESSIONS = 1000
+"""The oldest session ends when there are more."""
+TRIES_AT_ONCE = 4
+"""Logins that are checked at the same time; further ones are refused."""
+FAILED_SECONDS = 1.0
+"""How long a failed login takes, and occupies one of those places: at most 4 keys a second can be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    digest: bytes
+    until: float
+
+
+class Sessions:
+    """The sessions of one server. Use it on its event loop.
+
+    keys: the valid keys. failed_seconds: see FAILED_SECONDS.
+    """
+
+    def __init__(self, keys: Keys, clock: Clock | None = None, *, failed_seconds: float = FAILED_SECONDS) -> None:
+        self._keys = keys
+        self._clock = clock or SystemClock()
+        self._failed_seconds = failed_seconds
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._codes: dict[bytes, _Session] = {}
+        self._tries = 0
+
+    async def log_in(self, given: str) -> str | None:
+        """Return the id of a new session for a key or the code of a one-time link; None for anything else, slowly.
+
+        Raises RequestRefused (429) while as many logins are being checked as are allowed at once.
+        """
+        if self._tries >= TRIES_AT_ONCE:
+            raise RequestRefused(
+                "too_many_tries",
+                "Too many logins are being tried at the moment.",
+                hint="Wait a few seconds.",
+                headers=[(b"retry-after", b"2")],
+            )
+        self._tries += 1
+        try:
+            digest = _digest(given)
+            code = self._codes.pop(digest, None)
+            if code is not None and code.until > self._now():
+                digest = code.digest
+            if self._holder(digest) is None:
+                await asyncio.sleep(self._failed_seconds)
+                return None
+            return self._begin(digest)
+        finally:
+            self._tries -= 1
+
+    def one_time_code(self) -> str | None:
+        """Return a code that logs in once, as the operator; None when no key comes from a variable."""
+        digest = self._keys.operator()
+        if digest is None:
+            return None
+        code = secrets.token_urlsafe(24)
+        self._codes[_digest(code)] = _Session(digest, self._now() + CODE_SECONDS)
+        return code
+
+    def holder(self, session_id: str) -> KeyHolder | None:
+        """Return who is logged in with this session; None when it is unknown or over, or its key is valid no more."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return None
+        found = self._holder(session.digest) if session.until > self._now() else None
+        if found is None:
+            del self._sessions[session_id]
+        return found
+
+    def end(self, session_id: str) -> None:
+        """End a session; an unknown one does not matter."""
+        self._sessions.pop(session_id, None)
+
+    def _begin(self, digest: bytes) -> str:
+        session_id = secrets.token_urlsafe(32)
+        self._sessions[session_id] = _Session(digest, self._now() + SESSION_SECONDS)
+        while len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session_id
+
+    def _holder(self, digest: bytes) -> KeyHolder | None:
+        return self._keys.holder(digest) if self._keys.configured() else None
+
+    def _now(self) -> float:
+        return self._clock.monotonic()
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "replace")).digest()

@@ -1,0 +1,271 @@
+"""Where the viewer's pages get rollouts from: a running service, or (by `taskapp view`) a directory or a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import Started, encode
+from taskapp_kit.records.protocols import (
+    Annotation,
+    RolloutQuery,
+    RolloutRow,
+    RowOrder,
+    StoredRollout,
+)
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.statistics import IntervalMethod
+from taskapp_kit.rollout.in_flight import ANYONE, Caller, InFlightRollout
+from taskapp_kit.rollout.service import Service
+from taskapp_kit.rollout.session import EnvironmentSession
+from taskapp_kit.rollout.sessions import EnvironmentSessions
+from taskapp_kit.rollout.source import RolloutSource
+from taskapp_kit.rollout.stored_record import stored_rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a person may give: a number from low to high, or one of `choices` from worst to best.
+
+    name: of the criterion or judge. environments: where it applies, None everywhere.
+    """
+
+    name: str
+    description: str
+    low: float = 0.0
+    high: float = 1.0
+    choices: tuple[str, ...] = ()
+    judge: bool = False
+    environments: tuple[str, ...] | None = None
+
+    def applies_to(self, environment: str) -> bool:
+        """Whether rollouts of this environment are scored by it."""
+        return self.environments is None or environment in self.environments
+
+    def values(self) -> list[tuple[float, str]]:
+        """The scores to choose from, each with its words: the choices, or few steps of a scale; empty for a free number."""
+        words = self.choices
+        if words:
+            step = (self.high - self.low) / max(1, len(words) - 1)
+            return [(self.low + step * index, word) for index, word in enumerate(words)]
+        if (self.low, self.high) == (0.0, 1.0):
+            return [(value / 4, f"{value / 4:g}") for value in range(5)]
+        if self.low.is_integer() and self.high.is_integer() and self.high - self.low <= MAX_WHOLE_STEPS:
+            return [(float(value), str(value)) for value in range(int(self.low), int(self.high) + 1)]
+        return []
+
+
+MAX_WHOLE_STEPS = 10
+"""A scale of whole numbers up to this long is shown as a row of buttons."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRow:
+    """A rollout that is being played."""
+
+    rollout_id: str
+    environment: str
+    split: str
+    seed: int
+    policy: str
+    run_id: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """A job of a backend. view: in the form of the backend's API. task_app_url: where its rollouts are stored.
+
+    iterations: one for each phase and iteration, with the members phase, iteration (from 1), rollouts, failed, undefined (the
+    number without a reward), reward (the mean of the others, None without any) and seconds (the mean). points: (name, step,
+    value) of its metrics.
+    """
+
+    view: dict[str, Any]
+    task_app_url: str
+    iterations: list[dict[str, Any]]
+    points: list[tuple[str, int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolClients:
+    """What clients of a protocol need. clients: (title, lines) of each."""
+
+    summary: str
+    clients: Sequence[tuple[str, str]]
+
+
+ClientLines = Callable[[str, Sequence[str]], Sequence[ProtocolClients]]
+"""Returns them for a server's address and environments."""
+
+
+@dataclass(slots=True)
+class UiSource:
+    """What pages may show. A source that cannot do something leaves the method as it is here.
+
+    place: its name, for people. stored: the rollouts, where every caller may see all. scales: what a person may score.
+    annotates, plays: whether it stores people's scores, and plays rollouts. replay_arguments: of `taskapp replay`, before
+    the id. report: of an evaluation's directory. runs_jobs: it is a backend, which has jobs and no rollouts of its own.
+    spec, sessions: of a running app, whose environments a person can play. interval: the method of intervals of mean rewards.
+    """
+
+    place: str = ""
+    stored: RolloutSource | None = None
+    scales: Sequence[Scale] = ()
+    annotates: bool = False
+    plays: bool = False
+    replay_arguments: tuple[str, ...] = ()
+    report: Path | None = None
+    runs_jobs: bool = False
+    spec: AppSpec | None = None
+    sessions: EnvironmentSessions | None = None
+    interval: IntervalMethod = "bootstrap"
+
+    def rollouts(self, caller: Caller) -> RolloutSource | None:
+        """The stored rollouts that the caller may see."""
+        return self.stored
+
+    async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
+        """The first `wanted.limit` rollouts that match and that the caller may see. Raises StoreError, Unavailable."""
+        rollouts = self.rollouts(caller)
+        return [] if rollouts is None else [row async for row in rollouts.rows(wanted, order, limit=wanted.limit)]
+
+    async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """A whole rollout; None when there is none that the caller may see. Raises StoreError."""
+        rollouts = self.rollouts(caller)
+        try:
+            return None if rollouts is None else await rollouts.load(rollout_id)
+        except ConfigError:
+            return None
+
+    async def annotations(self, caller: Caller, rollout_id: str | None = None) -> list[Annotation]:
+        """People's scores of one rollout, or of all that the caller may see."""
+        rollouts = self.rollouts(caller)
+        return [] if rollouts is None else await rollouts.annotations(rollout_id)
+
+    def live(self, caller: Caller) -> list[LiveRow]:
+        """The rollouts that are being played now and that the caller may see, oldest first."""
+        return []
+
+    async def live_rollout(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """A rollout that is being played, as it would be stored now; None when it is not being played."""
+        return None
+
+    def clients(self, url: str, environment: str) -> Sequence[ProtocolClients]:
+        """What clients of the protocols that the server at this address speaks need, for one environment."""
+        return ()
+
+    async def played(self, session: EnvironmentSession) -> StoredRollout | None:
+        """The present or latest episode of a session, as it would be stored now; None before the first."""
+        return None
+
+    async def jobs(self, caller: Caller, limit: int) -> list[dict[str, Any]]:
+        """The caller's newest jobs, in the form of the backend's API. Raises StoreError."""
+        return []
+
+    async def job(self, job_id: str, caller: Caller) -> JobProgress | None:
+        """A job; None when there is none that the caller may see. Raises StoreError."""
+        return None
+
+    async def job_rollouts(self, job_id: str, phase: str, iteration: int) -> list[dict[str, Any]]:
+        """The rollouts of one iteration of a job that `job` returned, by place and sample. Raises StoreError."""
+        return []
+
+
+class ServiceSource(UiSource):
+    """The rollouts of a running service. client_lines: of the protocols that its server speaks."""
+
+    def __init__(self, service: Service, client_lines: ClientLines = lambda url, environments: ()) -> None:
+        super().__init__(
+            place=service.spec.name,
+            scales=scales_of(service.spec),
+            annotates=service.stored.of(ANYONE).annotates,
+            plays=True,
+            spec=service.spec,
+            sessions=service.sessions,
+        )
+        self._service = service
+        self._client_lines = client_lines
+
+    def rollouts(self, caller: Caller) -> RolloutSource:
+        """See UiSource."""
+        return self._service.stored.of(caller)
+
+    def live(self, caller: Caller) -> list[LiveRow]:
+        """See UiSource."""
+        return [_live_row(one) for one in self._service.admission.under_way() if caller.may_see(one.caller.key_label)]
+
+    async def live_rollout(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
+        """See UiSource."""
+        for one in self._service.admission.under_way():
+            if one.rollout_id == rollout_id and caller.may_see(one.caller.key_label):
+                return await asyncio.to_thread(self._as_stored, one)
+        return None
+
+    def clients(self, url: str, environment: str) -> Sequence[ProtocolClients]:
+        """See UiSource."""
+        return self._client_lines(url, [environment])
+
+    async def played(self, session: EnvironmentSession) -> StoredRollout | None:
+        """See UiSource."""
+        rollout, end, failure = session.rollout, session.end, session.failure
+        if rollout is None:
+            return None
+        if end is not None:
+            return await asyncio.to_thread(self._record, rollout, end)
+        stored = await asyncio.to_thread(self._as_stored, rollout)
+        if failure is None:
+            return stored
+        members = ("boundary", "code", "message", "hint", "error_id")
+        told: dict[str, Json] = {name: getattr(failure, name) for name in members}
+        return replace(stored, status="failed", stop_reason="failed", failure=told)
+
+    def _as_stored(self, rollout: InFlightRollout) -> StoredRollout:
+        plan, events = rollout.plan, rollout.events()
+        if not events:
+            environment = plan.environment
+            events = [Started(environment.name, environment.version, plan.split, plan.seed, plan.config, plan.policy)]
+        so_far = Rollout.of_events(
+            plan.request,
+            plan.policy,
+            events,
+            status="running",
+            rollout_id=rollout.rollout_id,
+            created_at=rollout.created_at,
+            timing={"total": max(0.0, self._service.clock.now() - rollout.created_at)},
+        )
+        return replace(self._record(rollout, so_far), scorecard=None, timing={})
+
+    def _record(self, rollout: InFlightRollout, result: Rollout) -> StoredRollout:
+        if images := result.shown_pictures():
+            self._service.stored.show_images(images)
+        events = encode(result.events)
+        return stored_rollout(self._service.spec, rollout.plan, result, events, key_label=rollout.caller.key_label)
+
+
+def _live_row(one: InFlightRollout) -> LiveRow:
+    plan = one.plan
+    return LiveRow(
+        one.rollout_id, plan.environment.name, plan.split, plan.seed, plan.policy, plan.request.run_id, one.created_at
+    )
+
+
+def scales_of(spec: AppSpec) -> list[Scale]:
+    """What a person may score: the judges' questions first, then outcome criteria."""
+    judges = [
+        Scale(judge.name, judge.description, *judge.scale, judge.choices, True, judge.environments)
+        for judge in spec.judges
+        if not judge.group
+    ]
+    criteria = [
+        Scale(item.name, item.description, *item.scale, environments=item.environments)
+        for item in spec.criteria
+        if item.of == "outcome" and item.weight > 0
+    ]
+    return judges + criteria

@@ -1,0 +1,1 @@
+"""The HTTP contract: what requests and answers contain."""

@@ -1,0 +1,143 @@
+"""One call of a language model: the request to a chat-completions endpoint, and its reply.
+
+The policy builds the body (`rollout/policy/chat/conversation.py`, in the environment's thread or a worker process); the
+server process sends it (`rollout/models/client.py`, on the event loop), so a worker process holds no address and no key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from taskapp_kit.errors import Failure
+from taskapp_kit.records.content import Json
+from taskapp_kit.records.protocols import View
+from taskapp_kit.records.trajectory import Decision
+
+CONTEXT_OVERFLOW = "context_overflow"
+"""The stop reason when the conversation outgrows the model's context: the episode is truncated, and scored."""
+
+
+def role_variable(role: str) -> str:
+    """The variable that holds the address of the model with this role, e.g. TASKAPP_JUDGE_URL."""
+    return f"TASKAPP_{role.upper().replace('-', '_')}_URL"
+
+
+def role_variables(role: str) -> tuple[str, str, str]:
+    """All variables of the model with this role: the address, the model's name, the key."""
+    start = role_variable(role).removesuffix("URL")
+    return f"{start}URL", f"{start}MODEL", f"{start}KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The address of a model, and how to call it.
+
+    url: complete, `…/chat/completions`, with its query, without user and password. model: the name sent in the body;
+    None leaves it out. key: the caller's own vendor key for this address; None uses the server's key for that host, if
+    it has one. cache: whether answers may come from the response cache (never in mode `rl`). sample: of the rollout's seed;
+    samples do not share cached answers.
+    """
+
+    url: str
+    model: str | None = None
+    key: str | None = field(default=None, repr=False)
+    cache: bool = False
+    sample: int = 0
+
+
+@dataclass(slots=True)
+class ChatReply:
+    """An endpoint's reply, as received.
+
+    message: the assistant's message (`content`, `tool_calls`, `reasoning_content`, …). finish_reason: `stop`,
+    `tool_calls`, `length`, … usage: `prompt_tokens`, `completion_tokens` and any other counts. cost: in US dollars,
+    where the price is known. prompt_token_ids, token_ids, logprobs, policy_version: as the endpoint sent them, never
+    recomputed; `token_ids` and `logprobs` have one entry for each sampled token. seconds: of the attempt that
+    succeeded. attempts: 1 when the first did. retries: the failed attempts, each as `{"kind", "status"?}`.
+    """
+
+    message: dict[str, Json]
+    finish_reason: str = ""
+    model: str = ""
+    usage: dict[str, float] = field(default_factory=dict)
+    cost: float | None = None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    policy_version: str | None = None
+    seconds: float = 0.0
+    attempts: int = 1
+    retries: list[dict[str, Json]] = field(default_factory=list)
+    cached: bool = False
+
+    @property
+    def tokens(self) -> float:
+        """Prompt and completion tokens as the endpoint counted them; 0 if it reported no usage."""
+        usage = self.usage
+        return usage.get("total_tokens", usage.get("prompt_tokens", 0.0) + usage.get("completion_tokens", 0.0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the reply as JSON, to pass it to another process."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> ChatReply:
+        """The inverse of `to_json`."""
+        return cls(**body)
+
+
+class ModelFailed(Exception):
+    """The model could not be called, or its answer cannot be used; no retry is left.
+
+    failure: boundary `policy` (or `timeout`). overflow: the conversation is longer than the model's context; that is a
+    limit of the episode, not a failure.
+    """
+
+    def __init__(self, failure: Failure, *, overflow: bool = False) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.overflow = overflow
+
+
+@runtime_checkable
+class RemotePolicy(Protocol):
+    """A policy whose decisions come from a model. One object for each rollout, used in the environment's thread."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it was requested."""
+        ...
+
+    def ask(self, view: View) -> dict[str, Json]:
+        """Returns the body to send, without `model`: what the model reads in this turn."""
+        ...
+
+    def read(self, reply: ChatReply) -> Decision:
+        """Parses the model's decision. An unusable answer is reported in `Decision.problem`, not raised."""
+        ...
+
+
+@runtime_checkable
+class AsksModels(Protocol):
+    """A policy that runs in the environment's thread and calls the model itself: an author's own loop."""
+
+    def use(self, models: ModelPort) -> None:
+        """Sets how models are called; called before the first decision."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """Ends a decision under way; it raises. Called in another thread when the rollout is stopped from outside."""
+        ...
+
+    def close(self) -> None:
+        """Called when the episode is over."""
+        ...
+
+
+class ModelPort(Protocol):
+    """How code in an environment's thread calls models: judges, user simulators. Each call blocks that thread."""
+
+    def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
+        """Returns one reply of the model with this role. Raises ModelFailed; Unavailable when none is configured."""
+        ...
