@@ -13,7 +13,7 @@ ORDER ?=
 TRAIN_MARKS ?= train and not exhaustive
 LARGE ?= large
 ELSEWHERE := not interop and not browser and not large
-MARKS ?= $(ELSEWHERE) and not exhaustive and not ci
+MARKS ?= not exhaustive and not ci
 GOLDEN ?=
 STARTED := $(shell date +%s)
 # The tests start some hundreds of Python processes, each of which would compile all that it imports.
@@ -88,7 +88,7 @@ test-fast:
 
 test-all:
 	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory suite MARKS="$(ELSEWHERE)"
+	@$(MAKE) --no-print-directory suite MARKS="ci or not ci"
 	@$(MAKE) --no-print-directory drawn
 
 # torch is large, and nothing else needs it: the other targets skip these tests. The CPU
@@ -128,7 +128,7 @@ killed: $(VENV)/train
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -p no:schemathesis -s tests/train/engine/test_killed.py
 
 suite: $(VENV)/dev
-	$(BIN)/pytest -p no:schemathesis -m "$(MARKS)" -n $(TEST_PROCESSES) --dist worksteal $(ORDER:%=--order-seed %) --ignore tests/fuzz $(TESTS)
+	$(BIN)/pytest -p no:schemathesis -m "$(ELSEWHERE) and ($(MARKS))" -n $(TEST_PROCESSES) --dist worksteal $(ORDER:%=--order-seed %) --ignore tests/fuzz $(TESTS)
 
 check: lint types
 
