@@ -82,7 +82,7 @@ class OwnedProcess(Generic[Ready]):
         self._answer: Ready | None = None
         self._clean, self._ready, self._on_line, self._on_exit = clean, ready, on_line, on_exit
         self._end_seconds = end_seconds
-        self._started = threading.Event()
+        self._starting = threading.Lock()  # an Event is left broken where Ctrl-C interrupts who waits for it
         self._settled = threading.Event()  # by the answer of `ready`, or at the end
         self._error: Exception | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,11 +102,13 @@ class OwnedProcess(Generic[Ready]):
 
         # the thread that waits for the process starts it: the kernel kills the process when that thread ends
         self._thread = threading.Thread(target=self._run, args=(start, input), name=name, daemon=True)
+        self._starting.acquire()
         try:
             self._thread.start()
-            self._started.wait()
+            with self._starting:
+                pass
         except BaseException:  # Ctrl-C: it may be about to be started
-            self._started.wait(END_SECONDS)
+            self._starting.acquire(timeout=END_SECONDS)
             self.close()
             raise
         if self._error is not None:
@@ -185,7 +187,7 @@ class OwnedProcess(Generic[Ready]):
             self._error = error
             return
         finally:
-            self._started.set()
+            self._starting.release()
         output = process.stdout or process.stderr
         assert output is not None, "one of them is a pipe"
         reader = threading.Thread(target=self._read, args=(output,), name=self._thread.name, daemon=True)
