@@ -13,7 +13,9 @@ from taskapp_kit import client
 
 def test_every_public_name_is_there() -> None:
     for name in client.__all__:
-        assert getattr(client, name).__module__.startswith("taskapp_kit.client.")
+        assert getattr(client, name).__module__.startswith(
+            ("taskapp_kit.client.", "taskapp_kit.jobs.client.", "taskapp_kit.records.")
+        )
     assert set(client.__all__) <= set(dir(client))
     with pytest.raises(AttributeError, match="NoSuchName"):
         client.NoSuchName  # noqa: B018

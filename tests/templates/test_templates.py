@@ -83,7 +83,7 @@ def test_a_project_is_an_app_without_warnings(template: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("template", NAMES)
 def test_a_project_uses_only_what_is_promised(template: str) -> None:
     """The names that newcomers learn are those of `taskapp_kit` itself and of the few modules that are public too."""
-    public = {"adapters.gymnasium", "deploy.modal", "grading", "testing"}
+    public = {"interop.gymnasium", "deploy.modal", "grading", "testing"}
     for file in find_template(template).folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("taskapp_kit"):
