@@ -19,7 +19,7 @@ from taskapp_kit.doctor import finding as doctor_finding
 from taskapp_kit.doctor import options as doctor_options
 from taskapp_kit.doctor import server as doctor_server
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.jobs.client.backend_check import check_backend
+from taskapp_kit.jobs.client import backend_check
 from taskapp_kit.net.redact import without_keys
 
 
@@ -79,7 +79,9 @@ def command(
     else:
         findings = asyncio.run(_declared(app, env_files, options))
     if backend_url is not None:
-        checked = asyncio.run(check_backend(backend_url, settings.backend_key, app if is_url(app) else None))
+        checked = asyncio.run(
+            backend_check.check_backend(backend_url, settings.backend_key, app if is_url(app) else None)
+        )
         findings += map(doctor_finding.of_server, checked)
     if as_json:
         shown = without_keys([finding.to_json() for finding in findings], settings.keys)

@@ -21,7 +21,7 @@ from taskapp_kit.client import checks
 from taskapp_kit.config import Settings, load
 from taskapp_kit.doctor import finding as doctor_finding
 from taskapp_kit.errors import BackendError, ConfigError, JobError
-from taskapp_kit.jobs.client.backend_check import check_backend
+from taskapp_kit.jobs.client import backend_check
 from taskapp_kit.net.redact import without_keys
 from taskapp_kit.records.job_status import succeeded
 
@@ -198,7 +198,7 @@ async def _check(settings: JobSettings, app_url: str, *, quiet: bool) -> None:
     """Check the task app and the backend. quiet: print only what is wrong. Raises JobError: one cannot be used."""
     checked = [
         *await checks.check_task_app(app_url, settings.needed_task_app_key()),
-        *await check_backend(settings.needed_backend(), settings.needed_backend_key(), app_url),
+        *await backend_check.check_backend(settings.needed_backend(), settings.needed_backend_key(), app_url),
     ]
     findings = [doctor_finding.of_server(finding) for finding in checked]
     if not quiet or failed(findings):
