@@ -64,6 +64,7 @@ def adding(amount: int) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_function_answers_in_the_models_place(workers: int) -> None:
     env = {"env_name": "counting", "seed": 4}

