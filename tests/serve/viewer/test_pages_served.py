@@ -158,13 +158,15 @@ def test_head_answers_as_get_without_the_body(museum: Museum) -> None:
         )
 
 
-def test_pictures_are_shown_by_their_hash(museum: Museum) -> None:
+def test_pictures_are_shown_by_their_hash(tmp_path: Path) -> None:
     body = request_body("pictures", "looking", seed=1, reward={"env": 1, "event": 0, "outcome": 0})
-    museum.door.client.post("/rollout", json=body)
-    (row,) = museum.json("rollouts.json?environment=pictures")["rollouts"][:1]
-    page = museum.get(f"rollouts/{row['rollout_id']}").text
-    (address, *_) = re.findall(r'<img src="/ui/(blobs/[0-9a-f]{64}\.png)"', page)
-    answer = museum.get(address)
+    settings = Settings(environment_api_key=KEY, ui=True)
+    with opened(settings, store=open_store(f"sqlite:///{tmp_path}/rollouts.db")) as door:
+        door.client.post("/rollout", json=body)
+        (row,) = door.client.get("/ui/rollouts.json").json()["rollouts"]
+        page = door.client.get(f"/ui/rollouts/{row['rollout_id']}").text
+        (address, *_) = re.findall(r'<img src="(/ui/blobs/[0-9a-f]{64}\.png)"', page)
+        answer = door.client.get(address)
     assert answer.headers["content-type"] == "image/png" and answer.content.startswith(b"\x89PNG")
 
 

@@ -36,6 +36,11 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
         yield found
 
 
+def opened_since(door: Door, before: set[str]) -> set[str]:
+    """The open sessions but those of other tests."""
+    return {session.session_id for session in door.service.sessions.listed()} - before
+
+
 @asynccontextmanager
 async def client_of(
     door: Door, path: str = "/mcp", *, mode: str = "auto", key: str = KEY, **headers: str
@@ -59,6 +64,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_policy_plays_one_episode_and_sees_no_reward(door: Door, mode: str) -> None:
+    before = opened_since(door, set())
     async with client_of(door, "/mcp?seed=1", mode=mode) as client:
         assert client.protocol_version == "2025-11-25", "the newest revision that has sessions"
         assert [tool.name for tool in (await client.list_tools()).tools] == ["increment", "task"]
@@ -69,7 +75,7 @@ async def test_a_policy_plays_one_episode_and_sees_no_reward(door: Door, mode: s
         assert (await client.call_tool("reset")).is_error
         uri = (await client.list_resources()).resources[0].uri
         assert "count 4" in (await client.read_resource(uri)).contents[0].text
-    await until_async(lambda: len(door.service.sessions) == 0, what="no session is left, of other tests either")
+    await until_async(lambda: not opened_since(door, before), what="no session is left")
 
 
 async def test_the_control_role_resets_and_reads_rewards_and_headers_choose_too(door: Door) -> None:
@@ -111,13 +117,15 @@ async def test_a_broken_environment_is_an_error_without_its_text(door: Door) -> 
 
 
 async def test_many_at_once_play_their_own_episodes(door: Door) -> None:
+    before = opened_since(door, set())
+
     async def one(seed: int) -> str:
         async with client_of(door, f"/mcp?seed={seed}", mode="legacy") as client:
             await client.call_tool("increment", {"by": 1})
             return (await client.call_tool("task")).content[-1].text
 
     assert await asyncio.gather(*(one(seed) for seed in range(20))) == ["count 1"] * 20
-    assert len(door.service.sessions) == 0
+    await until_async(lambda: not opened_since(door, before), what="no session is left")
 
 
 def test_what_is_refused_before_a_session_exists(door: Door) -> None:
