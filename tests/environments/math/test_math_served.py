@@ -196,7 +196,7 @@ def test_nothing_private_is_told_or_kept(
     assert [text for text in told if made.question.split("=")[0] in text]
     assert [part for part in private for text in told if part in text] == []
     kept = b"".join(file.read_bytes() for file in store.parent.iterdir())
-    assert b"simple_integration" in kept  # played above, with the answer that gold hands in
+    assert b"polynomial_equations" in kept, "the rows can be read"
     assert [part for part in private[:4] if part.encode() in kept] == []
     assert b"canary-of" not in kept
 
