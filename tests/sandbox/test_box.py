@@ -243,7 +243,7 @@ def test_what_a_killed_owner_left_under_an_id_is_ended() -> None:
 def test_forty_runs_leave_nothing(level: int) -> None:
     with box(level) as warm:
         assert warm.run_sync("pass").ok
-    before = folders(), mounts(), open_descriptors(), threading.active_count()
+    before, descriptors, threads = (folders(), mounts()), open_descriptors(), threading.active_count()
     word = token()
 
     def some(_: int) -> None:
@@ -254,7 +254,9 @@ def test_forty_runs_leave_nothing(level: int) -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(some, range(4)))
     assert gone(word, 0)
-    assert (folders(), mounts(), open_descriptors(), threading.active_count()) == before
+    assert (folders(), mounts()) == before
+    # servers of other tests may end meanwhile
+    assert open_descriptors() <= descriptors and threading.active_count() <= threads
 
 
 def test_the_box_dies_with_us(level: int) -> None:
