@@ -20,7 +20,7 @@ from gymnasium.utils.env_checker import check_env  # noqa: E402
 from taskapp_kit.declare.discovery import find_app  # noqa: E402
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp  # noqa: E402
 from taskapp_kit.errors import BadArgument, RequestError, RolloutFailed, TaskAppError, UndefinedReward  # noqa: E402
-from taskapp_kit.interop.gymnasium.env import AnyText, GymnasiumEnv, make, numbered_calls  # noqa: E402  # noqa: E402
+from taskapp_kit.interop.gymnasium.env import AnyText, GymnasiumEnv, make, numbered_calls  # noqa: E402
 from taskapp_kit.records.content import text_of  # noqa: E402
 from taskapp_kit.records.rollout import Rollout  # noqa: E402
 from tests.machine import skip_if_it_cannot_play  # noqa: E402

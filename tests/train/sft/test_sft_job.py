@@ -18,7 +18,7 @@ from taskapp_kit.jobs.client.config.sft_config import load_sft_config  # noqa: E
 from taskapp_kit.jobs.server.engine import JobDocument  # noqa: E402
 from taskapp_kit.jobs.server.rollout_plan import JobPlan, read_plan  # noqa: E402
 from taskapp_kit.train.checkpoints.facts import TrainedModelName  # noqa: E402
-from taskapp_kit.train.checkpoints.library import (  # noqa: E402  # noqa: E402
+from taskapp_kit.train.checkpoints.library import (  # noqa: E402
     export_checkpoint,
     import_checkpoint,
     remove_trained_model,
