@@ -499,17 +499,14 @@ def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
 
     async def calls(it: Client) -> None:
         parts = urlsplit(it.attempt.url)
-        wire = socket.socket()
-        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        await asyncio.to_thread(wire.connect, (parts.hostname, parts.port))
-        _, writer = await asyncio.open_connection(sock=wire, limit=4096)
         text = json.dumps(body)
         head = f"POST {parts.path}/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {len(text)}\r\n\r\n"
-        writer.write(f"{head}{text}".encode())
-        await until_async(lambda: it.attempt.record().turns)
-        writer.transport.abort()
-        await asyncio.sleep(0.2)  # the server may notice; the repeated call below finds out
-        assert it.attempt.record().turns[0].exclusion == "not_delivered"
+        with socket.socket() as wire:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await asyncio.to_thread(wire.connect, (parts.hostname, parts.port))
+            wire.sendall(f"{head}{text}".encode())
+            assert await asyncio.to_thread(wire.recv, 1)  # the rest stays unread, so that closing resets the connection
+        await until_async(lambda: [turn.exclusion for turn in it.attempt.record().turns] == ["not_delivered"])
         assert (await it.post(body)).status_code == 200
 
     record = played(calls, sampler, settings)
