@@ -163,14 +163,14 @@ interop-fully: $(VENV)/train $(VENV)/ray
 
 # the doctor on environments that were not written for it; the table is in docs/doctor.md
 doctor-foreign: $(VENV)/dev
-	$(BIN)/pytest -p no:schemathesis -m "$(LARGE)" tests/testing/doctor
+	$(BIN)/pytest -p no:schemathesis -m "$(LARGE)" tests/doctor
 
 $(VENV)/web: $(VENV)/dev
 	@$(PIP) -e '.[web,miniwob]' && touch $@ || echo "the web extra could not be installed: its tests are skipped" >&2
 
 # Uses the system's Chromium; without it, the tests are skipped with the reason.
 browser: $(VENV)/web
-	$(BIN)/pytest -p no:schemathesis -m "browser and not exhaustive" tests/browser tests/environments/web tests/services/test_web_browsing.py tests/serve/protocols/test_same_episode.py tests/cli/author/test_prompts.py -rs
+	$(BIN)/pytest -p no:schemathesis -m "browser and not exhaustive" tests/browser tests/environments/web tests/services/test_web_browsing.py tests/interop/shared/test_same_episode.py tests/cli/author/test_prompts.py -rs
 
 large: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m large tests/store

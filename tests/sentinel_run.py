@@ -1,7 +1,7 @@
 """A whole run of the suite under `--sentinels DIR`: every log record, answer, span and file is kept, then searched.
 
 Log records of every logger at every level, in both of our forms. Answers that go through `front_door.opened`, `siege` and
-the servers of `tests/fire`, and those that any httpx client of the tests got. Spans that the SDK ended. What the tests
+the servers of `tests/stress`, and those that any httpx client of the tests got. Spans that the SDK ended. What the tests
 and their processes printed. All temporary files, databases and archives unpacked.
 """
 

@@ -27,8 +27,8 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.browser.test_viewer import CHROMIUM, KEY, LOOKS, Person, playwright
-from tests.serve.viewer import play_app
-from tests.serve.viewer.hostile_texts import TEXTS
+from tests.viewer import play_app
+from tests.viewer.hostile_texts import TEXTS
 from tests.waiting import until
 
 pytestmark = [

@@ -36,8 +36,8 @@ from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel, judge
 from taskapp_kit.viewer.pages import shown
 from taskapp_kit.viewer.viewer import UiMount
-from tests.backend.exchange import a_config, a_job, client, ended
-from tests.serve.viewer.hostile_texts import TEXTS
+from tests.jobs.server.exchange import a_config, a_job, client, ended
+from tests.viewer.hostile_texts import TEXTS
 from tests.waiting import until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra `web` is not installed")

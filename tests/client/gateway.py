@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
-from listening import drop
+
+from tests.client.listening import drop
 
 CALL = "__gateway_call_id"
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from listening import listening, raw
 
 from taskapp_kit.client import check_backend, check_task_app
 from taskapp_kit.client.task_app import TaskAppClient
@@ -23,6 +22,7 @@ from taskapp_kit.jobs.client.backend import BackendClient
 from taskapp_kit.jobs.client.job_watch import watch
 from taskapp_kit.jobs.client.rl_job import RLJob
 from taskapp_kit.jobs.client.stream import all_events, all_metrics, follow_events
+from tests.client.listening import listening, raw
 
 pytestmark = pytest.mark.server
 

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 from aiohttp import web
-from listening import drop, listening
 
 from taskapp_kit.asgi import create
 from taskapp_kit.client import SyncTaskAppClient, TaskAppClient
@@ -21,6 +20,7 @@ from taskapp_kit.errors import RequestError, TaskAppError, TaskAppUnreachable
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests import live_app
+from tests.client.listening import drop, listening
 
 pytestmark = pytest.mark.server
 

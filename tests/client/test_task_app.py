@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from counting_app import KEY, Counted, a_rollout, counting
-from gateway import Gateway
-from listening import drop, listening
 
 from taskapp_kit.client import SyncTaskAppClient, TaskAppClient
 from taskapp_kit.errors import ConfigError, JobTimeout, RequestError, TaskAppError, TaskAppUnreachable
 from taskapp_kit.wire.rollout import RolloutRequest
+from tests.client.counting_app import KEY, Counted, a_rollout, counting
+from tests.client.gateway import Gateway
+from tests.client.listening import drop, listening
 
 pytestmark = pytest.mark.server
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from control_plane import ControlPlane, unary
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpclib import GRPCError, Status
@@ -32,6 +31,7 @@ from modal_proto import task_command_router_pb2 as router_pb2
 
 from taskapp_kit.errors import SandboxTooWeak
 from taskapp_kit.sandbox.probe import at_level
+from tests.deploy.control_plane import ControlPlane, unary
 
 VALUE_BYTES = 5 * 2**20
 """A value longer than this is refused here, so that a test sees that nobody relies on more."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
-from control_plane import ControlPlane
 from modal_proto import api_pb2
 
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
+from tests.deploy.control_plane import ControlPlane
 
 CHECKOUT = KIT_DIR.parent
 KEY = "the-key-that-the-secret-holds"

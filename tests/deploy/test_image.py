@@ -18,11 +18,11 @@ import pytest
 
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 
-from control_plane import ControlPlane
-from deploys import KEY, taskapp, write_own
 from packaging.utils import canonicalize_name
 
 from taskapp_kit.deploy.packaging.requirements import modules_of, requirements
+from tests.deploy.control_plane import ControlPlane
+from tests.deploy.deploys import KEY, taskapp, write_own
 
 PROGRAM = """
 import sys

@@ -21,7 +21,6 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
-from tunnel_peers import ADDRESS, BOX, QUIET, FakeCloudflared, free_port, gone
 
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp
@@ -29,6 +28,7 @@ from taskapp_kit.deploy.tunnel.settings import Timing
 from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, DiscoveryError, TaskAppError, TunnelError
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.deploy.tunnel_peers import ADDRESS, BOX, QUIET, FakeCloudflared, free_port, gone
 from tests.waiting import until
 
 pytestmark = pytest.mark.server

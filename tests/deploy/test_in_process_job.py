@@ -21,11 +21,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from tunnel_peers import free_port
 
 from taskapp_kit.deploy.local.in_process_job import InProcessJobResult, run_in_process_job, run_in_process_job_async
 from taskapp_kit.errors import BadArgument, JobConfigError, JobTimeout, TaskAppError, TunnelError
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.deploy.tunnel_peers import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.server

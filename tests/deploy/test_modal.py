@@ -20,14 +20,14 @@ import pytest
 
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 
-from control_more import WithDicts
-from control_plane import ControlPlane
-from deploys import CHECKOUT, KEY, Deploy, copy_kit, environment, modal_deploy, taskapp, write_own
 from modal_proto import api_pb2
 
 from taskapp_kit.deploy.modal.load_app import load_task_app
 from taskapp_kit.deploy.packaging.requirements import requirements
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
+from tests.deploy.control_more import WithDicts
+from tests.deploy.control_plane import ControlPlane
+from tests.deploy.deploys import CHECKOUT, KEY, Deploy, copy_kit, environment, modal_deploy, taskapp, write_own
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 

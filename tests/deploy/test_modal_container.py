@@ -21,12 +21,11 @@ import pytest
 
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 
-from control_more import Dicts, WithSandboxes, machines_can_be_made
-from control_plane import HttpAnswer
-
 from taskapp_kit.deploy.modal.container import serve, tickets_of, why_not_shared
 from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS
 from taskapp_kit.errors import ConfigError
+from tests.deploy.control_more import Dicts, WithSandboxes, machines_can_be_made
+from tests.deploy.control_plane import HttpAnswer
 
 pytestmark = [pytest.mark.ci, pytest.mark.process, pytest.mark.server]
 

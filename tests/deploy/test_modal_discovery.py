@@ -15,9 +15,10 @@ import pytest
 
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 
-from control_plane import ControlPlane, unary  # type: ignore[import-not-found]
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
+
+from tests.deploy.control_plane import ControlPlane, unary  # type: ignore[import-not-found]
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 

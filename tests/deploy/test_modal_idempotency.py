@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 
 import modal
-from control_more import Dicts, WithDicts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from modal_proto import api_pb2
@@ -28,6 +27,7 @@ from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS, ModalIdempotency
 from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.records.protocols import Claim, IdempotencyRecord, StoredResult
 from taskapp_kit.store.idempotency import RECORD_SECONDS
+from tests.deploy.control_more import Dicts, WithDicts
 from tests.idempotency_contract import *  # noqa: F403
 from tests.idempotency_contract import FAILURE, HandClock, record
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from read_once import installed_packages_read_once
 
 from taskapp_kit.cli.output.deploy_output import plan_json
 from taskapp_kit.deploy.modal.plan import make_plan
 from taskapp_kit.deploy.modal.settings import ModalSettings
 from taskapp_kit.errors import ConfigError, DiscoveryError
+from tests.deploy.read_once import installed_packages_read_once
 
 pytestmark = pytest.mark.process
 

@@ -17,12 +17,12 @@ import pytest
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 
 import modal
-from control_more import WithSandboxes, machines_can_be_made
 from modal_proto import api_pb2
 
 from taskapp_kit.deploy.modal.sandboxes import ModalMachines
 from taskapp_kit.errors import SandboxError, SandboxTooWeak
 from taskapp_kit.sandbox import Sandbox, SandboxLimits, capabilities, remote
+from tests.deploy.control_more import WithSandboxes, machines_can_be_made
 
 MB = 2**20
 LIMITS = SandboxLimits(

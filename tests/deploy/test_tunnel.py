@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tunnel_peers import (
+
+from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
+from taskapp_kit.deploy.tunnel.gateway_tunnel import gateway_tunnel
+from taskapp_kit.deploy.tunnel.open_tunnel import open_tunnel
+from taskapp_kit.deploy.tunnel.settings import Timing, TunnelPlan, on_loopback, plan_tunnel
+from taskapp_kit.errors import BadArgument, TunnelError
+from taskapp_kit.net.response import json_answer
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.train.gateway.options import GatewayOptions
+from tests.deploy.tunnel_peers import (
     ADDRESS,
     BOX,
     GARBAGE,
@@ -26,15 +35,6 @@ from tunnel_peers import (
     free_port,
     gone,
 )
-
-from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
-from taskapp_kit.deploy.tunnel.gateway_tunnel import gateway_tunnel
-from taskapp_kit.deploy.tunnel.open_tunnel import open_tunnel
-from taskapp_kit.deploy.tunnel.settings import Timing, TunnelPlan, on_loopback, plan_tunnel
-from taskapp_kit.errors import BadArgument, TunnelError
-from taskapp_kit.net.response import json_answer
-from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from taskapp_kit.train.gateway.options import GatewayOptions
 from tests.waiting import alive
 
 pytestmark = pytest.mark.process

@@ -1,9 +1,8 @@
-"""Lets the tests of this room import what lies beside them; see tests/deploy/conftest.py."""
+"""Runs whole evaluations, as the command does."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.run import EvalObserver, configuration, evaluate, summarise
 from taskapp_kit.evaluate.runners import LocalRunner, Runner
 
-sys.path.insert(0, str(Path(__file__).parent))
 FLAKY = str(Path(__file__).parent / "flaky.py")
 
 

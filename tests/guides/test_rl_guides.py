@@ -400,8 +400,7 @@ def ran(place: Place, request: pytest.FixtureRequest) -> dict[str, Ran]:
 def modal_line(line: Line, place: Place) -> Ran:
     """Deploys to a control plane on loopback (see tests/deploy), where the task app on this machine answers for it."""
     pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
-    sys.path.insert(0, str(ROOT / "tests" / "deploy"))
-    from control_plane import ControlPlane  # type: ignore[import-not-found]
+    from tests.deploy.control_plane import ControlPlane  # type: ignore[import-not-found]
 
     secrets = {"crafter-environment-sdk": {"ENVIRONMENT_API_KEY"}}
     with ControlPlane(secrets, web_url=place.task_app).running() as plane:

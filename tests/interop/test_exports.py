@@ -24,7 +24,7 @@ from taskapp_kit.evaluate.export.write import export
 from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.interop.callers_model import CallerService
 from taskapp_kit.records.protocols import Tool
-from tests.export.stored_chats import FAILURE, model_rollout, saved
+from tests.evaluate.export.stored_chats import FAILURE, model_rollout, saved
 from tests.interop.peers import Peer, PeerUnavailable, peer
 
 HERE = Path(__file__).parent

@@ -1,16 +1,12 @@
-"""The server that the front entrance's tests share; makes `front_door` importable here."""
+"""The server that the tests of `serve` share."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from front_door import Door, opened
+from tests.serve.front_door import Door, opened
 
 
 @pytest.fixture(scope="session")

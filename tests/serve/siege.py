@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from front_door import KEY, RESETS, Door, error_of, fragments, opened
 
 from taskapp_kit.config import Settings
 from tests.recording import answered
+from tests.serve.front_door import KEY, RESETS, Door, error_of, fragments, opened
 
 GROWTH_BYTES = 5_000_000
 """What an attack may leave behind in the memory of the process, which is the server's and the test's in one."""

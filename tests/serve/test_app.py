@@ -5,12 +5,12 @@ from __future__ import annotations
 import httpx
 import pytest
 from fastapi import APIRouter, HTTPException
-from front_door import KEY, Door, app, error_of, opened
 from starlette.testclient import TestClient
 
 from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
 from taskapp_kit.rollout.service import Service
+from tests.serve.front_door import KEY, Door, app, error_of, opened
 
 pytestmark = pytest.mark.server
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from front_door import KEY, Door, error_of, opened, read_answer, request_body
-from siege import GROWTH_BYTES, GROWTH_OBJECTS, SECOND, besieged, parsed, siege
 
 from taskapp_kit.config import Settings
 from taskapp_kit.net.auth import MAX_CANDIDATES, candidates
+from tests.serve.front_door import KEY, Door, error_of, opened, read_answer, request_body
+from tests.serve.siege import GROWTH_BYTES, GROWTH_OBJECTS, SECOND, besieged, parsed, siege
 
 pytestmark = pytest.mark.server
 

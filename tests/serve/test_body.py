@@ -10,13 +10,13 @@ from typing import Any
 
 import orjson
 import pytest
-from front_door import KEY, Door, error_of, opened, read_answer, refused_fields, request_body
-from siege import besieged, parsed, siege
 from starlette.types import Message
 
 from taskapp_kit.config import Settings
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
+from tests.serve.front_door import KEY, Door, error_of, opened, read_answer, refused_fields, request_body
+from tests.serve.siege import besieged, parsed, siege
 
 pytestmark = pytest.mark.server
 

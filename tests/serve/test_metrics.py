@@ -8,12 +8,12 @@ import time
 
 import httpx
 import pytest
-from front_door import KEY, Door, fragments, opened, request_body
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.connection_limits import CAUSES
+from tests.serve.front_door import KEY, Door, fragments, opened, request_body
 
 pytestmark = pytest.mark.server
 

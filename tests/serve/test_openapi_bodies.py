@@ -7,7 +7,6 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from front_door import KEY, Door, app, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
@@ -19,6 +18,7 @@ from taskapp_kit.rollout.policy.select import chosen_name
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.wire.inference_url import inference_url
 from taskapp_kit.wire.rollout import RolloutRequest
+from tests.serve.front_door import KEY, Door, app, opened
 
 pytestmark = pytest.mark.server
 

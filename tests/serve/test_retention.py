@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from front_door import KEY, opened, request_body
 
 from taskapp_kit.config import Settings, from_environment
 from taskapp_kit.errors import ConfigError, Unavailable
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store.sqlite import SqliteStore
+from tests.serve.front_door import KEY, opened, request_body
 
 
 class Aged(SqliteStore):

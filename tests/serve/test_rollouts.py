@@ -20,7 +20,6 @@ from typing import Any
 import aiohttp
 import httpx
 import pytest
-from front_door import ALIAS, KEY, Door, error_of, opened, read_answer
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
@@ -31,6 +30,7 @@ from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
 from taskapp_kit.wire.rollout import RolloutResponse
 from tests.live_app import SECRET, a_body, marks
+from tests.serve.front_door import ALIAS, KEY, Door, error_of, opened, read_answer
 from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.server]

@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 import pytest
-from front_door import KEY, PNG, Door, Slow, error_of, opened, refused_fields, request_body
 
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import StoreError
@@ -25,6 +24,7 @@ from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.openapi_models import Info, TaskInfo, Taskset
 from taskapp_kit.wire.rollout import RolloutRequest, RolloutResponse
+from tests.serve.front_door import KEY, PNG, Door, Slow, error_of, opened, refused_fields, request_body
 from tests.waiting import until
 
 pytestmark = pytest.mark.server

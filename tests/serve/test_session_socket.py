@@ -10,7 +10,6 @@ from typing import Any
 
 import psutil
 import pytest
-from front_door import KEY, Door, opened
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -19,6 +18,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
 from tests import live_app
+from tests.serve.front_door import KEY, Door, opened
 from tests.waiting import until
 
 pytestmark = pytest.mark.server

@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
-from front_door import KEY, Door, error_of, opened, request_body
 
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.routes.sessions import SessionList, SessionStarted, SessionState, SessionStepped
 from taskapp_kit.store import open_store
+from tests.serve.front_door import KEY, Door, error_of, opened, request_body
 from tests.waiting import until
 
 pytestmark = pytest.mark.server

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from fastapi.routing import APIRoute
-from front_door import KEY, Door, error_of, opened
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from websockets.exceptions import InvalidStatus
@@ -19,7 +18,7 @@ from taskapp_kit.jobs.server.app import create_backend
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import MockModel
-from tests.serve.front_door import app
+from tests.serve.front_door import KEY, Door, app, error_of, opened
 
 pytestmark = pytest.mark.server
 

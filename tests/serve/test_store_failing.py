@@ -14,12 +14,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from front_door import KEY, RESETS, Door, error_of, opened, request_body
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.sqlite import SqliteStore
+from tests.serve.front_door import KEY, RESETS, Door, error_of, opened, request_body
 from tests.store.postgres_server import new_server
 from tests.waiting import until
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front_door import KEY, Door, opened
 
 from taskapp_kit.config import Settings
 from taskapp_kit.evaluate.source import open_source
@@ -20,6 +19,7 @@ from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel, judge
 from tests.rollouts import app_from
+from tests.serve.front_door import KEY, Door, opened
 
 pytestmark = pytest.mark.server
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from front_door import KEY, Door, error_of, opened, request_body
 
 from taskapp_kit import TaskApp
 from taskapp_kit.client import SyncTaskAppClient
@@ -18,6 +17,7 @@ from taskapp_kit.errors import TaskAppError
 from taskapp_kit.records.protocols import Clock, StoredRollout
 from taskapp_kit.store import open_store
 from tests.live_app import SECRET, a_body
+from tests.serve.front_door import KEY, Door, error_of, opened, request_body
 from tests.store.postgres_server import server
 
 pytestmark = [pytest.mark.process, pytest.mark.server]

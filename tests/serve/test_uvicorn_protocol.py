@@ -13,13 +13,13 @@ from contextlib import ExitStack
 import aiohttp
 import httpx
 import pytest
-from front_door import Door, error_of, read_answer
 from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
 from taskapp_kit.serve.connection_limits import ConnectionLimits
 from taskapp_kit.serve.uvicorn_protocol import BoundedHttp
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.serve.front_door import Door, error_of, read_answer
 
 pytestmark = pytest.mark.server
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import httpx
 import pytest
-from front_door import KEY, app, fragments
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
@@ -28,6 +27,7 @@ from taskapp_kit.net.response import json_answer
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.uvicorn_server import BackgroundServer, bind
 from tests.live_app import a_body, marks
+from tests.serve.front_door import KEY, app, fragments
 from tests.waiting import until
 
 pytestmark = pytest.mark.server

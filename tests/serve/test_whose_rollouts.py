@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from front_door import KEY, Door, error_of, opened, request_body
 
 from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings
@@ -19,6 +18,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
 from tests.live_app import a_body
+from tests.serve.front_door import KEY, Door, error_of, opened, request_body
 from tests.store.postgres_server import server
 
 pytestmark = [pytest.mark.process, pytest.mark.server]

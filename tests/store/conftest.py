@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from postgres_server import PostgresServer, server
+from tests.store.postgres_server import PostgresServer, server
 
 
 @pytest.fixture

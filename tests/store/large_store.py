@@ -12,7 +12,7 @@ from typing import Any
 
 from taskapp_kit.store.rows import COLUMNS, to_row
 from taskapp_kit.store.sqlite import SqliteStore
-from tests.export.stored_chats import CREATED_AT, FAILURE, model_rollout
+from tests.evaluate.export.stored_chats import CREATED_AT, FAILURE, model_rollout
 
 ENVIRONMENTS = ("adder", "maze", "shop", "tower")
 RARE = 5_000

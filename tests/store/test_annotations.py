@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from stored_samples import rollout
 
 from taskapp_kit.records.protocols import Annotation, QueryableStore
 from taskapp_kit.store import open_store
+from tests.store.stored_samples import rollout
 
 pytestmark = pytest.mark.process
 

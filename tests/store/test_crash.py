@@ -22,7 +22,7 @@ SAVER = """
 import asyncio, sys
 from collections.abc import Iterator
 from pathlib import Path
-from stored_samples import pictured
+from tests.store.stored_samples import pictured
 from taskapp_kit.store.sqlite import SqliteStore
 
 async def main(path, name, count):
@@ -103,7 +103,7 @@ FULL = """
 import asyncio, resource, sys
 from collections.abc import Iterator
 from pathlib import Path
-from stored_samples import rollout
+from tests.store.stored_samples import rollout
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.sqlite import SqliteStore
 

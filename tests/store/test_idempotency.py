@@ -15,8 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from postgres_server import name_of, server
-from stored_samples import rollout
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.records.protocols import Claim, Clock, IdempotencyRecord, StoredResult, SystemClock
@@ -34,6 +32,8 @@ from taskapp_kit.store.idempotency_sql import (
 from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.idempotency_contract import HandClock
+from tests.store.postgres_server import name_of, server
+from tests.store.stored_samples import rollout
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from stored_samples import rollout
 
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
+from tests.store.stored_samples import rollout
 
 
 def use(url: str) -> str:

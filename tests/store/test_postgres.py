@@ -12,9 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 import pytest
-from cutting_proxy import CuttingProxy
-from postgres_server import PASSWORD, PostgresServer, name_of
-from stored_samples import pictured, png, rollout
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.records.protocols import IdempotencyRecord, StoredResult, SystemClock
@@ -22,6 +19,9 @@ from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore, statements
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.schema import METADATA, MIGRATIONS, OLDEST
 from taskapp_kit.store.sql import SqlStore
+from tests.store.cutting_proxy import CuttingProxy
+from tests.store.postgres_server import PASSWORD, PostgresServer, name_of
+from tests.store.stored_samples import pictured, png, rollout
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 

@@ -11,16 +11,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from postgres_server import PASSWORD, PostgresServer, name_of, new_server
 
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.sql import StoreCheck
+from tests.store.postgres_server import PASSWORD, PostgresServer, name_of, new_server
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 
 SAVER = """
 import asyncio, os, sys, time
-from stored_samples import pictured
+from tests.store.stored_samples import pictured
 from taskapp_kit.records.protocols import StoredResult, SystemClock, IdempotencyRecord
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.postgres import PostgresStore

@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
-from postgres_server import PASSWORD, PostgresServer, name_of
+
+from tests.store.postgres_server import PASSWORD, PostgresServer, name_of
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,6 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stored_samples import any_rollout, episode, finite, json_values, nested, pictured, png, rollout, words
 
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.records.content import MAX_DEPTH, NotJson, content
@@ -23,6 +22,7 @@ from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.records.trajectory import PlayedStep
 from taskapp_kit.store.rows import COLUMNS, from_row, to_row
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES
+from tests.store.stored_samples import any_rollout, episode, finite, json_values, nested, pictured, png, rollout, words
 
 
 def exactly(value: Any) -> Any:

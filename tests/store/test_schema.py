@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
-from stored_samples import pictured, rollout
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.jobs.server.data_files import JobDatabase
@@ -23,6 +22,7 @@ from taskapp_kit.jobs.server.store import JobStore
 from taskapp_kit.records.protocols import IdempotencyRecord, RolloutQuery, SystemClock
 from taskapp_kit.store.schema import METADATA, MIGRATIONS, OLDEST, migrate
 from taskapp_kit.store.sqlite import SqliteStore
+from tests.store.stored_samples import pictured, rollout
 
 SCHEMAS = Path(__file__).parent / "schemas"
 DOCS = Path(__file__).parents[2] / "docs" / "store.md"

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from stored_samples import rollout
 
 from taskapp_kit.errors import StoreRefusal
 from taskapp_kit.records.protocols import QueryableStore, StoredScores
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import SqlStore
+from tests.store.stored_samples import rollout
 
 pytestmark = pytest.mark.process  # the Postgres server
 

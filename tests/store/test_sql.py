@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from sqlalchemy.dialects import sqlite
-from stored_samples import any_rollout, episode, pictured, png, rollout
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.records.content import Image
@@ -22,6 +21,7 @@ from taskapp_kit.records.protocols import IdempotencyRecord, RolloutQuery, Store
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import _SUMMARY, SqlStore, _matching
 from taskapp_kit.store.sqlite import SqliteStore
+from tests.store.stored_samples import any_rollout, episode, pictured, png, rollout
 
 pytestmark = pytest.mark.process
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stored_samples import pictured, png, rollout
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.sqlite import SqliteStore
+from tests.store.stored_samples import pictured, png, rollout
 
 
 def with_store(path: Path | None, use: Callable[[SqliteStore], Awaitable[None]]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ADDER, Run
-from tests.export.stored_chats import FAILURE, model_rollout, saved
+from tests.evaluate.export.stored_chats import FAILURE, model_rollout, saved
 
 
 @pytest.fixture

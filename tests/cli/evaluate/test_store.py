@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.export.stored_chats import model_rollout, saved
+from tests.evaluate.export.stored_chats import model_rollout, saved
 
 
 @pytest.fixture

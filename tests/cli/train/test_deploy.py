@@ -15,15 +15,11 @@ import psutil
 import pytest
 
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
-sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 
 from click.testing import Result
-from control_plane import ControlPlane, unary
-from deploys import Deploy, environment, taskapp, write_own
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
-from read_once import installed_packages_read_once
 
 from taskapp_kit.cli.train.deploy_steps import look_at, ready, secret_values
 from taskapp_kit.config import Settings
@@ -31,6 +27,9 @@ from taskapp_kit.deploy.modal.plan import DeployPlan, make_plan
 from taskapp_kit.deploy.modal.run import DeployOptions
 from taskapp_kit.deploy.modal.settings import ModalSettings
 from tests.cli.conftest import Run
+from tests.deploy.control_plane import ControlPlane, unary
+from tests.deploy.deploys import Deploy, environment, taskapp, write_own
+from tests.deploy.read_once import installed_packages_read_once
 from tests.system.test_child_python import MARKS, SHADOWS, imported
 from tests.waiting import until
 

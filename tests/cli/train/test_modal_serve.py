@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
-sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 
-from control_plane import ControlPlane
-from deploys import environment, taskapp, write_own
 from modal_proto import api_pb2
+
+from tests.deploy.control_plane import ControlPlane
+from tests.deploy.deploys import environment, taskapp, write_own
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 

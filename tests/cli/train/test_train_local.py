@@ -26,8 +26,8 @@ from taskapp_kit.jobs.server.engine import Engine
 from taskapp_kit.jobs.server.jobs import Jobs, stored_key
 from taskapp_kit.jobs.server.rollouts_engine import RolloutsEngine
 from taskapp_kit.jobs.server.store import JobStore
-from tests.backend.test_store import a_job
 from tests.cli.conftest import Run, clean_environ
+from tests.jobs.server.test_store import a_job
 from tests.waiting import until
 
 TRAIN_EXTRA = all(find_spec(name) is not None for name in ("torch", "matplotlib", "tensorboardX"))

@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.fire.server import Server
+from tests.stress.server import Server
 from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.server, pytest.mark.usefixtures("chromium_here")]

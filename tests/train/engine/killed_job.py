@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from exchange import APP_KEY, KEY, a_job, client
 
 from taskapp_kit.jobs.server.auth import org_of
 from taskapp_kit.jobs.server.data_files import JobDatabase
@@ -32,6 +31,7 @@ from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
 from taskapp_kit.serve.uvicorn_server import bind
 from taskapp_kit.train.checkpoints.stored import WEIGHTS, latest_checkpoint
 from taskapp_kit.train.engine.local_engine import LocalEngine
+from tests.jobs.server.exchange import APP_KEY, KEY, a_job, client
 from tests.train.engine.local_job import MODEL, job_config
 from tests.train.rendering.test_tokenizer import definition
 from tests.train.tiny_models import tiny_model

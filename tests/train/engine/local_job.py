@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from exchange import APP_KEY, Backend, a_config, backend
-
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.engine.local_engine import LocalEngine
+from tests.jobs.server.exchange import APP_KEY, Backend, a_config, backend
 
 MODEL = "random"
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import uvloop
-from exchange import APP_KEY, KEY, Backend, ScriptedApp, serving
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.train.engine.child_program import ChildProgram
+from tests.jobs.server.exchange import APP_KEY, KEY, Backend, ScriptedApp, serving
 from tests.train.engine.local_job import job_config, local_backend
 from tests.waiting import alive, until
 

@@ -14,8 +14,6 @@ import pytest
 pytest.importorskip("torch", reason="needs the train extra: make interop-full")
 pytest.importorskip("transformers", reason="needs the train extra: make interop-full")
 
-from exchange import APP_KEY
-
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
@@ -23,6 +21,7 @@ from taskapp_kit.jobs.server.schema import ENDED
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.sampler.vllm.place import VARIABLE, VllmPlace
 from tests.interop.peers import PeerUnavailable, peer
+from tests.jobs.server.exchange import APP_KEY
 from tests.train.engine.local_job import job_config, local_backend
 from tests.waiting import until
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-sys.path.insert(0, str(Path(__file__).parents[2] / "backend"))  # `exchange`
 
 from taskapp_kit.config import disable_ray_usage_statistics
 from taskapp_kit.jobs.server.schema import ENDED

@@ -1,0 +1,257 @@
+"""`from_ors` against our own ORS protocol on a real server, and against a server that misbehaves in each way."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pytest
+
+from taskapp_kit import DeclarationError, RolloutFailed, TaskApp
+from taskapp_kit.asgi import build
+from taskapp_kit.config import Settings
+from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.errors import Unavailable
+from taskapp_kit.interop.ors import from_ors
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.testing import play
+from tests.interop.openenv.test_importer import rooms, seen
+
+KEY = "round-trip-key-41c7"
+pytestmark = pytest.mark.server
+
+
+def app_of(url: str, max_steps: int = 40, **options: Any) -> TaskApp:
+    app = TaskApp("of-ors")
+    env = from_ors(url, **options)
+    app.environment("it", splits=env.splits or {"train": range(3)}, max_steps=max_steps)(env)
+    return app
+
+
+@pytest.fixture(scope="module")
+def adder() -> Iterator[str]:
+    settings = Settings(environment_api_key=KEY, protocols=("ors",))
+    with BackgroundServer(build(find_app("examples/adder.py"), settings)) as server:
+        yield server.url
+
+
+def test_a_round_trip_plays_the_same_episodes(adder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADDER_KEY", KEY)
+    theirs = find_app("examples/adder.py")
+    app = app_of(adder, headers={"X-API-Key": "ADDER_KEY"}, sample={"add": lambda rng: {"amount": rng.randint(1, 3)}})
+    ours = app.freeze().environments["it"]
+    assert ours.splits == {"train": range(100), "test": range(100, 120)}
+    assert ours.actions["add"].tool.parameters == theirs.freeze().environments["adder"].actions["add"].tool.parameters
+    rewards = set()
+    for seed in (*range(6), 100, 107):
+        ops = [{"type": "env", "tool": "add", "args": {"amount": 1 + (seed + turn) % 3}} for turn in range(20)]
+        here, there = play(app, seed=seed, ops=ops), play(theirs, seed=seed, ops=ops)
+        assert here.trajectory.initial.endswith(f"\n\n{there.trajectory.initial}")  # behind the instructions
+        assert [step.observation for step in here.trajectory.steps] == [
+            step.observation for step in there.trajectory.steps
+        ]
+        assert here.reward == pytest.approx(there.reward) and here.trajectory.status == there.trajectory.status
+        assert play(app, seed=seed, ops=ops).digest == here.digest
+        rewards.add(here.reward)
+    assert len(rewards) > 1
+    refused = play(app, seed=0, ops=[{"type": "env", "tool": "add", "args": {"amount": 9}}])
+    assert refused.trajectory.steps[0].refused
+    assert KEY not in json.dumps([step.info for step in refused.trajectory.steps])
+    assert play(app, seed=3, policy="random").trajectory.length > 0
+
+
+def test_several_actions_and_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOMS_KEY", KEY)
+    with BackgroundServer(build(rooms, Settings(environment_api_key=KEY, protocols=("ors",)))) as server:
+        app = app_of(server.url, 5, environment="rooms", headers={"X-API-Key": "ROOMS_KEY"})
+        walk = {"type": "env", "tool": "walk", "args": {"way": "right"}}
+        look = {"type": "env", "tool": "look", "args": {"far": True}}
+        for seed in (1, 2):
+            ops = [walk, look, walk, walk, walk]
+            here, there = play(app, seed=seed, ops=ops), play(rooms, seed=seed, ops=ops)
+            assert seen(here.trajectory.initial)[1:] == seen(there.trajectory.initial)
+            assert [seen(step.observation) for step in here.trajectory.steps] == [
+                seen(step.observation) for step in there.trajectory.steps
+            ]
+            assert here.reward == there.reward
+
+
+def test_wrong_calls_are_named(adder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADDER_KEY", "wrong-sentinel-key")
+    for options, sentence in (
+        ({"headers": {"X-API-Key": "ADDER_KEY"}}, r"HTTP 401[\s\S]*in headers="),
+        ({"headers": {"X-API-Key": "no-variable"}}, "names no variable"),
+        ({"environment": "subtracter"}, "HTTP 401"),
+    ):
+        with pytest.raises(DeclarationError, match=sentence) as refused:
+            app_of(adder, **options).freeze()
+        assert "sentinel" not in str(refused.value)
+    monkeypatch.setenv("ADDER_KEY", KEY)
+    for options, sentence in (
+        ({"environment": "subtracter"}, "one of adder"),
+        ({"sample": {"subtract": lambda rng: {}}}, "sample= for 'subtract'"),
+    ):
+        with pytest.raises(DeclarationError, match=sentence):
+            app_of(adder, headers={"X-API-Key": "ADDER_KEY"}, **options).freeze()  # type: ignore[arg-type]
+    for url, sentence in (
+        ("ftp://x", "the http"), ("http://u:secret-sentinel@x", "has a key in its URL"),
+        ("http://127.0.0.1:9", "cannot read the environment"),
+    ):  # fmt: skip
+        with pytest.raises(DeclarationError, match=sentence) as refused:
+            app_of(url).freeze()
+        assert "secret-sentinel" not in str(refused.value)
+    monkeypatch.delenv("ADDER_KEY")
+    with pytest.raises(Unavailable, match="ADDER_KEY, which is not set"):
+        from_ors(adder, headers={"X-API-Key": "ADDER_KEY"})
+
+
+class Odd(BaseHTTPRequestHandler):
+    """An ORS server whose answers are those that a test sets, as (status, headers, body) by the end of the path."""
+
+    answers: ClassVar[dict[str, list[tuple[int, dict[str, str], str]]]] = {}
+    asked: ClassVar[list[str]] = []
+    usual: ClassVar[dict[str, str]] = {
+        "list_environments": '["odd"]',
+        "splits": '[{"name": "train", "type": "train"}]',
+        "num_tasks": '{"num_tasks": 3}',
+        "tools": '{"tools": [{"name": "go", "description": "Go.", "input_schema": null}]}',
+        "task": '{"task": {"id": 1}}',
+        "create_session": "event: task_id\ndata: the-sid\n\nevent: end\ndata: \n\n",
+        "create": '{"sid": "the-sid"}',
+        "prompt": '[{"type": "text", "text": "Go!", "detail": null}]',
+        "delete": "{}",
+        "delete_session": "{}",
+    }
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self._answer()
+
+    def _answer(self) -> None:
+        name = self.path.rpartition("/")[2]
+        self.asked.append(name)
+        listed = self.answers.get(name)
+        status, headers, body = (200, {}, self.usual.get(name, ""))
+        if listed:
+            status, headers, body = listed[0] if len(listed) == 1 else listed.pop(0)
+        if status == 0:
+            self.connection.close()
+            return
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.send_header("content-length", str(len(body.encode())))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def odd(**answers: list[tuple[int, dict[str, str], str]]) -> Iterator[str]:
+    Odd.answers, Odd.asked[:] = answers, []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Odd)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def stream(*events: tuple[str, str]) -> list[tuple[int, dict[str, str], str]]:
+    return [(200, {}, "".join(f"event: {kind}\ndata: {data}\n\n" for kind, data in events))]
+
+
+def paid(reward: Any, finished: bool = True, **metadata: Any) -> list[tuple[int, dict[str, str], str]]:
+    output = {
+        "blocks": [{"type": "text", "text": "gone", "detail": None}],
+        "metadata": metadata, "reward": reward, "finished": finished,
+    }  # fmt: skip
+    text = json.dumps({"ok": True, "output": output})
+    return stream(("task_id", "1"), ("chunk", text[:20]), ("end", text[20:]))
+
+
+GO = [{"type": "env", "tool": "go", "args": {}}]
+
+
+@pytest.mark.parametrize(
+    "answers,sentence",
+    [
+        ({"call": stream(("task_id", "1"), ("error", "KeyError: sentinel-detail"))}, "could not run 'go'"),
+        ({"call": stream(("task_id", "1"), ("chunk", '{"ok":'))}, "closed the stream before"),
+        ({"call": stream(("task_id", "1"), ("end", "[]"))}, "no result of a tool"),
+        ({"call": stream(("end", '{"ok": true}'))}, "without an output"),
+        ({"call": [(500, {}, "sentinel-detail")]}, "HTTP 500"),
+        ({"call": [(0, {}, "")]}, "/call"),
+        ({"call": stream(("end", '{"ok": false, "error": "x", "reason": "episode_finished"}'))}, "episode_finished"),
+        ({"call": paid("much")}, "reward that is no number"),
+        ({"call": paid(1, finished="false")}, "a finished that is a str"),  # type: ignore[arg-type]
+        ({"call": paid(1, finished=1)}, "a finished that is a int"),
+        ({"call": paid(1, truncated="yes")}, "a truncated that is a str"),
+        ({"call": paid(None)}, "gave no reward in 1 calls"),
+        ({"call": paid(None, episode={"reward": None})}, "undefined reward"),
+        ({"prompt": [(200, {}, "{}")]}, "no list of blocks"),
+        ({"prompt": [(200, {}, '[{"type": "video"}]')]}, "neither text nor a picture"),
+        ({"prompt": [(410, {}, "{}")]}, "HTTP 410"),
+        ({"create_session": stream(("end", "x"))}, "without an id"),
+        ({"create": [(503, {"Retry-After": "60"}, "")]}, "was not ready for 0.5 s"),
+        ({"task": [(200, {}, "{}")]}, "without a task"),
+    ],
+)
+def test_whatever_goes_wrong_is_a_failure_and_never_a_reward(
+    answers: dict[str, list[tuple[int, dict[str, str], str]]], sentence: str
+) -> None:
+    with odd() as url:
+        app = app_of(url, open_seconds=0.5, seconds=5.0)
+        app.freeze()
+        Odd.answers = answers
+        with pytest.raises(RolloutFailed, match=sentence) as failed:
+            play(app, seed=1, ops=GO)
+        assert failed.value.boundary == "environment" and "sentinel" not in str(failed.value)
+        if "delete" in Odd.asked or "create" in Odd.asked:
+            assert Odd.asked[-1] == "delete_session", "the session is closed"
+
+
+def test_a_server_that_starts_is_waited_for() -> None:
+    starting = (503, {"X-Backend-State": "starting", "Retry-After": "0"}, "")
+    with odd() as url:
+        app = app_of(url, open_seconds=20.0)
+        app.freeze()
+        Odd.answers = {"prompt": [starting, starting, (200, {}, Odd.usual["prompt"])], "call": paid(0.5)}
+        rollout = play(app, seed=1, ops=GO)
+        assert rollout.reward == 0.5 and rollout.trajectory.status == "terminated"
+        Odd.answers = {"call": paid(0.25, truncated=True)}
+        assert play(app, seed=1, ops=GO).trajectory.status == "truncated"
+        Odd.answers = {"call": paid(None, finished=False)}
+        unpaid = app_of(url, rewarded=False)
+        unpaid.rubric(lambda trajectory: 1.0)
+        assert play(unpaid, seed=1, ops=GO, config={}).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "answers,sentence",
+    [
+        ({"list_environments": [(200, {}, "[]")]}, "finds no environments"),
+        ({"list_environments": [(200, {}, "x")]}, "no JSON"),
+        ({"splits": [(200, {}, "[1]")]}, "cannot read what"),
+        ({"num_tasks": [(200, {}, '{"num_tasks": 0}')]}, "finds no tasks"),
+        ({"tools": [(200, {}, '{"tools": []}')]}, "finds no tools"),
+        ({"tools": [(404, {}, "")]}, "Check the URL"),
+    ],
+)
+def test_a_server_that_does_not_describe_itself_is_a_problem_of_the_app(
+    answers: dict[str, list[tuple[int, dict[str, str], str]]], sentence: str
+) -> None:
+    with odd(**answers) as url, pytest.raises(DeclarationError, match=sentence):
+        app_of(url).freeze()

@@ -1,0 +1,430 @@
+"""ORS over a real server, request by request. Its own clients are in tests/interop."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskapp_kit import Step, TaskApp, Trajectory, action
+from taskapp_kit.config import Settings
+from taskapp_kit.interop.ors.stream import CHUNK, pieces
+from taskapp_kit.net.sse import SseReader
+from taskapp_kit.serve import key_file
+from taskapp_kit.store import open_store
+from tests.serve.front_door import ALIAS, KEY, Door, error_of, opened, request_body
+from tests.waiting import until
+
+pytestmark = pytest.mark.server
+
+SETTINGS = Settings(environment_api_key=KEY, environment_api_key_aliases=(ALIAS,), protocols=("ors",))
+PREFIXES = ("", "/ors", "/counter", "/ors/counter")
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with opened(SETTINGS, store=open_store(str(tmp_path_factory.mktemp("ors") / "s.db"))) as door:
+        yield door
+
+
+def events_of(answer: httpx.Response) -> list[tuple[str, str]]:
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return [(frame.event, frame.data) for frame in SseReader().feed(answer.content.replace(b"data: \n", b"data: -\n"))]
+
+
+def result_of(answer: httpx.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    kinds = events_of(answer)
+    assert kinds[0][0] == "task_id" and kinds[-1][0] == "end", kinds
+    return json.loads("".join(data for _, data in kinds[1:]))
+
+
+class Session:
+    """One session, as a client has it."""
+
+    def __init__(self, door: Door, environment: str, task: dict[str, Any], prefix: str | None = None) -> None:
+        self.client = door.client
+        self.prefix = f"/ors/{environment}" if prefix is None else prefix
+        ((kind, sid), end) = events_of(self.client.post(f"{self.prefix}/create_session"))
+        assert (kind, end[0]) == ("task_id", "end")
+        self.sid = sid
+        self.headers = {"X-Session-ID": sid}
+        self.created = self.post("create", {"env_name": environment, **task})
+
+    def post(self, verb: str, body: Any = None, **more: Any) -> httpx.Response:
+        return self.client.post(f"{self.prefix}/{verb}", json=body, headers=self.headers, **more)
+
+    def get(self, verb: str) -> httpx.Response:
+        return self.client.get(f"{self.prefix}/{verb}", headers=self.headers)
+
+    def call(self, name: str, arguments: Any, **more: Any) -> Any:
+        return result_of(self.post("call", {"name": name, "input": arguments, **more}))
+
+    def delete(self) -> None:
+        assert self.post("delete").json() == {"sid": self.sid}
+        assert self.post("delete_session").json() == {"sid": self.sid}
+
+
+def texts(blocks: Sequence[Any]) -> str:
+    return "\n".join(block["text"] for block in blocks)
+
+
+def played(door: Door, environment: str, rollout: Any, prefix: str | None = None) -> list[Any]:
+    """The rollout's actions through ORS, checked step by step: observations, rewards, digest."""
+    trajectory = rollout["trajectories"][0]
+    meta = trajectory["trace"]["metadata"]
+    session = Session(door, environment, {"task_spec": {"split": meta["split"], "seed": meta["seed"]}}, prefix)
+    assert session.created.json() == {"sid": session.sid}
+    *_, first = session.get("prompt").json()
+    assert first["text"] == trajectory["trace"]["initial_observation"]["text"]
+    outputs = []
+    for step in trajectory["steps"]:
+        (call,) = step["tool_calls"]
+        answer = session.call(call["tool"], call["args"])
+        assert answer["ok"] is True
+        outputs.append(answer["output"])
+        assert texts(outputs[-1]["blocks"]) == step["obs"]["text"]
+    episode = outputs[-1]["metadata"]["episode"]
+    assert (episode["digest"], episode["reward"]) == (rollout["digest"], rollout["reward"])
+    assert [output["finished"] for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    assert sum(output["reward"] for output in outputs) == pytest.approx(rollout["reward"])
+    assert session.call("any", {}) == {
+        "ok": False, "reason": "episode_finished", "error": session.call("any", {})["error"],
+    }  # fmt: skip
+    session.delete()
+    return outputs
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_every_path_answers_at_once(yard: Door, prefix: str) -> None:
+    """With the environment's name and without it, at /ors and at the root; no redirect."""
+    played(yard, "counter", yard.client.post("/rollout", json=request_body(seed=5)).json(), prefix)
+    get, post = yard.client.get, yard.client.post
+    assert get(f"{prefix}/splits").json()[0] == {"name": "train", "type": "train"}
+    assert [tool["name"] for tool in get(f"{prefix}/tools").json()["tools"]] == ["increment"]
+    task = post(f"{prefix}/task", json={"split": "train", "index": 1}).json()
+    assert task == {"task": {"split": "train", "seed": 1}, "env_name": "counter"}
+    assert post(f"{prefix}/task_range", json={"split": "train", "stop": 2}).json()["env_name"] == "counter"
+    session = Session(yard, "counter", {"split": "train", "index": 2}, prefix)
+    assert session.created.status_code == 200
+    assert [tool["name"] for tool in session.get("task_tools").json()["tools"]] == ["increment"]
+    roles = [message["role"] for message in session.get("messages").json()]
+    assert roles == ["system", "user"]
+    assert session.post("ping").json() == {"status": "ok"}
+    assert error_of(session.post("score_group", {"candidates": []}))["code"] == "group_scoring_unsupported"
+    session.delete()
+
+
+def test_the_server_describes_itself(yard: Door) -> None:
+    assert yard.client.get("/ors/health").json() == {"status": "ok"}
+    assert yard.client.get("/ors/list_environments").json() == list(yard.service.spec.environments)
+    assert yard.client.get("/list_environments").json()[0] == "counter"
+    assert "taskapp-kit" in yard.client.get("/ors/version").json()["version"]
+    assert yard.client.get("/health").json()["status"] == "healthy"
+    ping = b"POST //ping HTTP/1.1\r\nHost: x\r\nX-API-Key: " + KEY.encode() + b"\r\nContent-Length: 0\r\n\r\n"
+    assert b"session_header_missing" in yard.raw(ping)  # openreward, where the base URL ends with a slash
+    assert error_of(yard.client.get("/nothing/tools"))["message"] == "There is no such route."
+    assert error_of(yard.client.get("/ors/nothing/tools"))["hint"].startswith("There is counter")  # type: ignore[attr-defined]
+    assert error_of(yard.client.post("/score_group", json={}))["code"] == "invalid_request"  # the kit's own
+    by_deployment = yard.client.get("/tools", headers={"X-Deployment": "QUIZ"}).json()["tools"]
+    assert by_deployment != yard.client.get("/tools").json()["tools"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/ors/health", "/list_environments", "/ors/counter/tools", "/create_session", "/call"]
+)
+def test_no_path_answers_without_the_key(yard: Door, path: str) -> None:
+    for method in ("GET", "POST"):
+        refused = yard.stranger.request(method, path)
+        assert refused.status_code == 401 and error_of(refused)["code"] == "unauthorised"
+
+
+def test_rows_have_no_private_field(yard: Door) -> None:
+    listed = yard.client.post("/quiz/tasks", json={"split": "train"})
+    assert [task["row"] for task in listed.json()["tasks"]] == [
+        {"question": "Two and two?"}, {"question": "Three and three?"},
+    ]  # fmt: skip
+    session = Session(yard, "quiz", {"task_spec": listed.json()["tasks"][1]})
+    prompt = session.get("prompt").text
+    assert "Three and three?" in prompt and "sentinel" not in prompt + listed.text
+    session.delete()
+
+
+@pytest.mark.parametrize(
+    "body,status",
+    [
+        ({}, 422),
+        ({"task_spec": {"seed": 1}, "split": "train", "index": 1}, 422),
+        ({"split": "train"}, 422),
+        ({"index": 1}, 422),
+        ({"task_spec": {}}, 422),
+        ({"task_spec": {"seed": -1}}, 422),
+        ({"task_spec": {"seed": 1, "x": 1}}, 422),
+        ({"task_spec": {"seed": 1}, "toolset_name": "codex"}, 422),
+        ({"task_spec": {"seed": 1, "split": "no"}}, 400),
+        ({"split": "no", "index": 1}, 400),
+        ({"split": "train", "index": 10**6}, 400),
+        ({"split": "train", "index": -1}, 400),
+        ({"env_name": "no", "split": "train", "index": 1}, 404),
+    ],
+)
+def test_a_session_that_cannot_be_created(yard: Door, body: dict[str, Any], status: int) -> None:
+    before = len(yard.service.sessions)
+    answer = yard.client.post("/create", json=body, headers={"X-Session-ID": "one"})
+    assert answer.status_code == status and error_of(answer)
+    assert len(yard.service.sessions) == before
+
+
+def test_the_session_header(yard: Door) -> None:
+    body = {"split": "train", "index": 1}
+    for headers in ({}, {"X-Session-ID": ""}, {"X-Session-ID": "x" * 256}):
+        for verb, method in (
+            ("create", "POST"),
+            ("ping", "POST"),
+            ("prompt", "GET"),
+            ("call", "POST"),
+            ("delete", "POST"),
+        ):
+            answer = yard.client.request(method, f"/ors/{verb}", json=body, headers=headers)
+            assert (answer.status_code, error_of(answer)["code"]) == (400, "session_header_missing")
+    session = Session(yard, "counter", body)
+    assert error_of(session.post("create", body))["code"] == "session_exists"
+    assert session.post("create", body).status_code == 400
+    other = yard.client.get("/ors/quiz/prompt", headers=session.headers)
+    assert other.status_code == 422 and "'counter'" in str(error_of(other)["message"])
+    session.delete()
+    for verb in ("ping", "call"):
+        assert session.post(verb, {"name": "increment", "input": {}}).status_code == 404
+    session.delete()  # again: nothing to do
+    assert len(yard.service.sessions) == 0
+
+
+def test_a_refused_action_is_a_malformed_call_until_it_ends_the_episode(yard: Door) -> None:
+    session = Session(yard, "counter", {"task_spec": {"seed": 0}})
+    assert session.call("jump", {})["reason"] == "not_found"
+    answer = session.call("increment", {"by": "one"})
+    assert (answer["ok"], answer["reason"]) == (False, "input_validation") and "by" in answer["error"]
+    for wrong in ([], "text", 1, None):
+        answer = session.call("increment", wrong)
+        if answer["ok"]:
+            break
+    else:
+        for _ in range(20):
+            answer = session.call("increment", {"by": "one"})
+            if answer["ok"]:
+                break
+    output = answer["output"]
+    assert output["finished"] and output["metadata"]["refused"] and output["metadata"]["truncated"]
+    assert output["reward"] == output["metadata"]["episode"]["reward"] == 0.0
+    session.delete()
+
+
+def test_a_cut_stream_is_resumed_and_the_tool_is_not_run_twice(yard: Door) -> None:
+    session = Session(yard, "counter", {"task_spec": {"seed": 0, "config": {"low": 3, "high": 3}}})
+    body = {"name": "increment", "input": {"by": 1}}
+    first = session.post("call", body)
+    (_, task_id), *_ = events_of(first)
+    again = session.post("call", {**body, "task_id": task_id})
+    assert again.content == first.content
+    assert result_of(again)["output"]["metadata"]["turn"] == 1
+    assert session.call("increment", {"by": 1})["output"]["metadata"]["turn"] == 2
+    assert session.post("call", {**body, "task_id": task_id}).content == first.content  # a little later, too
+    unknown = events_of(session.post("call", {**body, "task_id": "0"}))
+    assert unknown == [("task_id", "0"), ("error", "unknown task_id")]
+    stranger = Session(yard, "counter", {"task_spec": {"seed": 0}})
+    assert events_of(stranger.post("call", {**body, "task_id": task_id}))[1][0] == "error"
+    session.delete()
+    stranger.delete()
+
+
+def test_a_client_that_leaves_in_a_call_finds_its_result(yard: Door) -> None:
+    session = Session(yard, "slow", {"split": "train", "index": 0})
+    body = {"name": "wait", "input": {}}
+    with yard.client.stream("POST", "/slow/call", json=body, headers=session.headers) as answer:
+        head = next(answer.iter_raw())
+        task_id = SseReader().feed(head)[0].data
+    found = result_of(session.post("call", {**body, "task_id": task_id}))
+    assert found["ok"] and found["output"]["metadata"]["turn"] == 1
+    session.delete()
+
+
+def test_calls_of_one_session_wait_for_one_another(yard: Door) -> None:
+    session = Session(yard, "counter", {"task_spec": {"seed": 0, "config": {"low": 9, "high": 9}}})
+
+    async def all_at_once() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=yard.url, headers={"X-API-Key": KEY, **session.headers}) as client:
+            body = {"name": "increment", "input": {"by": 1}}
+            return await asyncio.gather(*(client.post("/call", json=body) for _ in range(5)))
+
+    turns = [result_of(answer)["output"]["metadata"]["turn"] for answer in asyncio.run(all_at_once())]
+    assert sorted(turns) == [1, 2, 3, 4, 5]
+    session.delete()
+
+
+def test_a_failure_is_an_error_event_without_the_authors_words(yard: Door) -> None:
+    unable = Session(yard, "broken", {"split": "train", "index": 0})
+    for answer in (unable.get("prompt"), unable.post("call", {"name": "go", "input": {}})):
+        assert answer.status_code == 500 and error_of(answer)["boundary"] == "environment"
+        assert "sentinel" not in answer.text
+    unable.delete()
+    session = Session(yard, "broken", {"split": "train", "index": 1})
+    for _ in range(2):  # it stays failed
+        _, (kind, text) = events_of(session.post("call", {"name": "go", "input": {}}))
+        assert kind == "error" and "boundary environment" in text and "error_id" in text and "rollout_id" in text
+        assert "sentinel" not in text and "\n" not in text
+    session.delete()
+    unscored = Session(yard, "pictures", {"split": "train", "index": 0})
+    assert unscored.get("prompt").json()[-1]["mimeType"] == "image/png"
+    _, (kind, text) = events_of(unscored.post("call", {"name": "look", "input": {}}))
+    assert kind == "error" and "boundary scoring" in text and "sentinel" not in text
+    unscored.delete()
+
+
+def test_another_key_finds_no_session_and_may_use_the_same_id(yard: Door) -> None:
+    def ask(key: str, verb: str, body: Any = None) -> httpx.Response:
+        headers = {"X-API-Key": key, "X-Session-ID": "the-same"}
+        return yard.stranger.post(f"/ors/{verb}", json=body, headers=headers)
+
+    body = {"task_spec": {"seed": 1}}
+    assert ask(KEY, "create", body).status_code == 200
+    assert ask(ALIAS, "ping").status_code == 404
+    assert ask(ALIAS, "delete").status_code == 200
+    assert ask(KEY, "ping").status_code == 200
+    assert ask(ALIAS, "create", body).status_code == 200
+    assert len(yard.service.sessions) == 2
+    assert ask(ALIAS, "delete").status_code == ask(KEY, "delete").status_code == 200
+    assert len(yard.service.sessions) == 0
+
+
+@pytest.mark.ci
+def test_a_revoked_key_and_an_idle_session_leave_nothing(tmp_path: Path) -> None:
+    key_file.add(tmp_path / "keys", "trainer", KEY)
+    key_file.add(tmp_path / "keys", "other", ALIAS)
+    settings = Settings(keys_file=tmp_path / "keys", protocols=("ors",))
+    with opened(settings) as door:
+        session = Session(door, "counter", {"task_spec": {"seed": 1}})
+        assert session.get("prompt").status_code == 200
+        lines = (tmp_path / "keys").read_text().splitlines(keepends=True)
+        (tmp_path / "keys").write_text("".join(line for line in lines if "trainer" not in line))
+        until(lambda: len(door.service.sessions) == 0, 20, "the sessions of a revoked key end")
+        door.client.headers["X-API-Key"] = ALIAS
+        idle = Session(door, "counter", {"task_spec": {"seed": 1}})
+        door.service.sessions.idle_seconds = 0.1
+        until(lambda: len(door.service.sessions) == 0, 20, "an idle session ends")
+        assert idle.post("ping").status_code == 404
+        door.service.sessions.idle_seconds = 900
+        assert idle.post("create", {"task_spec": {"seed": 1}}).status_code == 200  # the id is free again
+        idle.delete()
+
+
+def test_secrets_are_not_read(yard: Door, caplog: pytest.LogCaptureFixture) -> None:
+    secret = base64.b64encode(json.dumps({"api_key": {"value": "sentinel-secret-7c1"}}).encode()).decode()
+    with caplog.at_level(logging.DEBUG):
+        headers = {"X-Session-ID": "with-secrets", "X-Secrets": secret}
+        created = yard.client.post("/create", json={"task_spec": {"seed": 1}}, headers=headers)
+        prompt = yard.client.get("/prompt", headers=headers)
+        wrong = yard.client.post("/call", json={"name": 1}, headers=headers)
+        assert yard.client.post("/delete", headers=headers).status_code == 200
+    assert (created.status_code, prompt.status_code, wrong.status_code) == (200, 200, 422)
+    everything = caplog.text + created.text + prompt.text + wrong.text
+    assert secret not in everything and "sentinel-secret" not in everything
+
+
+app = TaskApp("gates", version="1.0.0")
+GATE = threading.Event()
+
+
+@app.environment("gated", splits={"train": range(8)})
+class Gated:
+    """Begins when the gate is open."""
+
+    def reset(self, seed: int) -> str:
+        GATE.wait(20)
+        return f"seed {seed}"
+
+    @action
+    def go(self) -> Step:
+        """Go."""
+        return Step("there", reward=0.25, terminated=True)
+
+
+@app.judge(environment="gated", group=True, weight=0)
+def longest(trajectories: list[Trajectory]) -> list[str]:
+    """Which one is the best?"""
+    return ["" for _ in trajectories]
+
+
+def test_a_slow_start_is_a_503_that_clients_repeat_and_410_when_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskapp_kit.interop.ors.door.SETUP_SECONDS", 0.3)
+    GATE.clear()
+    with opened(SETTINGS, serves=app) as door:
+        session = Session(door, "gated", {"split": "train", "index": 1})
+        assert session.created.status_code == 200 and session.get("task_tools").status_code == 200
+        slow = session.get("prompt")
+        assert (slow.status_code, slow.headers["x-backend-state"], slow.headers["retry-after"]) == (
+            503,
+            "starting",
+            "2",
+        )
+        assert session.post("call", {"name": "go", "input": {}}).status_code == 503
+        GATE.set()
+        until(lambda: session.get("prompt").status_code == 200, 20, "the episode begins")
+        assert session.call("go", {})["output"]["reward"] == 0.25
+        assert session.get("task_tools").json()["supports_score_group"] is True
+        for candidate in ({"messages": []}, {"messages": [], "metadata": {"rollout_id": "0" * 32}}):
+            _, (kind, text) = events_of(session.post("score_group", {"candidates": [candidate, candidate]}))
+            assert kind == "error" and text
+        session.delete()
+    monkeypatch.setattr("taskapp_kit.interop.ors.door.SETUP_SECONDS", 20)
+    GATE.clear()
+    with opened(SETTINGS, serves=app) as door:
+        session = Session(door, "gated", {"split": "train", "index": 1})
+        answers: list[httpx.Response] = []
+        waiting = threading.Thread(target=lambda: answers.append(session.get("prompt")))
+        waiting.start()
+        time.sleep(0.3)
+        deleting = threading.Thread(target=session.delete)
+        deleting.start()
+        time.sleep(0.2)
+        GATE.set()
+        waiting.join(20)
+        deleting.join(20)
+        assert (answers[0].status_code, error_of(answers[0])["code"]) == (410, "session_deleted")
+
+
+def test_a_full_server_is_a_503_that_clients_repeat() -> None:
+    GATE.set()
+    with opened(SETTINGS, serves=app, max_concurrent=1) as door:
+        door.service.sessions.queue_seconds = 0.1
+        first = Session(door, "gated", {"split": "train", "index": 1})
+        full = Session(door, "gated", {"split": "train", "index": 1}).created
+        assert (full.status_code, full.headers["x-backend-state"]) == (503, "starting")
+        assert int(full.headers["retry-after"]) > 0 and full.headers.get_list("retry-after", False) != []
+        first.delete()
+        last = Session(door, "gated", {"split": "train", "index": 1})
+        assert last.created.status_code == 200
+        last.delete()
+
+
+@given(st.text(alphabet=st.sampled_from([" ", "a", "\u3000", "é", '"']), max_size=200), st.integers(1, 60))
+def test_no_piece_begins_with_a_space(text: str, repeated: int) -> None:
+    whole = "{" + text * repeated * 40 + "}"
+    found = list(pieces(whole))
+    assert "".join(found) == whole
+    assert all(not piece[0].isspace() for piece in found)
+    assert [piece.lstrip() for piece in found] == found
+    rng = random.Random(len(whole))
+    plain = "".join(rng.choice("ab") for _ in range(3 * CHUNK + 5))
+    assert [len(piece) for piece in pieces(plain)] == [CHUNK, CHUNK, CHUNK, 5]

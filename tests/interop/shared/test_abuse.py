@@ -1,0 +1,265 @@
+"""Callers of every protocol that leave, break off, flood, or lose their right: no environment and no memory stays behind."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from taskapp_kit import Step, TaskApp, action
+from taskapp_kit.config import Settings
+from taskapp_kit.serve import key_file
+from tests.serve.front_door import KEY, Door, opened
+from tests.serve.siege import held
+from tests.waiting import until
+
+pytestmark = pytest.mark.server
+
+app = TaskApp("crowd", version="1.0.0")
+ALICE = {"X-API-Key": "alice-key-7a1d"}
+BIG = 20_000_000
+GROWTH = 15 * 2**20
+COUNTS = {"reset": 0, "closed": 0}
+
+
+@app.environment("crowd", splits={"train": range(1000)}, max_steps=100_000, max_turns=100_000)
+class Crowd:
+    """Counts who comes and who leaves."""
+
+    def reset(self, seed: int) -> str:
+        COUNTS["reset"] += 1
+        self.room = bytearray(20_000)
+        return f"seed {seed}"
+
+    @action
+    def go(self, size: int = 2) -> Step:
+        """Go."""
+        return Step("x" * size, reward=0.0)
+
+    def close(self) -> None:
+        COUNTS["closed"] += 1
+
+
+@app.environment("slow", splits={"train": range(1000)})
+class Slow(Crowd):
+    """Takes its time."""
+
+    @action
+    def go(self) -> Step:  # type: ignore[override]
+        """Go."""
+        time.sleep(0.2)
+        return Step("went", reward=0.0)
+
+
+def sent(web: httpx.Client, path: str, body: Any, **headers: str) -> httpx.Response:
+    return web.post(path, json=body, headers=headers, timeout=60)
+
+
+def by_sessions(web: httpx.Client, seed: int) -> httpx.Response:
+    answer = sent(web, "/sessions", {})
+    return answer if answer.is_error else sent(web, f"/sessions/{answer.json()['session_id']}/reset", {"seed": seed})
+
+
+def by_openenv(web: httpx.Client, seed: int) -> httpx.Response:
+    return sent(web, "/openenv/crowd/reset", {"seed": seed})
+
+
+def by_mcp(web: httpx.Client, seed: int) -> httpx.Response:
+    path, headers = f"/mcp/crowd?seed={seed}", {"Accept": "application/json, text/event-stream"}
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    answer = sent(web, path, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}, **headers)
+    if answer.is_error:
+        return answer
+    headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "task", "arguments": {}}}
+    return sent(web, path, call, **headers)
+
+
+def by_ors(web: httpx.Client, seed: int) -> httpx.Response:
+    answer = sent(web, "/ors/crowd/create_session", {})
+    if answer.is_error or b"error" in answer.content:
+        return answer
+    headers = {"X-Session-ID": answer.text.split("data: ")[1].split("\n")[0].strip()}
+    task = {"env_name": "crowd", "task_spec": {"split": "train", "seed": seed}}
+    answer = sent(web, "/ors/crowd/create", task, **headers)
+    return answer if answer.is_error else web.get("/ors/crowd/prompt", headers=headers)
+
+
+def by_nemo(web: httpx.Client, seed: int) -> httpx.Response:
+    web.cookies.clear()
+    return sent(web, "/nemo/crowd/seed_session", {"seed": seed, "responses_create_params": {"input": []}})
+
+
+BY_HTTP: dict[str, Callable[[httpx.Client, int], httpx.Response]] = {
+    "sessions": by_sessions, "openenv": by_openenv, "mcp": by_mcp, "ors": by_ors, "nemo": by_nemo,
+}  # fmt: skip
+"""Protocols in which a session outlives a connection."""
+
+
+def session_socket(door: Door, environment: str = "crowd") -> ClientConnection:
+    session = door.client.post("/sessions", json={"env_name": environment}).json()["session_id"]
+    return _socket(door, f"/sessions/{session}/socket")
+
+
+def openenv_socket(door: Door, environment: str = "crowd") -> ClientConnection:
+    return _socket(door, f"/openenv/{environment}/ws")
+
+
+def _socket(door: Door, path: str) -> ClientConnection:
+    url = door.url.replace("http", "ws", 1) + path
+    return connect(url, additional_headers={"X-API-Key": KEY}, max_size=None)
+
+
+def frame(kind: str, **data: Any) -> str:
+    return json.dumps({"type": kind, "data": data})
+
+
+BY_SOCKET = {"sessions": (session_socket, {"tool": "go", "args": {}}), "openenv": (openenv_socket, {})}
+"""How to connect, and the data of a step."""
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    settings = Settings(environment_api_key=KEY, protocols=("all",))
+    with opened(settings, serves=app, max_concurrent=400) as found:
+        yield found
+
+
+def expired(door: Door) -> None:
+    """Wait until all sessions have expired, as if their idle time had passed."""
+    sessions = door.service.sessions
+    idle, sessions.idle_seconds = sessions.idle_seconds, 0.0
+    until(lambda: len(sessions) == 0, 60, "all sessions expire")
+    sessions.idle_seconds = idle
+    until(lambda: COUNTS["closed"] == COUNTS["reset"], 20, "every environment is closed")
+    health = door.client.get("/health").json()
+    assert (health["in_flight"], health["hung_threads"], health["sessions"]["open"]) == (0, 0, 0)
+
+
+def memory() -> int:
+    return held()[0]
+
+
+@pytest.mark.ci(keep=1)
+@pytest.mark.parametrize("name", BY_HTTP)
+@pytest.mark.parametrize("many", [40, pytest.param(250, marks=pytest.mark.exhaustive)])
+def test_sessions_that_are_opened_and_abandoned(door: Door, name: str, many: int) -> None:
+    """Four times `many`."""
+    sizes = []
+    for batch in range(4):
+        for seed in range(many):
+            answer = BY_HTTP[name](door.client, 10 + seed)
+            assert answer.status_code == 200, answer.text
+        assert len(door.service.sessions) == many, batch
+        expired(door)
+        sizes.append(memory())
+    assert sizes[-1] - sizes[1] < GROWTH, sizes
+
+
+@pytest.mark.parametrize("name", BY_SOCKET)
+def test_sockets_that_are_dropped_in_the_middle_of_a_step(door: Door, name: str) -> None:
+    begin, step = BY_SOCKET[name]
+    for _ in range(10):
+        wire = begin(door, "slow")  # left without a closing handshake, so no context manager
+        wire.send(frame("reset", seed=1))
+        began = json.loads(wire.recv(20))
+        assert began["type"] in ("reset", "observation"), began
+        wire.send(frame("step", **step))
+        wire.socket.close()
+    expired(door)
+
+
+@pytest.mark.parametrize("name", BY_SOCKET)
+def test_frames_out_of_order_and_of_20_mb(door: Door, name: str) -> None:
+    begin, step = BY_SOCKET[name]
+    before = memory()
+    with begin(door) as wire:
+        for kind, data in (("step", step), ("finish", {}), ("step", step), ("jump", {}), ("reset", {"seed": 1})):
+            wire.send(frame(kind, **data))
+        kinds = [json.loads(wire.recv(20))["type"] for _ in range(5)]
+        assert kinds[:4] == ["error"] * 4 and kinds[4] in ("reset", "observation")
+        with pytest.raises(ConnectionClosed):
+            wire.send("x" * BIG)
+            wire.recv(20)
+    expired(door)
+    assert memory() - before < 2 * BIG
+
+
+@pytest.mark.ci
+def test_bodies_of_20_mb_are_refused_whatever_they_are_sent_to(door: Door) -> None:
+    before, body = memory(), b'{"x": "' + b"y" * BIG + b'"}'
+    places = (
+        "/sessions",
+        "/openenv/crowd/reset",
+        "/openenv/crowd/mcp",
+        "/mcp",
+        "/ors/crowd/task",
+        "/nemo/crowd/seed_session",
+    )
+    for path in places:
+        answer = door.client.post(path, content=body, headers={"Accept": "application/json, text/event-stream"})
+        assert answer.status_code in (200, 413), (path, answer.status_code)
+        assert answer.status_code == 413 or "error" in answer.json(), path
+    assert len(door.service.sessions) == 0 and memory() - before < 2 * BIG
+
+
+@pytest.mark.parametrize("name", BY_SOCKET)
+def test_a_reader_that_takes_nothing(door: Door, name: str) -> None:
+    """It asks for 400 MB of observations, and reads none."""
+    begin, step = BY_SOCKET[name]
+    size = 100_000
+    data = {**step, "args": {"size": size}} if "args" in step else {"size": size}
+    before = memory()
+    wire = begin(door)
+    wire.send(frame("reset", seed=1))
+    wire.recv(20)
+    wire.socket.settimeout(2)
+    try:
+        for _ in range(4000):
+            wire.socket.sendall(_masked(frame("step", **data)))
+    except TimeoutError:
+        pass  # the server does not read on either
+    assert memory() - before < 2 * GROWTH
+    assert door.client.get("/health").status_code == 200
+    wire.socket.close()
+    expired(door)
+
+
+def _masked(text: str) -> bytes:
+    """A text frame as a client sends it, masked with zeros."""
+    data = text.encode()
+    length = bytes([0x80 | len(data)]) if len(data) < 126 else bytes([0x80 | 126, *len(data).to_bytes(2, "big")])
+    return b"\x81" + length + bytes(4) + data
+
+
+@pytest.mark.parametrize("name", BY_HTTP)
+def test_a_full_server_says_so(name: str) -> None:
+    settings = Settings(environment_api_key=KEY, protocols=("all",), grace_seconds=0)
+    with opened(settings, serves=app, max_concurrent=2) as full:
+        full.service.sessions.queue_seconds = 0.02
+        assert BY_HTTP[name](full.client, 1).status_code == 200
+        refused = BY_HTTP[name](full.client, 1)
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
+        assert refused.json()["detail"]["error"]["code"] == "saturated"
+        assert len(full.service.sessions) == 1
+
+
+@pytest.mark.ci(keep=1)
+@pytest.mark.parametrize("name", BY_HTTP)
+def test_a_key_that_is_revoked_ends_its_sessions(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    key_file.add(file, "alice", ALICE["X-API-Key"])
+    settings = Settings(environment_api_key=KEY, keys_file=file, protocols=("all",))
+    with opened(settings, serves=app) as shared, httpx.Client(base_url=shared.url, headers=ALICE) as alice:
+        assert BY_HTTP[name](alice, 1).status_code == 200
+        key_file.remove(file, "alice")
+        until(lambda: len(shared.service.sessions) == 0, 20, "the sessions of a revoked key end")
+        assert BY_HTTP[name](alice, 1).status_code == 401
+    until(lambda: COUNTS["closed"] == COUNTS["reset"], 20, "every environment is closed")

@@ -1,0 +1,360 @@
+"""Clients of every protocol that repeat, close or leave while an episode is scored; and those that send many calls at once."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from taskapp_kit import Step, TaskApp, action
+from taskapp_kit.config import Settings
+from taskapp_kit.interop.call_queue import MAX_WAITING
+from taskapp_kit.serve.connection_limits import UNREAD, ConnectionLimits
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.store import open_store
+from tests.interop.shared.every_door import posted
+from tests.serve.front_door import KEY, Door, error_of, opened
+from tests.waiting import until
+
+pytestmark = pytest.mark.server
+
+SETTINGS = Settings(environment_api_key=KEY, protocols=("all",), grace_seconds=0, ui=True)
+STREAMABLE = {"Accept": "application/json, text/event-stream"}
+PLAY, SCORE = threading.Event(), threading.Event()
+STARTED, SCORING = threading.Semaphore(0), threading.Semaphore(0)
+DONE: list[int] = []
+IDS = itertools.count()
+
+app = TaskApp("patient", version="1.0.0")
+
+
+@app.environment("patient", splits={"train": range(100)}, max_steps=100)
+class Patient:
+    """Waits."""
+
+    def reset(self, seed: int) -> str:
+        return "go"
+
+    @action
+    def go(self, number: int = 0, end: bool = False) -> Step:
+        """Go."""
+        STARTED.release()
+        PLAY.wait(30)
+        DONE.append(number)
+        return Step("went", reward=1.0, terminated=end)
+
+
+@app.rubric
+def judged() -> float:
+    """Take as long as a judge."""
+    SCORING.release()
+    SCORE.wait(30)
+    return 1.0
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    DONE.clear()
+    PLAY.set()
+    SCORE.clear()
+    while SCORING.acquire(blocking=False) or STARTED.acquire(blocking=False):
+        pass
+    with opened(SETTINGS, serves=app, store=open_store(str(tmp_path / "s.db"))) as running:
+        yield running
+        PLAY.set()
+        SCORE.set()
+
+
+class Client:
+    """An episode by one protocol: `end` scores it, `leave` ends the session."""
+
+    def __init__(self, door: Door, key: str = KEY) -> None:
+        self.door = door
+        self.web = httpx.Client(base_url=door.url, headers={"X-API-Key": key}, timeout=60)
+        self.headers: dict[str, str] = {}
+
+    def post(self, path: str, body: Any = None) -> httpx.Response:
+        return self.web.post(path, json=body or {}, headers=self.headers)
+
+
+class BySessions(Client):
+    def begin(self) -> None:
+        self.path = f"/sessions/{posted(self.web, '/sessions').json()['session_id']}"
+        posted(self.web, f"{self.path}/reset", {"seed": 1})
+
+    def end(self) -> httpx.Response:
+        return self.post(f"{self.path}/finish", {"request_id": "last"})
+
+    def leave(self) -> Any:
+        return self.web.delete(self.path)
+
+
+class ByOpenEnv(Client):
+    def begin(self) -> None:
+        answer = posted(self.web, "/openenv/patient/reset", {"seed": 1})
+        self.headers = {"X-Session-ID": answer.headers["x-session-id"]}
+
+    def end(self) -> httpx.Response:
+        return self.post("/openenv/patient/step", {"action": {"end": True}, "request_id": "last"})
+
+    def leave(self) -> Any:
+        return self.post("/openenv/patient/close")
+
+
+class ByOpenEnvSocket(Client):
+    def begin(self) -> None:
+        url = self.door.url.replace("http", "ws", 1) + "/openenv/patient/ws"
+        self.wire = connect(url, additional_headers={"X-API-Key": KEY})
+        self.wire.send(json.dumps({"type": "reset", "data": {"seed": 1}}))
+        self.wire.recv(20)
+
+    def end(self) -> None:
+        self.wire.send(json.dumps({"type": "step", "data": {"end": True}}))
+
+    def leave(self) -> Any:
+        self.wire.socket.close()
+
+
+class ByOrs(Client):
+    def begin(self) -> None:
+        self.headers = {"X-Session-ID": "one"}
+        self.post("/ors/patient/create", {"env_name": "patient", "task_spec": {"split": "train", "seed": 1}})
+        self.web.get("/ors/patient/prompt", headers=self.headers)
+
+    def call(self, **args: Any) -> httpx.Response:
+        return self.post("/ors/patient/call", {"name": "go", "input": args})
+
+    def end(self) -> httpx.Response:
+        return self.call(end=True)
+
+    def leave(self) -> Any:
+        return self.post("/ors/patient/delete")
+
+
+class ByMcp(Client):
+    path = "/mcp/patient?seed=1"
+
+    def begin(self) -> None:
+        self.headers = dict(STREAMABLE)
+        about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        self.headers["Mcp-Session-Id"] = self.ask("initialize", about).headers["mcp-session-id"]
+        self.post(self.path, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+        self.ask("tools/call", {"name": "task", "arguments": {}})
+
+    def ask(self, method: str, params: Any) -> httpx.Response:
+        return self.post(self.path, {"jsonrpc": "2.0", "id": next(IDS), "method": method, "params": params})
+
+    def call(self, **args: Any) -> httpx.Response:
+        return self.ask("tools/call", {"name": "go", "arguments": args})
+
+    def end(self) -> httpx.Response:
+        return self.call(end=True)
+
+    def leave(self) -> Any:
+        return self.web.delete(self.path, headers=self.headers)
+
+
+class ByNemo(Client):
+    row = {"responses_create_params": {"input": []}, "environment": "patient", "seed": 1}
+
+    def begin(self) -> None:
+        posted(self.web, "/nemo/patient/seed_session", self.row)
+
+    def end(self) -> httpx.Response:
+        return self.post("/nemo/patient/verify", self.row)
+
+    leave = end
+
+
+class ByViewer(Client):
+    address = "/ui/play/0123456789abcdef"
+
+    def begin(self) -> None:
+        form = {"environment": "patient", "sitting": "0123456789abcdef", "split": "train", "seed": "1"}
+        begun = self.web.post("/ui/environment", data=form, follow_redirects=True)
+        assert begun.status_code == 200, begun.text
+        found = None
+        while found is None:  # the page asks again until the episode has begun
+            found = re.search(r'name="at" value="([^"]*)"', self.web.get(self.address).text)
+        self.at = found[1]
+
+    def end(self) -> httpx.Response:
+        return self.web.post(self.address, data={"at": self.at, "do": "finish"})
+
+    def leave(self) -> Any:
+        return self.web.post(self.address, data={"at": self.at, "do": "close"})
+
+
+ALL = [BySessions, ByOpenEnv, ByOpenEnvSocket, ByOrs, ByMcp, ByNemo, ByViewer]
+
+
+@pytest.mark.ci(keep=3)
+@pytest.mark.parametrize("kind", ALL)
+def test_an_episode_that_is_being_scored_is_not_lost(door: Door, kind: Any) -> None:
+    client = kind(door)
+    client.begin()
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(client.end)
+        assert SCORING.acquire(timeout=30)
+        repeated = None if kind is ByOpenEnvSocket else pool.submit(client.end)
+        left = [pool.submit(client.leave)]
+        until(lambda: kind in (ByOpenEnvSocket, ByMcp, ByNemo) or _closing(door), 20, "it is closed")
+        SCORE.set()
+        answers = [item.result(60) for item in (first, repeated, *left) if item is not None]
+    # a socket is told nothing: its episode is stored some time after
+    rows = until(lambda: door.client.get("/rollouts").json()["rollouts"], 20, "the rollout is stored")
+    assert [(row["status"], row["reward"]) for row in rows] in ([("terminated", 1.0)], [("truncated", 1.0)])
+    if kind is ByNemo:
+        assert len({answer.text for answer in [*answers, client.end()]}) == 1 and answers[0].json()["reward"] == 1.0
+        stranger = ByNemo(door, "wrong")
+        stranger.web.cookies = client.web.cookies
+        assert stranger.end().status_code == 401
+
+
+def _closing(door: Door) -> bool:
+    return all(session.closed for session in door.service.sessions.listed())
+
+
+def test_verify_during_a_call_leaves_the_episode(door: Door) -> None:
+    client = ByNemo(door)
+    client.begin()
+    PLAY.clear()
+    SCORE.set()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.post, "/nemo/patient/go", {})
+        assert STARTED.acquire(timeout=30)
+        early = client.end()
+        assert early.status_code == 409 and error_of(early)["code"] == "session_busy"
+        PLAY.set()
+        assert call.result(60).text == "went"
+    assert client.end().json()["taskapp"]["length"] == 1
+
+
+@pytest.mark.parametrize("kind", [ByOrs, ByMcp])
+def test_few_calls_of_a_session_wait_and_those_of_clients_that_left_are_dropped(door: Door, kind: Any) -> None:
+    client = kind(door)
+    client.begin()
+    PLAY.clear()
+    SCORE.set()
+    with ThreadPoolExecutor(MAX_WAITING + 3) as pool:
+        first = pool.submit(client.call, number=1)
+        assert STARTED.acquire(timeout=30)
+        for _ in range(2 * MAX_WAITING):
+            _hang_up(door, client, number=2)
+        calls = [pool.submit(client.call, number=3) for _ in range(MAX_WAITING + 1)]
+        until(lambda: any(call.done() for call in calls), 30, "one too many is refused")
+        PLAY.set()
+        assert first.result(60).status_code == 200
+        texts = [call.result(60).text for call in calls]
+    assert sum("session_busy" in text for text in texts) == 1
+    assert DONE == [1] + [3] * MAX_WAITING
+
+
+def _hang_up(door: Door, client: Any, **args: int) -> None:
+    """Send a call and close the connection, and wait until the server has seen both."""
+    if isinstance(client, ByOrs):
+        path, body = "/ors/patient/call", {"name": "go", "input": args}
+    else:
+        path = client.path
+        body = {"jsonrpc": "2.0", "id": next(IDS), "method": "tools/call", "params": {"name": "go", "arguments": args}}
+    data = json.dumps(body).encode()
+    headers = {"Host": "a", "X-API-Key": KEY, "Content-Type": "application/json", "Content-Length": str(len(data))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **client.headers}.items())
+    with socket.create_connection((door.server.host, door.server.port)) as wire:
+        wire.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + data)
+    client.web.get("/health")
+
+
+def test_requests_that_repeat_one_call_are_few(door: Door) -> None:
+    client = BySessions(door)
+    client.begin()
+    with ThreadPoolExecutor(20) as pool:
+        calls = [pool.submit(client.end) for _ in range(20)]
+        until(lambda: sum(call.done() for call in calls) == 12, 30, "the others are refused")
+        SCORE.set()
+        answers = [call.result(60) for call in calls]
+    assert sorted(answer.status_code for answer in answers) == [200] * 8 + [409] * 12
+
+
+@pytest.mark.parametrize("role", ["policy", "control"])
+def test_a_policys_session_is_driven_by_its_own_protocol_only(door: Door, role: str) -> None:
+    SCORE.set()
+    client = ByMcp(door)
+    client.path = f"/mcp/patient?seed=1&role={role}"
+    client.begin()
+    session = client.headers["Mcp-Session-Id"]
+    found = 404 if role == "policy" else 200
+    for verb, body in (("step", {"tool": "go"}), ("finish", {}), ("reset", {"seed": 1})):
+        assert client.web.post(f"/sessions/{session}/{verb}", json=body).status_code == found
+    for path in ("state", "reset"):
+        answer = client.web.request(
+            "GET" if path == "state" else "POST", f"/openenv/patient/{path}", headers={"X-Session-ID": session}
+        )
+        assert answer.status_code == found
+    client.web.cookies.set("taskapp_session", session)
+    assert ("_ng_failure_class" in client.post("/nemo/patient/verify").json()) is (role == "policy")
+    if role == "policy":
+        assert client.web.get(f"/sessions/{session}").json()["turn"] == 0
+        assert "went" in client.call().text
+
+
+def test_unread_messages_of_sockets_share_one_limit() -> None:
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            while (await receive())["type"] == "websocket.receive":
+                await send({"type": "websocket.send", "text": "taken"})
+
+    limits = ConnectionLimits(max_buffered_bytes=3_000_000)
+    with BackgroundServer(silent, limits=limits) as server:
+        url = server.url.replace("http", "ws", 1)
+        with connect(url) as small:
+            large = [connect(url) for _ in range(4)]
+            for wire in large:
+                head = bytes([0x01, 0xFE]) + (60_000).to_bytes(2, "big") + bytes(4)
+                for _ in range(17):
+                    wire.socket.sendall(head + bytes(60_000))
+                    head = bytes([0x00]) + head[1:]
+            connections = server._server.config.http.args[0]  # type: ignore[union-attr]
+            until(lambda: connections.ended[UNREAD] == 2, 20, "those with the most end")
+            small.send("x" * 500_000)
+            assert small.recv(20) == "taken"
+
+
+@pytest.mark.ci
+def test_a_socket_whose_client_reads_no_answers_to_its_pings_is_read_no_further() -> None:
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            await receive()
+
+    asked = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    pings = (bytes([0x89, 0xFD]) + bytes(4 + 125)) * 1000
+    with BackgroundServer(silent) as server, socket.create_connection(("127.0.0.1", server.port), 20) as client:
+        client.sendall(f"{asked}Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode())
+        assert client.recv(1024).startswith(b"HTTP/1.1 101")
+        client.settimeout(2)
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < 64_000_000:
+                sent += client.send(pings[sent % len(pings) :])
+        more = sent + 1_000_000
+        while sent < more:  # the client reads, and the server reads again
+            client.settimeout(20)
+            client.recv(2**20)
+            client.settimeout(0)
+            with contextlib.suppress(BlockingIOError):
+                sent += client.send(pings[sent % len(pings) :])

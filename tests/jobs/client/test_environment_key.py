@@ -1,0 +1,204 @@
+"""Keys that are sealed for a backend: a scripted one opens the box with its private key."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from nacl.public import PrivateKey, SealedBox
+
+from taskapp_kit.errors import BackendError, BackendUnreachable, JobConfigError
+from taskapp_kit.jobs.client.environment_key import (
+    mint_environment_api_key,
+    setup_environment_api_key,
+    setup_environment_api_key_async,
+)
+from tests.client.listening import drop, listening
+
+pytestmark = pytest.mark.server
+
+ORG_KEY = "sk_your_org_key_0123456789"
+TOKEN = "t0ken-Of-the-task-app-98765"
+
+
+class Backend:
+    """Offers a public key and opens what comes back."""
+
+    def __init__(self) -> None:
+        self.private = PrivateKey.generate()
+        self.public: dict[str, Any] = {"public_key": base64.b64encode(bytes(self.private.public_key)).decode()}
+        self.stored: dict[str, Any] = {"stored": True, "id": "k1", "name": "ENVIRONMENT_API_KEY", "updated_at": "now"}
+        self.seen: list[web.Request] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.on_post = None
+
+    def opened(self) -> str:
+        return SealedBox(self.private).decrypt(base64.b64decode(self.bodies[-1]["ciphertext_b64"])).decode()
+
+    async def key(self, request: web.Request) -> web.Response:
+        self.seen.append(request)
+        return web.json_response(self.public)
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append(request)
+        self.bodies.append(await request.json())
+        if self.on_post is not None:
+            return self.on_post(request)
+        if request.headers.get("Authorization") != f"Bearer {ORG_KEY}":
+            return web.json_response({"detail": f"bad key {request.headers.get('Authorization')}"}, status=401)
+        return web.json_response(self.stored)
+
+    @contextmanager
+    def listening(self) -> Iterator[str]:
+        app = web.Application()
+        app.router.add_get("/api/v1/crypto/public-key", self.key)
+        app.router.add_post("/api/v1/env-keys", self.take)
+        with listening(app) as url:
+            yield url
+
+
+def test_a_minted_key_is_32_random_bytes_in_hexadecimal() -> None:
+    keys = {mint_environment_api_key() for _ in range(50)}
+    assert len(keys) == 50 and all(re.fullmatch(r"[0-9a-f]{64}", key) for key in keys)
+
+
+@pytest.mark.parametrize("path", ["", "/", "/api", "/api/"])
+def test_the_guides_call_mints_uploads_and_returns_the_token(
+    path: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    backend = Backend()
+    with backend.listening() as url:
+        result = setup_environment_api_key(backend_base=url + path, synth_api_key=ORG_KEY)
+    assert re.fullmatch(r"[0-9a-f]{64}", result["token"]) and backend.opened() == result["token"]
+    assert result == {"token": result["token"], **backend.stored}
+    assert backend.bodies == [{"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": backend.bodies[0]["ciphertext_b64"]}]
+    told = "".join(capfd.readouterr()) + caplog.text
+    assert result["token"][:8] not in told and ORG_KEY[:8] not in told
+
+
+def test_the_token_is_the_argument_then_the_variable_then_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Backend()
+    backend.public["alg"] = "libsodium.sealedbox.v1"
+    with backend.listening() as url:
+        monkeypatch.setenv("ENVIRONMENT_API_KEY", "of-the-environment")
+        assert setup_environment_api_key(url, ORG_KEY, TOKEN)["token"] == TOKEN == backend.opened()
+        assert setup_environment_api_key(url, ORG_KEY)["token"] == "of-the-environment" == backend.opened()
+        monkeypatch.delenv("ENVIRONMENT_API_KEY")
+        assert setup_environment_api_key(url, ORG_KEY)["token"] == backend.opened() != TOKEN
+
+
+def test_the_asynchronous_twin_and_the_blocking_one_inside_a_loop() -> None:
+    backend = Backend()
+
+    async def main(url: str) -> None:
+        assert (await setup_environment_api_key_async(url, ORG_KEY, TOKEN))["token"] == TOKEN
+        assert setup_environment_api_key(url, ORG_KEY, TOKEN)["stored"] is True
+
+    with backend.listening() as url:
+        asyncio.run(main(url))
+    assert len(backend.bodies) == 2 and backend.bodies[0] != backend.bodies[1]
+
+
+def test_8_kib_are_taken_and_one_byte_more_is_not() -> None:
+    backend = Backend()
+    with backend.listening() as url:
+        assert len(setup_environment_api_key(url, ORG_KEY, "x" * 8192)["token"]) == 8192 == len(backend.opened())
+        with pytest.raises(JobConfigError, match="8 KiB"):
+            setup_environment_api_key(url, ORG_KEY, "x" * 8193)
+
+
+@pytest.mark.parametrize("token", ["", "  ", "a b-SECRET", "a,SECRET", "a\nSECRET", "SECRETé", 7])
+def test_a_token_that_can_be_no_key_is_refused_before_anything_is_asked(token: Any) -> None:
+    backend = Backend()
+    with backend.listening() as url, pytest.raises(JobConfigError, match="token") as caught:
+        setup_environment_api_key(url, ORG_KEY, token)
+    assert "SECRET" not in str(caught.value) and not backend.seen
+
+
+@pytest.mark.parametrize(
+    ("public", "sentence"),
+    [
+        ({"public_key": "AAAA"}, "base64"),
+        ({"public_key": "no base64!"}, "base64"),
+        ({"public_key": base64.b64encode(b"x" * 33).decode()}, "32 bytes"),
+        ({"public_key": base64.b64encode(b"\0" * 32).decode()}, "sealed"),
+        ({"public_key": 7}, "public_key"),
+        ({}, "public_key"),
+        ({"public_key": base64.b64encode(b"x" * 32).decode(), "alg": "rot13"}, r"libsodium\.sealedbox\.v1"),
+    ],
+)
+def test_a_public_key_that_cannot_be_used(public: dict[str, Any], sentence: str) -> None:
+    backend = Backend()
+    backend.public = public
+    with backend.listening() as url, pytest.raises(BackendError, match=sentence) as caught:
+        setup_environment_api_key(url, ORG_KEY, TOKEN)
+    assert TOKEN[:6] not in repr(caught.value) + str(caught.value) and not backend.bodies
+
+
+def test_a_wrong_backend_key_is_told_and_not_shown() -> None:
+    backend = Backend()
+    with backend.listening() as url, pytest.raises(BackendError, match="SYNTH_API_KEY") as caught:
+        setup_environment_api_key(url, "wrong-key-of-the-org", TOKEN)
+    assert caught.value.status == 401 and "wrong-key" not in str(caught.value) and caught.value.__cause__ is None
+    with pytest.raises(JobConfigError, match="synth_api_key"):
+        setup_environment_api_key("http://127.0.0.1:9", " ", TOKEN)
+
+
+def test_what_a_backend_may_answer() -> None:
+    backend = Backend()
+    with backend.listening() as url:
+        backend.stored = {"stored": False, "echo": TOKEN}
+        with pytest.raises(BackendError, match="stored") as caught:
+            setup_environment_api_key(url, ORG_KEY, TOKEN)
+        assert TOKEN not in str(caught.value)
+        for answer in (
+            lambda _: web.Response(status=500, text=f"boom {TOKEN}"),
+            lambda _: web.Response(status=307, headers={"Location": "http://evil.example/"}),
+            lambda _: web.Response(text="<html>"),
+            drop,
+        ):
+            backend.on_post = answer
+            with pytest.raises(BackendError) as caught:
+                setup_environment_api_key(url, ORG_KEY, TOKEN)
+            assert TOKEN not in str(caught.value)
+    with pytest.raises(BackendUnreachable):
+        setup_environment_api_key(url, ORG_KEY, TOKEN)
+    with pytest.raises(JobConfigError, match="http://HOST"):
+        setup_environment_api_key("nowhere", ORG_KEY, TOKEN)
+
+
+def test_a_silent_backend_is_given_up_after_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(BackendUnreachable, match=r"/v1/crypto/public-key .*0\.3 s"):
+            setup_environment_api_key(url, ORG_KEY, TOKEN, timeout=0.3)
+
+
+@pytest.mark.process
+def test_without_pynacl_a_sentence_names_the_extra() -> None:
+    code = """
+import sys
+sys.modules["nacl"] = None
+from taskapp_kit.client import setup_environment_api_key
+from taskapp_kit.errors import Unavailable
+try:
+    setup_environment_api_key("http://127.0.0.1:9", "k")
+except Unavailable as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == (
+        "Sealing a key needs the package pynacl, which is not installed. "
+        "Install the extra `jobs`: pip install 'taskapp-kit[jobs]'."
+    )

@@ -1,0 +1,220 @@
+"""A job's events: gapless, from a stream that lasts, one that breaks, and from polls."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taskapp_kit.client import BackendClient
+from taskapp_kit.errors import BackendError, BackendUnreachable
+from taskapp_kit.jobs.client.stream import all_events, all_metrics, follow_events, hints_at_the_end
+from tests.client.listening import listening
+from tests.jobs.client.scripted_backend import KEY, RUN, ScriptedBackend, numbered
+
+pytestmark = pytest.mark.server
+
+
+def followed(backend: ScriptedBackend, since_seq: int = 0, **options: Any) -> list[int]:
+    """The numbers of the events, as they came."""
+
+    async def once(url: str) -> list[int]:
+        async with BackendClient(url, KEY, retries=0) as client:
+            options.setdefault("poll_seconds", 0.01)
+            return [event["seq"] async for event in follow_events(client, "job_1", since_seq, **options)]
+
+    with listening(backend.app()) as url:
+        return asyncio.run(once(url))
+
+
+ALL = [event["seq"] for event in RUN]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"sse": ("rl",)},
+        {"sse": ("learning",)},
+        {"sse": ("rl",), "families": ("learning",)},
+        {"sse": ()},
+        {"sse": (), "families": ("orchestration",)},
+        {"sse": (), "grows": 1},
+        {"sse": ("rl",), "sse_cut": 0},
+        {"sse": ("rl",), "sse_cut": 4},
+        {"sse": ("rl",), "sse_cut": 4, "grows": 3},
+        {"sse": ("rl",), "sse_skips": (3, 4, 11)},
+        {"sse": ("rl",), "sse_skips": (1,)},
+        {"sse": ("rl",), "sse_twice": True},
+        {"sse": ("rl",), "troubles": {"events/stream": [500]}},
+        {"sse": ("rl",), "troubles": {"events/stream": ["html"]}},
+        {"sse": ("rl",), "troubles": {"events/stream": ["drop"]}},
+        {"sse": (), "troubles": {"jobs/job_1/events": ["drop", "truncated", 500, "html", 502]}},
+        {"sse": ("rl",), "sse_skips": (5,), "troubles": {"jobs/job_1/events": [500, "drop"]}},
+        {"sse": (), "troubles": {"GET rl/jobs/job_1": ["drop", 503, "truncated"]}},
+    ],
+    ids=str,
+)
+def test_every_event_comes_once_and_in_order(how: dict[str, Any]) -> None:
+    backend = ScriptedBackend(events=RUN, **how)
+    if how.get("grows"):
+        backend.statuses = [{"status": "running"}] * 3 + [{"status": "succeeded"}]
+    if "html" in str(how.get("troubles", {}).get("jobs/job_1/events")):
+        with pytest.raises(BackendError, match="/job_1/events .*JSON"):
+            followed(backend)
+        return
+    assert followed(backend) == ALL
+
+
+def test_it_takes_up_where_it_is_told_to() -> None:
+    for sse in ((), ("rl",)):
+        assert followed(ScriptedBackend(events=RUN, sse=sse), since_seq=6) == ALL[6:]
+
+
+def test_a_silent_stream_is_left_for_polls() -> None:
+    backend = ScriptedBackend(events=RUN, sse=("rl",), sse_cut=3, sse_hangs=True)
+    assert followed(backend, silence_seconds=0.3) == ALL
+
+
+def test_it_does_not_end_before_the_job_does() -> None:
+    """A type that ends in `completed` may be of a part of the job; only the status says that it is over."""
+    events = numbered("rl.train.started", "rl.train.completed", "rl.eval.started", "rl.eval.failed", "rl.job.completed")
+    backend = ScriptedBackend(
+        events=events, sse=("rl",), statuses=[{"status": "running"}] * 3 + [{"state": "Completed"}]
+    )
+    assert followed(backend) == [1, 2, 3, 4, 5]
+    assert hints_at_the_end({"type": "workflow.failed"}) and not hints_at_the_end({"type": "rl.train.step"})
+    assert not hints_at_the_end({"type": None})
+
+
+def test_events_that_come_with_the_end_are_not_lost() -> None:
+    backend = ScriptedBackend(events=RUN, late=4, statuses=[{"status": "running"}] * 2 + [{"status": "succeeded"}])
+    assert followed(backend) == ALL
+
+
+def test_a_job_that_is_over_has_been_told_to_the_end_though_no_event_says_so() -> None:
+    backend = ScriptedBackend(events=RUN[:3], statuses=[{"status": "running"}, {"status": "failed"}])
+    assert followed(backend) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("trouble", "error"), [(401, BackendError), (403, BackendError), (404, BackendError)])
+def test_a_refusal_ends_it(trouble: int, error: type[Exception]) -> None:
+    backend = ScriptedBackend(events=RUN, troubles={"jobs/job_1/events": [trouble] * 9})
+    with pytest.raises(error) as told:
+        followed(backend)
+    assert told.value.status == trouble  # type: ignore[attr-defined]
+
+
+def test_a_backend_that_stays_away_ends_it_when_the_patience_is_over() -> None:
+    backend = ScriptedBackend(events=RUN, troubles={"job_1/events": ["drop"] * 10_000})
+    with pytest.raises(BackendUnreachable, match="/job_1/events dropped"):
+        followed(backend, patience_seconds=0.2)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cut=st.none() | st.integers(0, 12),
+    skips=st.sets(st.integers(1, 11), max_size=6),
+    twice=st.booleans(),
+    since=st.integers(0, 12),
+    troubles=st.lists(st.sampled_from(["drop", 500, "truncated", 503]), max_size=3),
+)
+def test_whatever_breaks_nothing_is_lost_or_doubled(
+    cut: int | None, skips: set[int], twice: bool, since: int, troubles: list[Any]
+) -> None:
+    backend = ScriptedBackend(
+        events=RUN, sse=("rl",), sse_cut=cut, sse_skips=tuple(skips), sse_twice=twice,
+        troubles={"jobs/job_1/events": troubles},
+    )  # fmt: skip
+    assert followed(backend, since_seq=since) == [seq for seq in ALL if seq > since]
+
+
+def test_all_events_and_all_metrics_page_by_page() -> None:
+    many = numbered(*["rl.train.step"] * 450)
+    points = [{"name": name, "value": 0.5, "step": step} for step in range(600) for name in ("reward", "loss", "kl")]
+    backend = ScriptedBackend(events=many, points=points)
+
+    async def once(url: str) -> tuple[list[Any], list[Any]]:
+        async with BackendClient(url, KEY) as client:
+            return await all_events(client, "job_1", 10), await all_metrics(client, "job_1")
+
+    with listening(backend.app()) as url:
+        events, metrics = asyncio.run(once(url))
+    assert events == many[10:]
+    assert metrics == points
+
+
+def test_a_stream_that_forgets_to_end_is_left_when_the_job_is_over() -> None:
+    """Comments keep it open, and the event that tells of the end never comes."""
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"type": "rl.train.step"}\n\n')
+        while True:
+            await response.write(b": alive\n\n")
+            await asyncio.sleep(0.02)
+
+    async def job(_: web.Request) -> web.Response:
+        return web.json_response({"job_id": "job_1", "status": "Succeeded"})
+
+    async def events(_: web.Request) -> web.Response:
+        return web.json_response({"events": []})
+
+    app = web.Application()
+    app.router.add_get("/api/rl/jobs/job_1", job)
+    app.router.add_get("/api/rl/jobs/job_1/events", events)
+    app.router.add_get("/api/rl/jobs/job_1/events/stream", stream)
+
+    async def once(url: str) -> list[str]:
+        async with BackendClient(url, KEY) as client:
+            return [event["type"] async for event in follow_events(client, "job_1", status_seconds=0.2)]
+
+    with listening(app) as url:
+        assert asyncio.run(asyncio.wait_for(once(url), 30)) == ["rl.train.step"]
+
+
+@pytest.mark.ci
+def test_events_that_go_back_repeat_or_have_no_number() -> None:
+    odd = [{"seq": seq, "type": "x", "message": str(seq)} for seq in (1, 2, 2, 1, -4, 3, 3)]
+    odd += [{"seq": "4", "type": "x"}, {"seq": None}, {"seq": True}, {"type": 7}]
+
+    async def events(request: web.Request) -> web.Response:
+        return web.json_response({"events": odd})
+
+    async def job(_: web.Request) -> web.Response:
+        return web.json_response({"state": " FAILED "})
+
+    app = web.Application()
+    app.router.add_get("/api/rl/jobs/job_1/events", events)
+    app.router.add_get("/api/rl/jobs/job_1", job)
+
+    async def once(url: str) -> list[int]:
+        async with BackendClient(url, KEY) as client:
+            return [event["seq"] async for event in client.stream("job_1")]
+
+    with listening(app) as url:
+        assert asyncio.run(asyncio.wait_for(once(url), 30)) == [1, 2, 3]
+
+
+def test_a_backend_that_makes_up_events_for_ever_is_not_held_in_memory() -> None:
+    async def events(request: web.Request) -> web.Response:
+        since = int(request.query["since_seq"])
+        return web.json_response({"events": [{"seq": since + step} for step in range(1, 1001)]})
+
+    app = web.Application()
+    app.router.add_get("/api/rl/jobs/job_1/events", events)
+    app.router.add_get("/api/rl/jobs/job_1", events)
+
+    async def first(url: str) -> int:
+        async with BackendClient(url, KEY) as client, aclosing(client.stream("job_1")) as stream:
+            async for event in stream:
+                return int(event["seq"])
+        return 0
+
+    with listening(app) as url:
+        assert asyncio.run(asyncio.wait_for(first(url), 30)) == 1

@@ -1,0 +1,186 @@
+"""Keys in every place where a key can be, a whole job's life, then all that the backend kept, logged or answered is searched."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import signal
+import string
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from nacl.public import PublicKey, SealedBox
+
+from tests.jobs.server.exchange import ScriptedApp, a_config, a_job, episode, failure, serving
+from tests.sentinels import Key, Search
+from tests.waiting import until
+
+pytestmark = [pytest.mark.process, pytest.mark.server]
+
+LETTERS = "".join(set(string.ascii_letters) - set("abcdefABCDEF"))
+
+
+def a_key(name: str) -> Key:
+    """A key with what files, shells and JSON have to quote, and ends that stand nowhere else."""
+    first, last = ("".join(secrets.choice(LETTERS) for _ in range(8)) for _ in range(2))
+    return Key(name, f'{first}/+=%7E~"&<{last}')
+
+
+class Told:
+    """Every answer, byte for byte."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.answers: list[tuple[str, bytes]] = []
+
+    def ask(self, verb: str, path: str, key: str, **more: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {key}", **more.pop("headers", {})}
+        answer = httpx.request(verb, self.url + path, headers=headers, trust_env=False, timeout=60, **more)
+        self.answers.append((f"{verb} {path}", answer.content + repr(answer.headers).encode()))
+        assert answer.status_code < 500 or answer.status_code == 501, answer.text
+        return answer
+
+    def ended(self, job_id: str, key: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def over() -> bool:
+            found.update(self.ask("GET", f"/api/rl/jobs/{job_id}", key).json())
+            return found["status"] in ("succeeded", "failed", "cancelled")
+
+        until(over)
+        for path in ("events?limit=1000", "events/stream", "metrics?limit=1000", "timeline"):
+            self.ask("GET", f"/api/rl/jobs/{job_id}/{path}", key)
+        return found
+
+
+def test_no_key_comes_out_of_a_backend(tmp_path: Path) -> None:
+    ring = {
+        name: a_key(name)
+        for name in ("bearer", "second", "own", "uploaded", "uploaded_too", "vendor", "wrong", "quoted")
+    }
+    text = {name: key.text for name, key in ring.items()}
+    command = [sys.executable, "-m", "taskapp_kit", "backend", "serve", "--port", "0", "--log-level", "debug"]
+    out, err = tmp_path / "out.txt", tmp_path / "err.txt"
+    (tmp_path / "tmp").mkdir()
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp"), "PYTHONUNBUFFERED": "1",
+               "SYNTH_API_KEY": f"{text['bearer']},{text['second']}", "ENVIRONMENT_API_KEY": text["own"]}  # fmt: skip
+
+    app = ScriptedApp(key=text["own"])
+
+    def play(body: dict[str, Any]) -> Any:
+        """Answers that repeat every key that the task app was sent, wherever there is room for a text."""
+        shown = " ".join(text[name] for name in ("own", "uploaded", "uploaded_too"))
+        number = len(app.asked) % 4
+        if number == 0:
+            return episode(1.0, rollout_id=text["own"][:40], pipeline_metadata={"key": shown}, stop_reason=shown)
+        if number == 1:
+            return episode(0.0, rollout_id=shown[:100], status=shown)
+        status, answer = failure("policy", shown[:60], 502)
+        answer["detail"]["error"] |= {"message": shown, "hint": shown, "rollout_id": text["uploaded"], "error_id": shown,
+                                      "fields": [{"loc": [shown], "message": shown}]}  # fmt: skip
+        if number == 2:
+            status = 422
+            del answer["detail"]["error"]["boundary"]
+        return status, answer
+
+    app.play = play
+    app.info["taskset"]["splits"] = [text["own"]]
+    with serving(app.app()) as url, out.open("w") as stdout, err.open("w") as stderr:
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+        )
+        try:
+            until(lambda: "Ctrl-C" in out.read_text() or process.poll() is not None)
+            told = Told(out.read_text().split("at ", 1)[1].split()[0])
+            key = text["bearer"]
+            a_whole_life(told, url, key, text)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+    assert process.returncode == 0, err.read_text()
+    # what is no key by its name or looks is quoted in the refusal, to who sent it, and may stand nowhere else
+    search = Search(
+        list(ring.values()), lambda hit: hit.key == "quoted" and hit.place == "the answer to POST /api/rl/jobs"
+    )
+    for what, answer in told.answers:
+        search.unpack(answer, f"the answer to {what}")
+    search.folder(tmp_path)
+    assert not search.hits, "\n".join(map(str, search.hits))
+    assert search.databases >= 1
+    assert len(told.answers) > 60
+    assert "job over" in err.read_text()
+
+
+def a_whole_life(told: Told, url: str, key: str, text: dict[str, str]) -> None:
+    public = told.ask("GET", "/api/v1/crypto/public-key", key).json()["public_key"]
+    box = SealedBox(PublicKey(base64.b64decode(public)))
+    for name in ("uploaded", "uploaded_too"):
+        sealed = base64.b64encode(box.encrypt(text[name].encode())).decode()
+        body = {"name": "ENVIRONMENT_API_KEY" + "_TOO" * (name == "uploaded_too"), "ciphertext_b64": sealed}
+        assert told.ask("POST", "/api/v1/env-keys", key, json=body).status_code == 200
+        told.ask("POST", "/api/v1/env-keys", key, json={**body, "ciphertext_b64": text[name]})
+        told.ask("POST", "/api/v1/env-keys", key, json={**body, "name": text[name]})
+    assert told.ask("POST", "/api/rl/verify_task_app", key, json={"endpoint_base_url": url}).json()["any_ok"]
+
+    # jobs: some rollouts fail, all fail, nobody answers, cancelled; under keys that are keys
+    config = a_config(training={"iterations_per_epoch": 2, "batch_size": 4, "group_size": 2},
+                      evaluation={"instances": 2, "every_n_iters": 1, "seeds": [1, 2]})  # fmt: skip
+    for address, names in ((url, ("bearer", "own")), ("http://127.0.0.1:9", ("second", "wrong"))):
+        for idempotency in (text[name] for name in names):
+            headers = {"Idempotency-Key": idempotency}
+            for _ in range(2):
+                made = told.ask("POST", "/api/rl/jobs", key, json=a_job(address, config), headers=headers)
+                assert made.status_code in (200, 201), made.text
+            told.ended(made.json()["job_id"], key)
+            told.ask("POST", "/api/rl/jobs", key, json=a_job(address), headers=headers)
+    made = told.ask("POST", "/api/rl/jobs", key, json=a_job(url, config)).json()["job_id"]
+    told.ask("POST", f"/api/rl/jobs/{made}/cancel", key)
+    told.ended(made, key)
+    made = told.ask("POST", "/api/rl/jobs", text["second"], json=a_job("http://127.0.0.1:9")).json()["job_id"]
+    told.ended(made, text["second"])
+
+    # a vendor's key in a config, in every form that has a name
+    vendor = text["vendor"]
+    for config in (
+        a_config(rollout={"policy_config": {"api_key": vendor}}),
+        a_config(rollout={"policy_config": {"headers": {"Authorization": f"Bearer {vendor}"}}}),
+        a_config(rollout={"policy_config": {"extra": [{"token": vendor}]}}),
+        a_config(policy={"inference_url": f"https://me:{quote(vendor, safe='')}@host.example/v1"}),
+        a_config(policy={"inference_url": f"https://host.example/v1?api_key={quote(vendor, safe='')}"}),
+        a_config(judge={"options": {"password": vendor}}),
+        a_config(data={"seeds": [text["quoted"]]}),
+    ):
+        assert told.ask("POST", "/api/rl/jobs", key, json=a_job(url, config)).status_code == 422
+    for body in (
+        {"model": "m", "endpoint_base_url": url, "trainer": {"api_key": vendor}},
+        {"model": "m", "endpoint_base_url": f"http://me:{vendor}@127.0.0.1:9"},
+        {"model": "m", "endpoint_base_url": f"http://127.0.0.1:9/?key={vendor}"},
+        {"model": "m", "endpoint_base_url": f"{vendor}"},
+        {"model": "m", "endpoint_base_url": url, "trainer_id": vendor},
+        {"job_type": vendor, "data": vendor},
+        {vendor: {vendor: vendor}},
+    ):
+        assert told.ask("POST", "/api/rl/jobs", key, json=body).status_code == 422
+    # tags and metadata are not kept
+    tagged = {**a_job(url), "tags": {"a": vendor}, "metadata": {"b": vendor}, "compute": {"c": vendor}}
+    told.ended(told.ask("POST", "/api/rl/jobs", key, json=tagged).json()["job_id"], key)
+
+    # keys where something else is due
+    for wrong in (text["wrong"], text["bearer"][:-1], text["bearer"] + "x"):
+        assert told.ask("GET", "/api/rl/jobs", wrong).status_code == 401
+    quoted = quote(text["own"], safe="")
+    for path in (f"/api/rl/jobs/{quoted}", f"/api/rl/services/{quoted}", f"/{quoted}", f"/api/rl/jobs?status={quoted}",
+                 f"/api/rl/jobs?limit={quoted}", f"/api/rl/jobs?model={quoted}&after={quoted}", f"/health?key={quoted}"):  # fmt: skip
+        told.ask("GET", path, key)
+    for raw in (text["own"].encode(), json.dumps([text["own"]]).encode(), b'{"' + text["own"][:8].encode()):
+        told.ask("POST", "/api/rl/jobs", key, content=raw, headers={"Content-Type": "application/json"})
+    told.ask("POST", "/api/rl/jobs", key, json={}, headers={"Idempotency-Key": text["own"] + " x"})
+    told.ask("POST", "/api/rl/jobs", key, json={}, headers={"Content-Type": text["own"]})
+    told.ask("POST", "/api/inference/v1/chat/completions", key, json={"model": text["own"]})
+    told.ask("GET", "/api/rl/jobs?limit=1000", key)

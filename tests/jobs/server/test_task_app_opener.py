@@ -1,0 +1,253 @@
+"""Asking task apps: what is really connected to, whatever a name leads to; how long; what of its words is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from nacl.public import PublicKey, SealedBox
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from taskapp_kit.errors import RequestError, TaskAppUnreachable
+from taskapp_kit.jobs.server.data_files import JobDatabase
+from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+from taskapp_kit.jobs.server.store import JobStore
+from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.task_app_opener import TaskAppAccess
+from tests.jobs.server.exchange import APP_KEY, Backend, ScriptedApp, backend, failure, serving
+
+pytestmark = pytest.mark.server
+
+PUBLIC = "93.184.216.34"
+
+
+class Names(asyncio.SelectorEventLoop):
+    """A loop whose names lead where `table` says: to the addresses of the first time, of the second, …"""
+
+    table: dict[str, list[list[str]]]
+
+    async def getaddrinfo(self, host: Any, port: Any, **more: Any) -> list[Any]:  # type: ignore[override]
+        if host not in self.table:
+            return await super().getaddrinfo(host, port, **more)
+        answers = self.table[host]
+        told = answers.pop(0) if len(answers) > 1 else answers[0]
+        families = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in told]
+        return [
+            (family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port))
+            for family, address in zip(families, told, strict=True)
+        ]
+
+
+def resolving(
+    table: dict[str, list[list[str]]],
+    use: Callable[[TaskAppAccess], Awaitable[None]],
+    own_key: str | None = None,
+    **rule: Any,
+) -> None:
+    def loop() -> Names:
+        made = Names()
+        made.table = table
+        return made
+
+    async def run() -> None:
+        records = JobStore(JobDatabase(None))
+        try:
+            await use(TaskAppAccess(records, None, TaskAppAddresses(**rule), own_key))
+        finally:
+            await records.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+
+
+def counted() -> tuple[Starlette, list[str]]:
+    """A task app that opens to all, and who came."""
+    came: list[str] = []
+
+    async def health(request: Request) -> Response:
+        came.append(request.url.path)
+        return JSONResponse({"healthy": True})
+
+    return Starlette(routes=[Route("/{any:path}", health)]), came
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_name_that_leads_elsewhere_the_second_time_is_not_connected_to(local: bool) -> None:
+    app, came = counted()
+    second = "127.0.0.1" if not local else "169.254.169.254"
+    with serving(app) as url:
+        port = url.rpartition(":")[2]
+
+        async def use(access: TaskAppAccess) -> None:
+            there = f"http://rebinding.example:{port}"
+            with pytest.raises(TaskAppUnreachable, match="link-local" if local else "loopback"):
+                await access.client("org", there)
+            told = await access.verify("org", there)
+            assert told["any_ok"] is False
+            assert "does not call" in told["results"][0]["found"]
+
+        table = {"rebinding.example": [[PUBLIC], [second], [PUBLIC], [second]]}
+        resolving(table, use, local=local)
+    assert came == []
+
+
+def test_a_name_with_a_private_address_beside_a_public_one_is_refused() -> None:
+    async def use(access: TaskAppAccess) -> None:
+        with pytest.raises(RequestError, match="loopback"):
+            await access.client("org", "http://mixed.example:9")
+
+    resolving({"mixed.example": [[PUBLIC, "127.0.0.1"]]}, use, local=False)
+
+
+def test_a_name_may_change_while_a_client_is_open() -> None:
+    app, came = counted()
+    with serving(app) as url:
+        port = url.rpartition(":")[2]
+
+        async def use(access: TaskAppAccess) -> None:
+            client = OpenedTaskApp(f"http://moves.example:{port}", None, access.addresses, (), 0)
+            await client.health()
+            await client.aclose()  # the next request makes a connection of its own
+            with pytest.raises(TaskAppUnreachable, match="link-local"):
+                await client.health()
+            await client.aclose()
+
+        resolving({"moves.example": [["127.0.0.1"], ["169.254.169.254"]]}, use, local=True)
+    assert came == ["/health"]
+
+
+def test_an_allowed_name_may_lead_to_this_machine_but_never_to_metadata() -> None:
+    app, came = counted()
+    with serving(app) as url:
+        port = url.rpartition(":")[2]
+
+        async def use(access: TaskAppAccess) -> None:
+            client = await access.client("org", f"http://tasks.example:{port}")
+            await client.aclose()
+            with pytest.raises(RequestError, match="link-local"):
+                await access.client("org", f"http://metadata.google.internal:{port}")
+
+        resolving(
+            {"tasks.example": [["127.0.0.1"]]}, use, local=False, allow=("tasks.example", "metadata.google.internal")
+        )
+    assert came == ["/health"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "sent"),
+    [
+        ({"local": False, "allow": ["127.0.0.0/8"]}, None),  # may be called, but this host was not named
+        ({"local": False, "allow": ["mine.example"]}, APP_KEY),
+        ({"local": True}, APP_KEY),
+    ],
+)
+def test_the_backends_own_key_goes_only_where_its_operator_trusts_the_address(
+    rule: dict[str, Any], sent: str | None
+) -> None:
+    """Whoever submits a job chooses the address."""
+    keys: list[str | None] = []
+
+    async def answer(request: Request) -> Response:
+        keys.append(request.headers.get("x-api-key"))
+        return JSONResponse({"healthy": True})
+
+    with serving(Starlette(routes=[Route("/{any:path}", answer)])) as url:
+        there = f"http://mine.example:{url.rpartition(':')[2]}"
+
+        async def use(access: TaskAppAccess) -> None:
+            client = await access.client("org", there)
+            await client.aclose()
+            await access.verify("org", there)
+
+        resolving({"mine.example": [["127.0.0.1"]]}, use, APP_KEY, **rule)
+    assert keys and set(keys) == {sent}
+
+
+def sealed_into(back: Backend, **keys: str) -> None:
+    public = back.http.get("/v1/crypto/public-key").json()["public_key"]
+    box = SealedBox(PublicKey(base64.b64decode(public)))
+    for name, key in keys.items():
+        ciphertext = base64.b64encode(box.encrypt(key.encode())).decode()
+        answer = back.http.post("/v1/env-keys", json={"name": name, "ciphertext_b64": ciphertext})
+        assert answer.status_code == 200, answer.text
+
+
+FIRST, SECOND = "Zq8WvLmP-first-uploaded", "Hy3RtKcX-second-uploaded"
+
+
+def test_a_key_that_was_refused_does_not_come_back_in_later_words() -> None:
+    """The task app is shown several keys; it takes the last and repeats the others, in every place that is kept."""
+    app = ScriptedApp(key=APP_KEY)
+    app.info = {"taskset": {"kind": "rows", "seeds": {f"train {FIRST} {SECOND}": [0, 9]}},
+                "inference": {"policies": ["random"]}}  # fmt: skip
+    seen: list[int] = []
+
+    def play(body: dict[str, Any]) -> Any:
+        seen.append(1)
+        words = f"keys {FIRST} {SECOND} {APP_KEY}"
+        if len(seen) == 1:
+            status, answer = 200, {"run_id": "r", "metrics": {"mean_return": 1.0}, "rollout_id": FIRST + APP_KEY}
+        else:
+            status, answer = failure(status=422)
+            answer["detail"]["error"] |= {"message": words, "hint": words, "code": SECOND, "rollout_id": FIRST}
+            answer["detail"]["error"].pop("boundary")
+        return status, answer
+
+    app.play = play
+    with serving(app.app()) as url, backend() as back:
+        sealed_into(back, ENVIRONMENT_API_KEY=FIRST, DEV_ENVIRONMENT_API_KEY=SECOND)
+        body = {"model": "m", "endpoint_base_url": url, "trainer": {"batch_size": 4, "group_size": 1}}
+        job_id = back.http.post("/rl/jobs", json=body).json()["job_id"]
+        status, events = back.ended(job_id), back.events(job_id)
+        assert status["status"] == "failed", status
+        place = back.state.jobs.records._place
+
+        def everything(connection: Any) -> str:
+            rows = [connection.exec_driver_sql(f"SELECT * FROM {name}").fetchall()
+                    for name in ("backend_jobs", "backend_events", "backend_rollouts", "backend_points")]  # fmt: skip
+            return str(rows)
+
+        kept = place.transact_now(everything, writes=False)
+    assert "(key)" in status["error"]
+    for key in (FIRST, SECOND, APP_KEY):
+        for start in range(len(key) - 5):
+            assert key[start : start + 6] not in str((status, events)) + kept, key[start : start + 6]
+
+
+def test_verify_does_not_try_every_key_where_nobody_answers() -> None:
+    with serving(ScriptedApp().app()) as url:
+        pass
+    with backend() as back:
+        sealed_into(back, **{f"ENVIRONMENT_API_KEY_{n}": f"key-number-{n}" for n in range(5)})
+        told = back.http.post("/rl/verify_task_app", json={"endpoint_base_url": url}).json()
+    assert len(told["results"]) == 1
+    assert told["results"][0]["health"] == {"ok": False, "status": 0}
+
+
+def test_a_huge_answer_is_not_taken_in() -> None:
+    big = Response(b'{"healthy": true, "x": "' + b"y" * (17 << 20) + b'"}', media_type="application/json")
+
+    async def health(_: Request) -> Response:
+        return big
+
+    with serving(Starlette(routes=[Route("/health", health)])) as url, backend() as back:
+        status = back.ended(back.submit(url))
+    assert status["status"] == "failed"
+    assert "more than 16 MiB" in status["error"]
+
+
+def test_only_so_many_keys_are_kept() -> None:
+    with backend() as back:
+        sealed_into(back, **{f"K{n}": f"key-number-{n}" for n in range(64)})
+        public = back.http.get("/v1/crypto/public-key").json()["public_key"]
+        ciphertext = base64.b64encode(SealedBox(PublicKey(base64.b64decode(public))).encrypt(b"another")).decode()
+        refused = back.http.post("/v1/env-keys", json={"name": "K64", "ciphertext_b64": ciphertext})
+        assert (refused.status_code, refused.json()["detail"]["error"]["code"]) == (422, "too_many_keys")
+        assert back.http.post("/v1/env-keys", json={"name": "K7", "ciphertext_b64": ciphertext}).status_code == 200

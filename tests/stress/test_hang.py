@@ -1,0 +1,134 @@
+"""A step that does not come back: a typed timeout, and a server that goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.stress.app import note
+from tests.stress.load import ask, ask_all, session, until_shared_by
+from tests.stress.server import Server, alive, body, error_of, stored
+from tests.waiting import until
+
+pytestmark = [pytest.mark.ci, pytest.mark.process]
+
+LONG = 3
+
+
+def test_threads_that_hang_are_given_up_and_counted(threads: Server) -> None:
+    """One sleeps, one computes, one does not come back from close."""
+    digest = threads.rollout(seed=LONG).json()["digest"]
+    steps = {"hang": 1, "spin": 1, "close hangs": 6}
+    answers = asyncio.run(ask_all(threads, (body(seed=LONG, breaks=what, max_time_seconds=0.3) for what in steps)))
+    health = threads.health()
+    assert (health["healthy"], health["status"], health["hung_threads"]) == (True, "healthy", 3)
+    assert threads.rollout(seed=LONG).json()["digest"] == digest
+    for told, length in zip(answers, steps.values(), strict=True):
+        assert (told.status, told.error["boundary"], told.error["code"]) == (504, "timeout", "environment_hung")
+        assert told.seconds > 0.3, "not before the deadline"
+        kept = stored(threads.store, told.error["rollout_id"])
+        assert kept.failure is not None
+        assert (kept.status, kept.failure["code"], kept.reward) == ("failed", "environment_hung", None)
+        assert kept.length == length, "what was told until the hang is kept"
+        assert f"error_id={told.error['error_id']}" in threads.log()
+    until(lambda: threads.health()["hung_threads"] == 0, 10, "the threads came back after all")
+    assert threads.rollout(seed=LONG).json()["digest"] == digest
+
+
+def test_eight_hung_threads_ask_for_another_server(threads: Server) -> None:
+    digest = threads.rollout(seed=LONG).json()["digest"]
+    requests = [body(seed=LONG, breaks="hang", max_time_seconds=0.3)] * 8
+    answers = asyncio.run(ask_all(threads, requests))
+    assert {(told.status, told.error["code"]) for told in answers} == {(504, "environment_hung")}
+    health = threads.health()
+    assert (health["healthy"], health["status"], health["hung_threads"]) == (True, "draining", 8)
+    refused = threads.rollout(seed=LONG)
+    assert (refused.status_code, error_of(refused)["code"]) == (503, "draining")
+    assert int(refused.headers["retry-after"]) >= 1
+    until(lambda: threads.health()["status"] == "healthy", 10, "they came back after all")
+    assert threads.rollout(seed=LONG).json()["digest"] == digest
+
+
+@pytest.mark.parametrize(
+    ("environment", "breaks"),
+    [
+        ("shared", "hang in C"),
+        ("alone", "hang"),
+        *(
+            pytest.param(environment, breaks, marks=pytest.mark.exhaustive)
+            for environment, breaks in (
+                ("shared", "hang"), ("shared", "spin"), ("alone", "hang in C"), ("alone", "spin"),
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_a_process_that_hangs_is_replaced(workers: Server, environment: str, breaks: str, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    digest = workers.rollout(environment=environment, seed=LONG).json()["digest"]
+    counted = workers.health()["workers"]
+    began = time.monotonic()
+    answer = workers.rollout(environment=environment, seed=LONG, breaks=breaks, journal=str(journal))
+    seconds = time.monotonic() - began
+    error = error_of(answer)
+    assert (answer.status_code, error["boundary"], error["code"]) == (504, "timeout", "step_timeout")
+    assert seconds > 1
+    (pid,) = {int(line[2]) for line in note(journal)}
+    until(lambda: not alive(pid), 10, "the process that hung is dead")
+    assert workers.rollout(environment=environment, seed=LONG).json()["digest"] == digest
+    until(lambda: workers.health()["workers"]["alive"] >= counted["alive"], 10, "another process in its place")
+    health = workers.health()
+    assert (health["healthy"], health["status"]) == (True, "healthy")
+    assert health["workers"]["hung"] == counted["hung"] + 1
+    assert health["workers"]["replaced"] == counted["replaced"] + 1
+    kept = stored(workers.store, error["rollout_id"])
+    assert kept.failure is not None
+    assert (kept.status, kept.failure["code"], kept.reward) == ("failed", "step_timeout", None)
+    if environment == "alone":
+        assert kept.length == 1, "what was told until the hang is kept"
+
+
+@pytest.mark.parametrize("breaks", [pytest.param("hang", marks=pytest.mark.exhaustive), "hang in C"])
+def test_a_hang_in_a_shared_process_leaves_those_in_the_other_alone(
+    workers: Server, breaks: str, tmp_path: Path
+) -> None:
+    """Those beside a thread that sleeps end right; beside one that holds the interpreter's lock they fail, typed."""
+    journal = tmp_path / "journal"
+    digest = workers.rollout(seed=LONG).json()["digest"]
+    until_shared_by(workers, 2, tmp_path / "probes")
+
+    async def together() -> tuple[str, list[str]]:
+        async with session(workers) as client:
+            companions = [
+                asyncio.create_task(
+                    ask(client, body(seed=LONG, slow=0.2, journal=str(journal), mark=f"companion-{number}"))
+                )
+                for number in range(8)
+            ]
+            await asyncio.to_thread(until, lambda: len(note(journal)) >= 16, 10, "the companions play")
+            hung = await ask(client, body(seed=LONG, breaks=breaks, journal=str(journal), mark="hung"))
+            told = await asyncio.gather(*companions)
+            return _word(hung.status, hung.body, digest), [_word(one.status, one.body, digest) for one in told]
+
+    hung, companions = asyncio.run(together())
+    assert hung == "step_timeout"
+    where = {line[3]: line[2] for line in note(journal)}
+    for number, word in enumerate(companions):
+        if breaks == "hang in C" and where[f"companion-{number}"] == where["hung"]:
+            assert word in ("right", "step_timeout", "worker_died")
+        else:
+            assert word == "right"
+    assert len(set(where.values())) == 2, "they played in two processes"
+    until(lambda: not alive(int(where["hung"])), 10, "the process that hung is dead")
+    assert workers.rollout(seed=LONG).json()["digest"] == digest
+
+
+def _word(status: int, told: dict[str, object], digest: str) -> str:
+    """How a rollout went, in a word."""
+    if status == 200:
+        return "right" if told["digest"] == digest else "wrong"
+    error = told["detail"]["error"]  # type: ignore[index]
+    assert "boundary" in error
+    return str(error["code"])

@@ -1,0 +1,237 @@
+"""A real server whose policy is a model that fails: each rollout is right or says why not, none is wrong, none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskapp_kit.testing import Faults, MockModel
+from tests.stress.app import note
+from tests.stress.load import Told, ask, ask_all, cut, send, session
+from tests.stress.server import Server, body, error_of, recent, stored
+from tests.waiting import until
+
+pytestmark = [pytest.mark.ci, pytest.mark.server]
+
+IN_FLIGHT = 64
+ROUNDS = 5
+SHARE = 0.1
+KINDS = ("408", "429", "500", "502", "503", "reset_early", "reset_late", "truncated", "hang", "slow", "close", "malformed",
+         "content_type", "error_200", "redirect", "empty")  # fmt: skip
+"""Faults of the way and of the host. Those that change what the model says (a cut answer, a refusal) make another episode."""
+DECLARED = {("policy", 502), ("timeout", 504)}
+VENDOR_KEY = "sk-fire-vendor-0123456789"
+
+
+@pytest.fixture(params=["threads", pytest.param("workers", marks=pytest.mark.exhaustive)])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+def asked(
+    url: str, *, seed: int = 3, run_id: str = "r", seconds: float | None = None, policy: dict[str, Any] | None = None,
+    **config: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """A rollout of the model at `url`. policy: further members of policy.config; config: of env.config."""
+    request = body(seed=seed, run_id=run_id, max_time_seconds=seconds, **config)
+    return {**request, "policy": {"config": {"inference_url": url, "model": "mock", **(policy or {})}}}
+
+
+def answers(server: Server, requests: list[dict[str, Any]]) -> list[Told]:
+    """Theirs, all asked for at once."""
+    return asyncio.run(ask_all(server, requests))
+
+
+def digests(server: Server, seeds: range, journal: Path | None = None) -> dict[int, tuple[str, float]]:
+    """Seed to digest and reward with a model that does not fail."""
+    with MockModel() as model:
+        told = answers(server, [asked(model.url, seed=seed, journal=str(journal or "")) for seed in seeds])
+    assert {one.status for one in told} == {200}, [one.body for one in told if one.status != 200][:1]
+    return {seed: (one.body["digest"], one.body["reward"]) for seed, one in zip(seeds, told, strict=True)}
+
+
+def lines(journal: Path, what: str) -> int:
+    return sum(line[0] == what for line in note(journal))
+
+
+@pytest.mark.process
+def test_whoever_plays_the_same_conversations_make_the_same_episodes(threads: Server, workers: Server) -> None:
+    seeds = range(100, 132)
+    played = digests(threads, seeds)
+    assert digests(workers, seeds) == played
+    assert len({digest for digest, _ in played.values()}) == len(seeds), "they are different episodes"
+
+
+def test_with_every_kind_of_fault_none_is_wrong_and_none_lost(server: Server, tmp_path: Path) -> None:
+    seeds = range(IN_FLIGHT)
+    expected = digests(server, seeds)
+    journal = tmp_path / "journal"
+    faults = Faults({kind: SHARE / len(KINDS) for kind in KINDS}, seed=7, retry_after_seconds=None, slow_seconds=0.3)
+
+    async def load(url: str) -> list[tuple[int, Told]]:
+        told: list[tuple[int, Told]] = []
+
+        async def caller(number: int) -> None:
+            for turn in range(ROUNDS):
+                seed = seeds[(number + 7 * turn) % IN_FLIGHT]
+                request = asked(url, seed=seed, seconds=3, journal=str(journal))
+                told.append((seed, await ask(client, request)))
+
+        async with session(server) as client:
+            await asyncio.gather(*(caller(number) for number in range(IN_FLIGHT)))
+        return told
+
+    with MockModel(faults=faults, latency_seconds=0.01) as model:
+        told = asyncio.run(load(model.url))
+        met = Counter({str(kind): count for kind, count in dict(model.stats["faults"]).items()})
+    assert len(told) == IN_FLIGHT * ROUNDS, "none is lost"
+    declared: Counter[str] = Counter()
+    for seed, one in told:
+        if one.status == 200:
+            assert (one.body["digest"], one.body["reward"]) == expected[seed]
+            assert one.body["aborted"] is False
+        else:
+            assert (one.error["boundary"], one.status) in DECLARED, one.body
+            assert "reward" not in one.body
+            declared[one.error["code"]] += 1
+            kept = stored(server.store, one.error["rollout_id"])
+            assert (kept.status, kept.reward, kept.digest) == ("failed", None, None)
+    print(f"{len(told)} rollouts: {declared.total()} declared {dict(declared)}, the rest right; faults met {dict(met)}")
+    assert len(met) == len(KINDS), "every fault was met"
+    assert set(declared) <= {
+        "deadline",
+        "model_redirected",
+        "model_unreachable",
+        "model_malformed",
+        "model_rate_limited",
+    }
+    assert declared["model_redirected"] == met["redirect"], "a redirect is never followed and ends each rollout"
+    assert declared.total() <= met["redirect"] + 2 * met["hang"] + 5, "whatever may be asked again is asked again"
+    assert dict(model.stats)["redirects_followed"] == 0
+    until(lambda: lines(journal, "close") == lines(journal, "reset"), 10, "every environment closed")
+    assert server.health()["hung_threads"] == 0
+
+
+def test_a_model_that_hangs_is_told_at_the_deadline(server: Server, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with MockModel(faults=Faults({"hang": 1.0})) as model:
+        began = time.monotonic()
+        told = answers(server, [asked(model.url, seconds=1, journal=str(journal), seed=seed) for seed in range(8)])
+        seconds = time.monotonic() - began
+        until(lambda: model.stats["in_flight"] == 0, 10, "no call is left waiting")
+    assert 1 <= seconds < 20, "a model that hangs is not waited for"
+    for one in told:
+        assert (one.status, one.error["boundary"], one.error["code"]) == (504, "timeout", "deadline"), one.body
+        kept = stored(server.store, one.error["rollout_id"])
+        assert (kept.status, kept.reward, kept.digest) == ("failed", None, None)
+    until(lambda: lines(journal, "close") == lines(journal, "reset") == 8, 10, "every environment closed")
+
+
+def test_a_model_that_is_not_there(server: Server) -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody else gets the port
+        taken.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        answer = server.post(asked(f"http://{place}/v1", seconds=20))
+    error = error_of(answer)
+    assert (answer.status_code, error["boundary"], error["code"]) == (502, "policy", "model_unreachable")
+    assert place in error["message"]
+    assert stored(server.store, error["rollout_id"]).reward is None
+
+
+def test_a_model_that_refuses_is_asked_once(server: Server) -> None:
+    with MockModel(api_key="sk-the-right-one-0123") as model:
+        answer = server.post(asked(model.url, policy={"api_key": VENDOR_KEY}))
+        requests = len(model.requests)
+    error = error_of(answer)
+    assert (answer.status_code, error["boundary"], error["code"]) == (502, "policy", "model_refused")
+    assert requests == 1
+    assert VENDOR_KEY not in answer.text
+    assert "401" in str(error)
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_caller_who_goes_while_the_model_is_awaited(server: Server, how: Any, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    callers = 8
+    before = {row.rollout_id for row in recent(server.store)}
+    with MockModel(latency_seconds=20) as model:
+
+        async def hang_up() -> float:
+            requests = [asked(model.url, journal=str(journal), run_id=f"gone-{n}", seed=n) for n in range(callers)]
+            writers = [await send(server, request) for request in requests]
+            await asyncio.to_thread(until, lambda: model.stats["in_flight"] == callers, 10, "the model is awaited")
+            for writer in writers:
+                cut(writer, how)
+            return time.monotonic()
+
+        began = asyncio.run(hang_up())
+        until(lambda: server.health()["in_flight"] == 0, 10, "no rollout in flight")
+        until(lambda: lines(journal, "close") == lines(journal, "reset") == callers, 10, "every environment closed")
+        until(lambda: model.stats["in_flight"] == 0, 10, "the model need not go on")
+        seconds = time.monotonic() - began
+    assert seconds < 15, "the model answers after 20 s"
+    rows = [row for row in recent(server.store) if row.rollout_id not in before]
+    assert sorted(row.run_id for row in rows) == sorted(f"gone-{number}" for number in range(callers))
+    for row in rows:
+        assert row.failure is not None
+        assert (row.failure["boundary"], row.failure["code"], row.reward) == ("cancelled", "cancelled", None)
+
+
+def test_no_key_to_the_door_reaches_a_model(server: Server) -> None:
+    with MockModel(watch=[server.key, VENDOR_KEY]) as model:
+        told = answers(server, [asked(model.url, seed=seed, policy={"api_key": VENDOR_KEY}) for seed in range(8)])
+        calls = model.stats["requests"]
+        assert {one.status for one in told} == {200}
+        refused = [
+            server.post(asked(model.url, policy={"api_key": server.key})),
+            server.post(asked(f"{model.url}?api_key={server.key}")),
+            server.post(asked(model.url, policy={"extra_body": {"key": server.key}})),
+        ]
+        for answer in refused:
+            assert answer.status_code in (422, 502), answer.text
+            assert server.key not in answer.text
+        assert model.stats["watched"] == [0, calls], "the caller's own key goes along, the server's never"
+    assert server.key not in server.log()
+    assert VENDOR_KEY not in server.log()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("processes", [pytest.param("0", marks=pytest.mark.exhaustive), "2"])
+def test_sigterm_while_models_are_awaited(tmp_path: Path, processes: str) -> None:
+    """What can end in the grace is answered right; what cannot is told as stopped, and its environment closed."""
+    journal = tmp_path / "journal"
+    quick, slow = 16, 4
+    with Server(tmp_path / "server", "--workers", processes, "--grace-seconds", "3") as server:
+        expected = digests(server, range(quick))
+        with MockModel(latency_seconds=0.2) as model, MockModel(faults=Faults({"hang": 1.0})) as hanging:
+            requests = [
+                *(asked(model.url, seed=seed, journal=str(journal)) for seed in range(quick)),
+                *(asked(hanging.url, seed=seed, journal=str(journal)) for seed in range(slow)),
+            ]
+
+            async def drained() -> list[Told]:
+                async with session(server) as client:
+                    running = [asyncio.create_task(ask(client, request)) for request in requests]
+                    await asyncio.to_thread(until, lambda: server.health()["in_flight"] == quick + slow, 10, "all run")
+                    await asyncio.to_thread(until, lambda: hanging.stats["in_flight"] == slow, 10, "they hang")
+                    server.terminate()
+                    answered = await asyncio.gather(*running)
+                    await asyncio.to_thread(server.process.wait, 15)
+                    return answered
+
+            told = asyncio.run(drained())
+        assert server.process.returncode == 0
+    right, stopped = told[:quick], told[quick:]
+    assert {one.status for one in right} == {200}, [one.body for one in right if one.status != 200][:1]
+    assert {seed: (one.body["digest"], one.body["reward"]) for seed, one in enumerate(right)} == expected
+    for one in stopped:
+        assert (one.status, one.error["boundary"], one.error["code"]) == (503, "cancelled", "server_stopping"), one.body
+        assert stored(server.store, one.error["rollout_id"]).reward is None
+    assert lines(journal, "close") == lines(journal, "reset") == quick + slow

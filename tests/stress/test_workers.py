@@ -1,0 +1,153 @@
+"""However many processes play, the same things happen: digests, answers and stored events are equal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stress.load import ask_all, session
+from tests.stress.server import ADDER, FIRE, Server, all_stored, body
+
+pytestmark = [pytest.mark.ci, pytest.mark.process, pytest.mark.server]
+
+WORKERS = ["2", *(pytest.param(count, marks=pytest.mark.exhaustive) for count in ("1", "4"))]
+OWN = {"rollout_id", "timing", "seconds"}
+"""What is a rollout's own: its id, and how long things took."""
+
+FIRES = [
+    body(environment, seed=seed, policy=policy, image=image)
+    for environment, policy, seed, image in (
+        *(("shared", policy, seed, seed % 2 == 1) for policy in ("random", "noop") for seed in (2, 3, 4, 5, 11, 1001)),
+        ("alone", "random", 3, True),
+        ("alone", "noop", 11, False),
+    )
+]
+ADDERS = [
+    {"run_id": "r", "env": {"seed": seed}, "policy": {"config": {"policy": policy}}, "ops": [], "mode": "eval",
+     "record": {"return_trace": True}}
+    for seed in range(0, 100, 7)
+    for policy in ("gold", "random")
+]  # fmt: skip
+
+
+Servers = Callable[[Path, str], Server]
+"""An app's file and a number of workers -> its server."""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Each server is started when it is first asked for, and serves all tests."""
+    with ExitStack() as stack:
+
+        @cache
+        def server(app: Path, workers: str) -> Server:
+            return stack.enter_context(Server(tmp_path_factory.mktemp("server"), "--workers", workers, app=app))
+
+        yield server
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(
+    ("app", "requests"),
+    [pytest.param(FIRE, FIRES, id="fire"), pytest.param(ADDER, ADDERS, id="adder", marks=pytest.mark.exhaustive)],
+)
+def test_the_same_rollouts_whoever_plays(
+    servers: Servers, app: Path, requests: list[dict[str, Any]], workers: str
+) -> None:
+    threads = _played(servers(app, "0"), requests)
+    assert len({answer["digest"] for answer, _ in threads}) > len(requests) / 2, "they are different episodes"
+    played = _played(servers(app, workers), requests)
+    for request, (answer, row), (expected, expected_row) in zip(requests, played, threads, strict=True):
+        assert answer["digest"] == expected["digest"], request
+        assert answer == expected, request
+        assert len(row["events"]) == len(expected_row["events"])
+        for event, other in zip(row["events"], expected_row["events"], strict=True):
+            assert event == other, request
+        assert row == expected_row, request
+
+
+def _played(server: Server, requests: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The answer and the stored row of each, asked for all at once; without what is a rollout's own."""
+    answers = asyncio.run(ask_all(server, requests))
+    assert {answer.status for answer in answers} == {200}
+    rows = all_stored(server.store, [answer.body["rollout_id"] for answer in answers])
+    return [
+        (_lasting(answer.body), _lasting({name: getattr(row, name) for name in ROW}))
+        for answer, row in zip(answers, rows, strict=True)
+    ]
+
+
+ROW = ("app", "environment", "split", "seed", "config", "policy", "status", "stop_reason", "length", "total_reward",
+       "reward", "outcome_score", "events_score", "digest", "observation_digest", "scorecard", "failure", "private", "spec_hash",
+       "events")  # fmt: skip
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lasting(part) for key, part in value.items() if key not in OWN and key != "session_id"}
+    if isinstance(value, (list, tuple)):
+        return [_lasting(part) for part in value]
+    return value
+
+
+@pytest.mark.parametrize("workers", ["0", *WORKERS])
+def test_streams_repeated_requests_and_later_answers_are_the_same_whoever_plays(servers: Servers, workers: str) -> None:
+    requests, server = FIRES[:8], servers(FIRE, workers)
+    plain = asyncio.run(ask_all(server, requests))
+    streamed = [asyncio.run(_streamed(server, request)) for request in requests]
+    together = asyncio.run(_together(server, requests[0], 100))
+    later = [asyncio.run(_later(server, request)) for request in requests]
+    rows = all_stored(server.store, [result["rollout_id"] for _, result in streamed])
+    for told, (events, result), row, answer in zip(plain, streamed, rows, later, strict=True):
+        assert events == list(row.events), "the stream is what was stored"
+        assert result["digest"] == answer["digest"] == told.body["digest"]
+        assert _lasting(result) == _lasting(answer) == _lasting(told.body)
+    assert len(set(together)) == 1, "one key, one answer, byte for byte"
+    assert json.loads(together[0])["digest"] == plain[0].body["digest"]
+
+
+async def _streamed(server: Server, request: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The events of a stream, and its result."""
+    frames: list[tuple[str, dict[str, Any]]] = []
+    wanted = {"Accept": "text/event-stream"}
+    async with session(server) as client, client.post("/rollout", json=request, headers=wanted) as answer:
+        text = await answer.text()
+    for frame in text.split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in frame.split("\n") if ": " in line and not line.startswith(":"))
+        if lines:
+            frames.append((lines["event"], json.loads(lines["data"])))
+    kind, result = frames.pop()
+    assert kind == "result", result
+    return [data for _, data in frames], result
+
+
+async def _together(server: Server, request: dict[str, Any], many: int) -> list[bytes]:
+    """The answers of as many callers with one key at the same time."""
+    async with session(server) as client:
+
+        async def one() -> bytes:
+            async with client.post("/rollout", json=request, headers={"Idempotency-Key": "together"}) as answer:
+                assert answer.status == 200
+                return await answer.read()
+
+        return await asyncio.gather(*(one() for _ in range(many)))
+
+
+async def _later(server: Server, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer that is fetched after a 202."""
+    async with session(server) as client:
+        async with client.post("/rollout", json=request, headers={"Prefer": "respond-async"}) as answer:
+            assert answer.status == 202
+            place = answer.headers["Location"]
+        async with client.get(place, headers={"Prefer": "wait=20"}) as answer:
+            assert answer.status == 200
+            found: dict[str, Any] = await answer.json()
+            return found
