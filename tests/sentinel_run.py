@@ -1,6 +1,6 @@
 """A whole run of the suite under `--sentinels DIR`: every log record, answer, span and file is kept, then searched.
 
-Log records of every logger at every level, in both of our forms. Answers that go through `front_door.opened`, `siege` and
+Log records of every logger at every level, in both of our forms. Answers that go through `running_server.opened`, `load_test` and
 the servers of `tests/stress`, and those that any httpx client of the tests got. Spans that the SDK ended. What the tests
 and their processes printed. All temporary files, databases and archives unpacked.
 """
@@ -31,9 +31,9 @@ VENDORS = {
 }
 """In the environment of the whole run."""
 KEYS = [
-    Key("front_door.KEY", "Tr0ub4dor-and-3-staples-9f27c1"),
-    Key("front_door.ALIAS", "second-Sesame-0b55e8d2", first=False),
-    Key("siege.SECOND", "0b55e8d2-S3same-zw1/te+q"),
+    Key("running_server.KEY", "Tr0ub4dor-and-3-staples-9f27c1"),
+    Key("running_server.ALIAS", "second-Sesame-0b55e8d2", first=False),
+    Key("load_test.SECOND", "0b55e8d2-S3same-zw1/te+q"),
     Key("KEY of test_logs and test_tracing", "sentinel-Key-5d1c90", first=False),
     Key("KEY of cli/test_remote", "canary-key-4711", first=False, last=False),
     Key("the key of cli/test_serve", "my-own-key-4711", first=False, last=False),
@@ -73,7 +73,7 @@ INPUTS = (
 )
 """Files that are not searched: pattern of their path, and why."""
 SELF_TEST = (b"HTTP/1.1 401 1/te+q\n", b"ValueError: Tr0ub4dor-and-3-staples-9f27c1")
-"""What serve/test_auth.py gives the siege itself, to prove that it would find a key in an answer and in a log."""
+"""What serve/test_auth.py gives its load test itself, to prove that it would find a key in an answer and in a log."""
 MARK = "sentinels"
 """A file that says that the folder is such a run's, which the next one may empty."""
 MINTED = re.compile(rb"export ENVIRONMENT_API_KEY=([\w-]{16,})")

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ADDER = ROOT / "examples" / "adder.py"
 STEPPING = HERE / "verifiers_app.py"
-ASKING = HERE.parent / "adapters" / "asking_apps.py"
+ASKING = HERE / "shared" / "asking_apps.py"
 NOWHERE = "http://127.0.0.1:9/v1"
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.server]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.serve.front_door import Door, opened
+from tests.serve.running_server import RunningServer, opened
 
 
 @pytest.fixture(scope="session")
-def door() -> Iterator[Door]:
+def running() -> Iterator[RunningServer]:
     """The server that tests share: they leave it as they found it."""
     with opened() as found:
         yield found

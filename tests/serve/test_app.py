@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
 from taskapp_kit.rollout.service import Service
-from tests.serve.front_door import KEY, Door, app, error_of, opened
+from tests.serve.running_server import KEY, RunningServer, app, error_of, opened
 
 pytestmark = pytest.mark.server
 
@@ -22,10 +22,10 @@ ROUTES = {
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("verb", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_a_wrong_verb_is_405_with_the_right_ones(door: Door, path: str, verb: str) -> None:
+def test_a_wrong_verb_is_405_with_the_right_ones(running: RunningServer, path: str, verb: str) -> None:
     if verb in ROUTES[path].split(", ") or (path, verb) == ("/", "HEAD"):
         return
-    response = door.client.request(verb, path)
+    response = running.client.request(verb, path)
     assert response.status_code == 405
     assert response.headers["allow"] == ("GET, HEAD" if path == "/" else ROUTES[path])
     if verb != "HEAD":
@@ -35,26 +35,26 @@ def test_a_wrong_verb_is_405_with_the_right_ones(door: Door, path: str, verb: st
 @pytest.mark.parametrize(
     "path", ["/rollout/", "/health/", "/nothing", "/rollout/x", "/%2Frollout", "/ROLLOUT", "/task_info/0"]
 )
-def test_an_unknown_route_is_404_and_never_a_redirect(door: Door, path: str) -> None:
+def test_an_unknown_route_is_404_and_never_a_redirect(running: RunningServer, path: str) -> None:
     for verb in ("GET", "POST"):
-        response = door.client.request(verb, path, headers={"Host": "evil.example"})
+        response = running.client.request(verb, path, headers={"Host": "evil.example"})
         assert response.status_code == 404
         assert error_of(response)["code"] == "not_found"
         assert "evil.example" not in response.text + str(response.headers)
 
 
-def test_headers_reveal_nothing(door: Door) -> None:
-    for response in (door.stranger.get("/"), door.client.get("/health"), door.stranger.get("/health")):
+def test_headers_reveal_nothing(running: RunningServer) -> None:
+    for response in (running.stranger.get("/"), running.client.get("/health"), running.stranger.get("/health")):
         assert set(response.headers) <= {
             "date", "content-type", "content-length", "cache-control", "x-content-type-options", "www-authenticate",
         }  # fmt: skip
         assert response.headers["cache-control"] == "no-store"
 
 
-def test_documents_are_behind_the_key_unless_local(door: Door) -> None:
+def test_documents_are_behind_the_key_unless_local(running: RunningServer) -> None:
     for path in ("/docs", "/openapi.json"):
-        assert door.stranger.get(path).status_code == 401
-        assert door.client.get(path).status_code == 200
+        assert running.stranger.get(path).status_code == 401
+        assert running.client.get(path).status_code == 200
     with opened(exposure="local") as local:
         for path in ("/docs", "/openapi.json"):
             assert local.stranger.get(path).status_code == 200
@@ -62,15 +62,15 @@ def test_documents_are_behind_the_key_unless_local(door: Door) -> None:
         assert local.stranger.get("/health").status_code == 401
 
 
-def test_the_page_of_routes_needs_no_network(door: Door) -> None:
-    page = door.client.get("/docs")
+def test_the_page_of_routes_needs_no_network(running: RunningServer) -> None:
+    page = running.client.get("/docs")
     assert "/rollout" in page.text and "curl" in page.text and "<script" not in page.text
     assert "http://" not in page.text and "https://" not in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
-def test_openapi_describes_requests_answers_and_errors(door: Door) -> None:
-    document = door.client.get("/openapi.json").json()
+def test_openapi_describes_requests_answers_and_errors(running: RunningServer) -> None:
+    document = running.client.get("/openapi.json").json()
     operation = document["paths"]["/rollout"]["post"]
     assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/RolloutRequest")
     answers = operation["responses"]
@@ -104,9 +104,9 @@ PREFLIGHT = {"Origin": "https://a.example", "Access-Control-Request-Method": "PO
              "Access-Control-Request-Headers": "x-api-key,content-type"}  # fmt: skip
 
 
-def test_no_other_origin_is_let_in_by_default(door: Door) -> None:
-    assert not [name for name in door.client.get("/health", headers=PREFLIGHT).headers if "access-control" in name]
-    assert door.stranger.options("/rollout", headers=PREFLIGHT).status_code == 401
+def test_no_other_origin_is_let_in_by_default(running: RunningServer) -> None:
+    assert not [name for name in running.client.get("/health", headers=PREFLIGHT).headers if "access-control" in name]
+    assert running.stranger.options("/rollout", headers=PREFLIGHT).status_code == 401
 
 
 def test_named_origins_are_let_in_without_cookies() -> None:
@@ -168,7 +168,7 @@ def test_the_service_is_closed_with_the_server() -> None:
             closed.append(True)
             await super().close()
 
-    with opened(make=Watched) as door:
-        httpx.get(door.url)
+    with opened(make=Watched) as running:
+        httpx.get(running.url)
         assert not closed
     assert closed == [True]

@@ -13,8 +13,8 @@ import pytest
 
 from taskapp_kit.config import Settings
 from taskapp_kit.net.auth import MAX_CANDIDATES, candidates
-from tests.serve.front_door import KEY, Door, error_of, opened, read_answer, request_body
-from tests.serve.siege import GROWTH_BYTES, GROWTH_OBJECTS, SECOND, besieged, parsed, siege
+from tests.serve.load_test import GROWTH_BYTES, GROWTH_OBJECTS, SECOND, besieged, load_test, parsed
+from tests.serve.running_server import KEY, RunningServer, error_of, opened, read_answer, request_body
 
 pytestmark = pytest.mark.server
 
@@ -205,23 +205,25 @@ ATTACKS: dict[str, bytes] = {
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
+def running() -> Iterator[RunningServer]:
     """A server for the attacks of this file."""
     with besieged() as found:
         yield found
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_right_key_opens(door: Door, name: str) -> None:
-    assert door.raw(message(b"GET", b"/health", GOOD[name])).startswith(b"HTTP/1.1 200")
+def test_a_right_key_opens(running: RunningServer, name: str) -> None:
+    assert running.raw(message(b"GET", b"/health", GOOD[name])).startswith(b"HTTP/1.1 200")
 
 
 def test_there_are_enough_attacks() -> None:
     assert len(ATTACKS) >= 150 and len(set(ATTACKS.values())) == len(ATTACKS)
 
 
-def test_an_attack_on_the_key_is_refused_and_leaves_no_trace(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    with siege(door, caplog) as attack:
+def test_an_attack_on_the_key_is_refused_and_leaves_no_trace(
+    running: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with load_test(running, caplog) as attack:
         for name, data in ATTACKS.items():
             response = parsed(attack.send(data))
             assert response.status_code == 401, name
@@ -239,40 +241,40 @@ def test_an_attack_on_the_key_is_refused_and_leaves_no_trace(door: Door, caplog:
      b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + K],
 )  # fmt: skip
 def test_what_is_not_http_gets_400_before_anything_is_looked_at(
-    door: Door, data: bytes, caplog: pytest.LogCaptureFixture
+    running: RunningServer, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with siege(door, caplog) as attack:
+    with load_test(running, caplog) as attack:
         assert attack.send(data, seconds=2).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_head_that_is_never_finished_gets_no_answer(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    with siege(door, caplog) as attack:
+def test_a_head_that_is_never_finished_gets_no_answer(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    with load_test(running, caplog) as attack:
         assert attack.send(b"GET /health HTTP/1.1\r\nX-API-Key: " + K[:-1], end=True) == b""
 
 
 @pytest.mark.parametrize("verb", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", OPEN_PATHS)
 def test_the_open_route_does_not_repeat_what_it_was_asked(
-    door: Door, verb: str, path: str, caplog: pytest.LogCaptureFixture
+    running: RunningServer, verb: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with siege(door, caplog) as attack:
+    with load_test(running, caplog) as attack:
         assert attack.send(message(verb.encode(), path.encode(), [])).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("breach", ["answer", "log", "traceback", "rollout", "memory", "objects", "silence", "lockout"])
-def test_the_siege_would_see_it(door: Door, breach: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Each thing that `siege` looks for, done on purpose."""
+def test_the_load_test_would_see_it(running: RunningServer, breach: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Each thing that `load_test` looks for, done on purpose."""
     log = logging.getLogger("taskapp_kit.serve")
     held: object = None
     words = {
         "answer": "an answer shows", "log": "the log shows", "traceback": "the log shows", "rollout": "a rollout began",
         "memory": "grew by .* bytes", "objects": "grew by .* objects", "silence": "asked the server nothing", "lockout": "unauthorised",
     }  # fmt: skip
-    locked_out = Door(door.server, door.service)
+    locked_out = RunningServer(running.server, running.service)
     locked_out.client = locked_out.stranger
     with (
         pytest.raises(AssertionError, match=words[breach]),
-        siege(locked_out if breach == "lockout" else door, caplog) as attack,
+        load_test(locked_out if breach == "lockout" else running, caplog) as attack,
     ):
         if breach != "silence":
             attack.send(message(b"GET", b"/health", []))
@@ -286,7 +288,7 @@ def test_the_siege_would_see_it(door: Door, breach: str, caplog: pytest.LogCaptu
             except ValueError:
                 log.exception("it broke")
         elif breach == "rollout":
-            assert door.client.post("/rollout", json=request_body()).status_code == 200
+            assert running.client.post("/rollout", json=request_body()).status_code == 200
         elif breach == "memory":
             held = b"x" * (GROWTH_BYTES + 100_000)
         elif breach == "objects":
@@ -294,23 +296,23 @@ def test_the_siege_would_see_it(door: Door, breach: str, caplog: pytest.LogCaptu
     del held
 
 
-def test_the_open_route_needs_no_key_and_says_little(door: Door) -> None:
-    response = door.stranger.get("/")
+def test_the_open_route_needs_no_key_and_says_little(running: RunningServer) -> None:
+    response = running.stranger.get("/")
     assert response.json() == {"status": "ok", "service": "yard"}
     assert "server" not in response.headers
-    head = door.stranger.head("/")
+    head = running.stranger.head("/")
     assert head.status_code == 200 and head.headers["content-length"] == str(len('{"status":"ok"}'))
 
 
-def test_the_key_is_checked_before_a_byte_of_the_body(door: Door) -> None:
+def test_the_key_is_checked_before_a_byte_of_the_body(running: RunningServer) -> None:
     began = time.monotonic()
     for data in HALF_SENT.values():
-        assert door.raw(data).startswith(b"HTTP/1.1 401"), "and no 100 Continue for a stranger"
+        assert running.raw(data).startswith(b"HTTP/1.1 401"), "and no 100 Continue for a stranger"
     assert time.monotonic() - began < 5, "nobody waited for the rest"
 
 
-def test_a_refused_caller_may_try_again_on_the_same_connection(door: Door) -> None:
-    with socket.create_connection((door.server.host, door.server.port), timeout=5) as connection:
+def test_a_refused_caller_may_try_again_on_the_same_connection(running: RunningServer) -> None:
+    with socket.create_connection((running.server.host, running.server.port), timeout=5) as connection:
         connection.sendall(message(b"POST", b"/rollout", [(b"X-API-Key", b"wrong")], b"x" * 1_000))
         assert read_answer(connection).startswith(b"HTTP/1.1 401")
         connection.sendall(message(b"GET", b"/health", [(b"X-API-Key", K)]))
@@ -340,14 +342,14 @@ def test_a_key_outside_ascii_opens_in_either_spelling() -> None:
         assert one.raw(message(b"GET", b"/health", [(b"X-API-Key", b"cle-eeee")])).startswith(b"HTTP/1.1 401")
 
 
-def test_a_websocket_needs_the_key(door: Door) -> None:
+def test_a_websocket_needs_the_key(running: RunningServer) -> None:
     upgrade: Headers = [
         (b"Connection", b"Upgrade"),
         (b"Upgrade", b"websocket"),
         (b"Sec-WebSocket-Version", b"13"),
         (b"Sec-WebSocket-Key", b"dGhlIHNhbXBsZSBub25jZQ=="),
     ]
-    assert door.raw(message(b"GET", b"/rollout", upgrade)).split(b" ", 2)[1] in (b"401", b"403")
+    assert running.raw(message(b"GET", b"/rollout", upgrade)).split(b" ", 2)[1] in (b"401", b"403")
 
 
 def test_candidates_are_bounded_in_number_and_length() -> None:

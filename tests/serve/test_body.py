@@ -15,8 +15,8 @@ from starlette.types import Message
 from taskapp_kit.config import Settings
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
-from tests.serve.front_door import KEY, Door, error_of, opened, read_answer, refused_fields, request_body
-from tests.serve.siege import besieged, parsed, siege
+from tests.serve.load_test import besieged, load_test, parsed
+from tests.serve.running_server import KEY, RunningServer, error_of, opened, read_answer, refused_fields, request_body
 
 pytestmark = pytest.mark.server
 
@@ -218,7 +218,7 @@ def post(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
+def running() -> Iterator[RunningServer]:
     """A server for the attacks of this file."""
     with besieged() as found:
         yield found
@@ -235,16 +235,18 @@ SERVED = (UNPLANNED, "empty", "cut", "invalid utf-8", "NaN", "10**5000", "very d
 """One of each kind."""
 
 
-def test_a_malformed_body_is_refused_at_its_field(door: Door) -> None:
+def test_a_malformed_body_is_refused_at_its_field(running: RunningServer) -> None:
     for name, (body, field, kind) in BAD.items():
-        found = refused_fields(door, body)
+        found = refused_fields(running, body)
         assert (field, kind) in found or name == UNPLANNED, (name, found)
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_a_malformed_body_is_the_callers_error(door: Door, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_body_is_the_callers_error(
+    running: RunningServer, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     body, field, kind = BAD[name]
-    with siege(door, caplog) as attack:
+    with load_test(running, caplog) as attack:
         answer = attack.send(post(body, b"Content-Type: application/json"))
     response = parsed(answer)
     assert response.status_code == 422, response.text[:300]
@@ -254,16 +256,16 @@ def test_a_malformed_body_is_the_callers_error(door: Door, name: str, caplog: py
     assert len(response.content) < 3000
 
 
-def test_a_good_rollout_works_after_all_that(door: Door) -> None:
-    assert door.client.post("/rollout", json=GOOD).status_code == 200
+def test_a_good_rollout_works_after_all_that(running: RunningServer) -> None:
+    assert running.client.post("/rollout", json=GOOD).status_code == 200
 
 
 @pytest.mark.parametrize(
     "kind", ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/json;a=b", None]
 )
-def test_json_by_its_content_type_or_none(door: Door, kind: str | None) -> None:
+def test_json_by_its_content_type_or_none(running: RunningServer, kind: str | None) -> None:
     headers = [] if kind is None else [b"Content-Type: " + kind.encode()]
-    assert door.raw(post(text(), *headers)).startswith(b"HTTP/1.1 200")
+    assert running.raw(post(text(), *headers)).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize(
@@ -271,30 +273,32 @@ def test_json_by_its_content_type_or_none(door: Door, kind: str | None) -> None:
     ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml",
      "application/jsonp", "application/json-seq", "text/json", "json", "application/json, text/plain", "*/*"],
 )  # fmt: skip
-def test_another_content_type_is_415(door: Door, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    with siege(door, caplog) as attack:
+def test_another_content_type_is_415(running: RunningServer, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with load_test(running, caplog) as attack:
         attack.refused(post(text(), b"Content-Type: " + kind.encode()), 415, "unsupported_content_type")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "identity", "gzip, gzip", "", "x"])
-def test_any_content_encoding_is_415(door: Door, coding: str, caplog: pytest.LogCaptureFixture) -> None:
-    with siege(door, caplog) as attack:
+def test_any_content_encoding_is_415(running: RunningServer, coding: str, caplog: pytest.LogCaptureFixture) -> None:
+    with load_test(running, caplog) as attack:
         attack.refused(post(text(), b"Content-Encoding: " + coding.encode()), 415, "unsupported_content_encoding")
 
 
-def test_too_long_by_its_own_word_is_refused_at_once(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+def test_too_long_by_its_own_word_is_refused_at_once(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     with (
-        siege(door, caplog) as attack,
-        socket.create_connection((door.server.host, door.server.port), timeout=5) as connection,
+        load_test(running, caplog) as attack,
+        socket.create_connection((running.server.host, running.server.port), timeout=5) as connection,
     ):
         connection.sendall(post(b"{", length=5_000_000))
         answer = attack.note(read_answer(connection))  # the rest of the body never comes
     assert answer.startswith(b"HTTP/1.1 413") and b"body_too_large" in answer
 
 
-def test_too_long_as_chunks_is_refused_when_the_count_passes(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+def test_too_long_as_chunks_is_refused_when_the_count_passes(
+    running: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
-    with siege(door, caplog) as attack:
+    with load_test(running, caplog) as attack:
         attack.refused(post(chunk * 80, b"Transfer-Encoding: chunked", length=-1), 413, "body_too_large")
 
 
@@ -308,27 +312,29 @@ def test_just_short_enough_passes() -> None:
 
 @pytest.mark.parametrize("length", [b"-1", b"1e3", b"0x10", b"99999999999999999999999", b"5, 5", b"5 5", b"+5"])
 def test_a_content_length_that_is_none_never_reaches_a_route(
-    door: Door, length: bytes, caplog: pytest.LogCaptureFixture
+    running: RunningServer, length: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with siege(door, caplog) as attack:
+    with load_test(running, caplog) as attack:
         answer = attack.send(post(text(), b"Content-Length: " + length, length=-1), seconds=2)
     assert answer.split(b" ", 2)[1] in (b"400", b"413")
 
 
-def test_a_chunked_body_is_read_like_any_other(door: Door) -> None:
+def test_a_chunked_body_is_read_like_any_other(running: RunningServer) -> None:
     whole = text()
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (whole[:7], whole[7:100], whole[100:]))
-    answer = door.raw(post(chunks + b"0\r\n\r\n", b"Transfer-Encoding: chunked", length=-1))
+    answer = running.raw(post(chunks + b"0\r\n\r\n", b"Transfer-Encoding: chunked", length=-1))
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-def test_a_caller_who_hangs_up_in_the_middle_costs_nothing(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    with siege(door, caplog) as attack:
+def test_a_caller_who_hangs_up_in_the_middle_costs_nothing(
+    running: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with load_test(running, caplog) as attack:
         for _ in range(20):
-            with socket.create_connection((door.server.host, door.server.port), timeout=5) as connection:
+            with socket.create_connection((running.server.host, running.server.port), timeout=5) as connection:
                 connection.sendall(post(text()[:20], length=500))
-        attack.note(door.client.get("/health").content)
-        assert door.client.get("/health").json()["in_flight"] == 0
+        attack.note(running.client.get("/health").content)
+        assert running.client.get("/health").json()["in_flight"] == 0
 
 
 def _read(messages: list[Message], seconds: float) -> dict[str, Any]:
@@ -355,10 +361,10 @@ def test_a_slow_body_is_408() -> None:
 
 
 @pytest.mark.ci
-def test_a_slow_body_is_408_on_the_wire(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_body_is_408_on_the_wire(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     with (
-        siege(door, caplog) as attack,
-        socket.create_connection((door.server.host, door.server.port), timeout=15) as connection,
+        load_test(running, caplog) as attack,
+        socket.create_connection((running.server.host, running.server.port), timeout=15) as connection,
     ):
         connection.sendall(post(text()[:20], length=500))
         answer = attack.note(read_answer(connection))
@@ -366,9 +372,9 @@ def test_a_slow_body_is_408_on_the_wire(door: Door, caplog: pytest.LogCaptureFix
         assert connection.recv(1) == b"", "and the connection is closed"
 
 
-def test_a_long_body_does_not_hold_up_others(door: Door) -> None:
+def test_a_long_body_does_not_hold_up_others(running: RunningServer) -> None:
     """A body beyond 256 kB is parsed in a thread, and arrives whole."""
     body = text(ops=["agent", "env"] * 40_000, policy={"config": {"policy": "one"}})
     assert len(body) > 300_000
-    response = door.client.post("/rollout", content=body)
+    response = running.client.post("/rollout", content=body)
     assert response.status_code == 200 and response.json()["metrics"]["num_steps"] > 0

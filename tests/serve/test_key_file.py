@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.key_file import KeyFileError, KeyHolder
-from tests.serve.front_door import KEY, fragments
+from tests.serve.running_server import KEY, fragments
 
 HERE = Path("keys")
 HEX = hashlib.sha256(KEY.encode()).hexdigest()

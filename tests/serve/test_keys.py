@@ -24,7 +24,7 @@ from taskapp_kit.serve.auth import LABEL, QUOTA, authenticator, open_paths
 from taskapp_kit.serve.errors import ERRORS
 from taskapp_kit.serve.keys import KeyHolder, Keys
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from tests.serve.front_door import ALIAS, KEY, fragments, opened
+from tests.serve.running_server import ALIAS, KEY, fragments, opened
 from tests.waiting import until
 
 

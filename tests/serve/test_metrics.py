@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_form
 
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.connection_limits import CAUSES
-from tests.serve.front_door import KEY, Door, fragments, opened, request_body
+from tests.serve.running_server import KEY, RunningServer, fragments, opened, request_body
 
 pytestmark = pytest.mark.server
 
@@ -21,9 +21,9 @@ SECOND = "0b55e8d2-S3same-zw1/te+q"
 """The other key: no six letters of it are a word that a server may say."""
 
 
-def scraped(door: Door, accept: str = "*/*") -> dict[str, list[tuple[dict[str, str], float]]]:
+def scraped(running: RunningServer, accept: str = "*/*") -> dict[str, list[tuple[dict[str, str], float]]]:
     """Samples by name: their labels and values."""
-    response = door.client.get("/metrics", headers={"Accept": accept})
+    response = running.client.get("/metrics", headers={"Accept": accept})
     assert response.status_code == 200, response.text
     parse = open_metrics if "openmetrics" in response.headers["content-type"] else text_format
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
@@ -40,28 +40,28 @@ def count(found: dict[str, list[tuple[dict[str, str], float]]], name: str, **lab
 
 @pytest.mark.parametrize("accept", ["*/*", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"])
 def test_what_happened_is_counted(accept: str) -> None:
-    with opened() as door:
+    with opened() as running:
         for body in (
             request_body(),
             request_body("broken", "going"),
             request_body("pictures", "looking"),
             request_body(policy="lost"),
         ):
-            door.client.post("/rollout", json=body)
-        assert door.client.post("/rollout", json={"run_id": 7}).status_code == 422
-        door.client.get("/blobs/" + "0" * 64)
-        door.client.get("/blobs/" + "1" * 64)
-        assert door.stranger.get("/health").status_code == 401
-        assert door.stranger.post("/rollout", json=request_body()).status_code == 401
-        assert door.client.get("/no-such-path").status_code == 404
-        assert door.client.request("PROPFIND", "/no-such-path").status_code == 404
+            running.client.post("/rollout", json=body)
+        assert running.client.post("/rollout", json={"run_id": 7}).status_code == 422
+        running.client.get("/blobs/" + "0" * 64)
+        running.client.get("/blobs/" + "1" * 64)
+        assert running.stranger.get("/health").status_code == 401
+        assert running.stranger.post("/rollout", json=request_body()).status_code == 401
+        assert running.client.get("/no-such-path").status_code == 404
+        assert running.client.request("PROPFIND", "/no-such-path").status_code == 404
         with pytest.raises(httpx.ReadTimeout):
             slow = request_body("slow", "waiting", safety={"max_ops": 20}, config={"seconds": 0.2})
-            httpx.post(door.url + "/rollout", json=slow, headers={"X-API-Key": KEY}, timeout=0.5)
+            httpx.post(running.url + "/rollout", json=slow, headers={"X-API-Key": KEY}, timeout=0.5)
         end = time.monotonic() + 10
-        while not count(scraped(door), "taskapp_rollouts_total", boundary="cancelled") and time.monotonic() < end:
+        while not count(scraped(running), "taskapp_rollouts_total", boundary="cancelled") and time.monotonic() < end:
             time.sleep(0.05)
-        found = scraped(door, accept)
+        found = scraped(running, accept)
 
     def rollouts(environment: str, status: str, boundary: str) -> float:
         return count(
@@ -105,9 +105,9 @@ def test_what_happened_is_counted(accept: str) -> None:
     assert methods == {"GET", "POST", "(other)"}
 
 
-def test_it_asks_for_a_key(door: Door) -> None:
-    assert door.stranger.get("/metrics").status_code == 401
-    assert door.client.post("/metrics").status_code == 405
+def test_it_asks_for_a_key(running: RunningServer) -> None:
+    assert running.stranger.get("/metrics").status_code == 401
+    assert running.client.post("/metrics").status_code == 405
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_it_asks_for_a_key(door: Door) -> None:
         ),
     ],
 )
-def test_the_form_is_by_accept(door: Door, accept: str | None, content_type: str) -> None:
-    response = door.client.get("/metrics", headers={} if accept is None else {"Accept": accept})
+def test_the_form_is_by_accept(running: RunningServer, accept: str | None, content_type: str) -> None:
+    response = running.client.get("/metrics", headers={} if accept is None else {"Accept": accept})
     assert response.status_code == 200
     assert response.headers["content-type"].startswith(content_type)
     assert response.headers["cache-control"] == "no-store"
@@ -136,8 +136,8 @@ def test_each_service_has_its_own_numbers() -> None:
         assert count(scraped(two), "taskapp_rollouts_total") == 0
 
 
-def test_it_is_in_the_openapi_document(door: Door) -> None:
-    told = door.client.get("/openapi.json").json()["paths"]["/metrics"]["get"]
+def test_it_is_in_the_openapi_document(running: RunningServer) -> None:
+    told = running.client.get("/openapi.json").json()["paths"]["/metrics"]["get"]
     assert "text/plain" in told["responses"]["200"]["content"]
     assert told["security"]
 
@@ -145,19 +145,19 @@ def test_it_is_in_the_openapi_document(door: Door) -> None:
 def test_no_key_and_no_callers_text_is_in_numbers_or_log(caplog: pytest.LogCaptureFixture) -> None:
     text = "callers-own-words"
     settings = Settings(environment_api_key=KEY, environment_api_key_aliases=(SECOND,))
-    with caplog.at_level(logging.DEBUG), opened(settings) as door:
+    with caplog.at_level(logging.DEBUG), opened(settings) as running:
         body = request_body(policy="one", run_id=text, group_id=text, record={"trace": text}, trace_correlation_id=text)
-        door.client.post(
+        running.client.post(
             "/rollout", json={**body, "policy": {"policy_name": "one", "config": {"api_key": KEY, "model": text}}}
         )
-        door.client.post("/rollout", json=request_body(text, text))
-        door.client.get(f"/{text}", params={"key": KEY})
-        door.client.get(f"/{KEY}")
-        door.client.get(f"/blobs/{SECOND}")
-        door.client.post("/rollout", json=request_body(), headers={"X-API-Key": SECOND, "traceparent": text})
-        door.stranger.get("/health", headers={"X-API-Key": KEY + "x"})
+        running.client.post("/rollout", json=request_body(text, text))
+        running.client.get(f"/{text}", params={"key": KEY})
+        running.client.get(f"/{KEY}")
+        running.client.get(f"/blobs/{SECOND}")
+        running.client.post("/rollout", json=request_body(), headers={"X-API-Key": SECOND, "traceparent": text})
+        running.stranger.get("/health", headers={"X-API-Key": KEY + "x"})
         for accept in ("*/*", "application/openmetrics-text"):
-            shown = door.client.get("/metrics", headers={"Accept": accept}).text
+            shown = running.client.get("/metrics", headers={"Accept": accept}).text
             assert not fragments(shown, KEY, SECOND)
             assert text not in shown
     ours = [item for item in caplog.records if item.name.startswith(("taskapp_kit", "uvicorn"))]

@@ -18,7 +18,7 @@ from taskapp_kit.rollout.policy.select import chosen_name
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.wire.inference_url import inference_url
 from taskapp_kit.wire.rollout import RolloutRequest
-from tests.serve.front_door import KEY, Door, app, opened
+from tests.serve.running_server import KEY, RunningServer, app, opened
 
 pytestmark = pytest.mark.server
 
@@ -107,7 +107,7 @@ def test_the_document_is_openapi_3_1() -> None:
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
+def running() -> Iterator[RunningServer]:
     with opened(SETTINGS) as found:
         yield found
 
@@ -129,38 +129,40 @@ def door() -> Iterator[Door]:
     ],
     ids=str,
 )
-def test_a_step_is_refused_as_invalid_exactly_where_the_document_does(door: Door, body: dict[str, Any]) -> None:
-    session = door.client.post("/sessions", json={"env_name": "counter"}).json()["session_id"]
-    door.client.post(f"/sessions/{session}/reset", json={"seed": 0})
-    answer = door.client.post(f"/sessions/{session}/step", json=body)
+def test_a_step_is_refused_as_invalid_exactly_where_the_document_does(
+    running: RunningServer, body: dict[str, Any]
+) -> None:
+    session = running.client.post("/sessions", json={"env_name": "counter"}).json()["session_id"]
+    running.client.post(f"/sessions/{session}/reset", json={"seed": 0})
+    answer = running.client.post(f"/sessions/{session}/step", json=body)
     refused = answer.status_code == 422 and answer.json()["detail"]["error"]["code"] == "invalid_request"
     assert refused != validator("StepSession").is_valid(body)
-    door.client.delete(f"/sessions/{session}")
+    running.client.delete(f"/sessions/{session}")
 
 
 @pytest.mark.parametrize("path", [path for path, _ in BODIES if not path.startswith(NEED_A_SESSION)])
-def test_a_body_of_nulls_is_refused_exactly_where_the_document_does(door: Door, path: str) -> None:
+def test_a_body_of_nulls_is_refused_exactly_where_the_document_does(running: RunningServer, path: str) -> None:
     name = dict(BODIES)[path]
     body = dict.fromkeys(DOCUMENT["components"]["schemas"][name]["properties"])
-    session = door.client.post("/sessions", json={}).json()["session_id"]
+    session = running.client.post("/sessions", json={}).json()["session_id"]
     place = path.replace("{environment}", "counter").replace("{session_id}", session).replace("{tool}", "increment")
-    answer = door.client.post(place, json=body)
+    answer = running.client.post(place, json=body)
     assert (answer.status_code in (400, 422)) != validator(name).is_valid(body), answer.text
-    door.client.delete(f"/sessions/{session}")
+    running.client.delete(f"/sessions/{session}")
 
 
 @pytest.mark.parametrize("name", ["environment", "env_name", "split"])
-def test_names_in_the_query_are_those_that_the_document_lists(door: Door, name: str) -> None:
+def test_names_in_the_query_are_those_that_the_document_lists(running: RunningServer, name: str) -> None:
     parameters = DOCUMENT["paths"]["/task_info"]["get"]["parameters"]
     (listed,) = [parameter["schema"]["enum"] for parameter in parameters if parameter["name"] == name]
     assert "train" in listed or list(SPEC.environments) == listed
-    assert door.client.get("/task_info", params={name: "0" * 600}).status_code == 422
-    assert door.client.get("/task_info", params={name: listed[0]}).status_code == 200
+    assert running.client.get("/task_info", params={name: "0" * 600}).status_code == 422
+    assert running.client.get("/task_info", params={name: listed[0]}).status_code == 200
 
 
 @pytest.mark.parametrize("seconds", [5e-324, 0.0009, 0, -1, 86_401, "1"])
-def test_a_time_limit_that_nothing_can_meet_is_422(door: Door, seconds: object) -> None:
+def test_a_time_limit_that_nothing_can_meet_is_422(running: RunningServer, seconds: object) -> None:
     body = {"run_id": "r", "env": {}, "policy": {"config": {"policy": "one"}}, "ops": [], "mode": "eval"}
-    answer = door.client.post("/rollout", json={**body, "safety": {"max_time_s": seconds}})
+    answer = running.client.post("/rollout", json={**body, "safety": {"max_time_s": seconds}})
     assert answer.status_code == 422
     assert not validator(RolloutRequest.__name__).is_valid({**body, "safety": {"max_time_s": seconds}})

@@ -12,7 +12,7 @@ from taskapp_kit.config import Settings, from_environment
 from taskapp_kit.errors import ConfigError, Unavailable
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store.sqlite import SqliteStore
-from tests.serve.front_door import KEY, opened, request_body
+from tests.serve.running_server import KEY, opened, request_body
 
 
 class Aged(SqliteStore):
@@ -27,13 +27,13 @@ class Aged(SqliteStore):
 @pytest.mark.server
 @pytest.mark.parametrize(("keep", "left"), [(None, 3), ("30d", 0), ("50d", 3), ("2", 2)])
 def test_older_rollouts_go_when_the_server_starts(tmp_path: Path, keep: str | None, left: int) -> None:
-    with opened(store=Aged(tmp_path / "r.db")) as door:
+    with opened(store=Aged(tmp_path / "r.db")) as running:
         for seed in range(3):
-            assert door.client.post("/rollout", json=request_body(seed=seed)).status_code == 200
+            assert running.client.post("/rollout", json=request_body(seed=seed)).status_code == 200
     settings = Settings(environment_api_key=KEY, store_keep=keep)
-    with opened(settings, store=SqliteStore(tmp_path / "r.db")) as door:
+    with opened(settings, store=SqliteStore(tmp_path / "r.db")) as running:
         end = time.monotonic() + 20
-        while len(door.client.get("/rollouts").json()["rollouts"]) != left:
+        while len(running.client.get("/rollouts").json()["rollouts"]) != left:
             assert time.monotonic() < end
             time.sleep(0.02)
 

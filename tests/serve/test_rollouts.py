@@ -30,7 +30,7 @@ from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
 from taskapp_kit.wire.rollout import RolloutResponse
 from tests.live_app import SECRET, a_body, marks
-from tests.serve.front_door import ALIAS, KEY, Door, error_of, opened, read_answer
+from tests.serve.running_server import ALIAS, KEY, RunningServer, error_of, opened, read_answer
 from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
@@ -47,14 +47,14 @@ ROUTE = "/rollout"
 class House:
     """A running server; `file` is that of its store, None without one."""
 
-    door: Door
+    running: RunningServer
     file: Path | None
     workers: int
     keys: int = 0
 
     @property
     def client(self) -> httpx.Client:
-        return self.door.client
+        return self.running.client
 
     def key(self) -> dict[str, str]:
         """An Idempotency-Key of one's own."""
@@ -95,8 +95,8 @@ class House:
 @contextmanager
 def house(file: Path | None, workers: int) -> Iterator[House]:
     store = None if file is None else open_store(f"sqlite:///{file}")
-    with opened(SETTINGS, store=store, workers=workers, serves=APP, max_concurrent=256) as door:
-        yield House(door, file, workers)
+    with opened(SETTINGS, store=store, workers=workers, serves=APP, max_concurrent=256) as running:
+        yield House(running, file, workers)
 
 
 class Houses:
@@ -229,7 +229,7 @@ def test_a_hundred_at_once_with_one_key_are_one_episode(here: House, tmp_path: P
 
     async def all_at_once() -> list[tuple[int, bytes]]:
         connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(here.door.url, headers={"X-API-Key": KEY}, connector=connector) as client:
+        async with aiohttp.ClientSession(here.running.url, headers={"X-API-Key": KEY}, connector=connector) as client:
 
             async def one() -> tuple[int, bytes]:
                 async with client.post(ROUTE, json=body, headers=headers) as answer:
@@ -303,7 +303,7 @@ def test_who_went_away_and_repeats_has_it_played_anew(there: House, tmp_path: Pa
         f"POST {ROUTE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nIdempotency-Key: {headers['Idempotency-Key']}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
     ).encode()
-    with socket.create_connection((there.door.server.host, there.door.server.port)) as connection:
+    with socket.create_connection((there.running.server.host, there.running.server.port)) as connection:
         connection.sendall(request + text)
         until(lambda: marks(tmp_path / "mark", "waiting") == 1)
         time.sleep(0.15)  # by now somebody watches whether we hang up
@@ -318,7 +318,7 @@ def test_who_went_away_and_repeats_has_it_played_anew(there: House, tmp_path: Pa
 def test_two_callers_may_choose_the_same_key(there: House) -> None:
     headers = there.key()
     one = there.post(a_body(), **headers)
-    two = there.door.stranger.post(ROUTE, json=a_body(seed=1), headers={"X-API-Key": ALIAS, **headers})
+    two = there.running.stranger.post(ROUTE, json=a_body(seed=1), headers={"X-API-Key": ALIAS, **headers})
     assert one.status_code == two.status_code == 200
     assert one.json()["rollout_id"] != two.json()["rollout_id"]
 
@@ -330,9 +330,9 @@ def test_two_callers_may_choose_the_same_key(there: House) -> None:
      "Idempotency-Key: a\r\nIdempotency-Key: a", "Idempotency-Key: a\r\nidempotency-key: b", "Idempotency-Key: caf\u00e9"],
     ids=["empty", "spaces", "space", "256", "two", "two names", "non-ASCII"],
 )  # fmt: skip
-def test_a_malformed_key_is_422_naming_the_header(door: Door, lines: str) -> None:
+def test_a_malformed_key_is_422_naming_the_header(running: RunningServer, lines: str) -> None:
     text = json.dumps({"run_id": "r", "mode": "rl", "ops": [], "env": {}, "policy": {}}).encode()
-    found = door.raw(
+    found = running.raw(
         f"POST {ROUTE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n{lines}\r\nContent-Length: {len(text)}\r\n\r\n".encode()
         + text
     )
@@ -734,24 +734,24 @@ class Full(SqliteStore):
 
 @pytest.mark.server
 def test_what_could_not_be_kept_is_an_error_wherever_it_is_asked_for() -> None:
-    with opened(SETTINGS, store=Full(None), serves=APP) as door:
-        here = House(door, None, 0)
+    with opened(SETTINGS, store=Full(None), serves=APP) as running:
+        here = House(running, None, 0)
         path = here.post_async(a_body())
         for response in (here.ended(path), here.get(path)):
             assert response.status_code == 500
             assert error_of(response)["code"] == "store_failed"
         refused = here.post(a_body(), **here.key())
         assert (refused.status_code, error_of(refused)["code"]) == (503, "store_failing"), "nothing is played any more"
-    with opened(SETTINGS, store=Full(None), serves=APP) as door:
-        frames = followed(House(door, None, 0), body=a_body())
+    with opened(SETTINGS, store=Full(None), serves=APP) as running:
+        frames = followed(House(running, None, 0), body=a_body())
         well_formed(frames)
         assert frames[-1].data["detail"]["error"]["code"] == "store_failed"
 
 
 @pytest.mark.server
 def test_saturated_is_not_remembered(tmp_path: Path) -> None:
-    with opened(SETTINGS, serves=APP, max_concurrent=1) as door:
-        here = House(door, None, 0)
+    with opened(SETTINGS, serves=APP, max_concurrent=1) as running:
+        here = House(running, None, 0)
         path = here.post_async(a_body(gate=tmp_path / "gate"))
         for headers in ({"Idempotency-Key": "k"}, ASYNC, STREAM):
             refused = here.post(a_body(), **headers)
@@ -765,9 +765,9 @@ def test_saturated_is_not_remembered(tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_a_stream_over_a_bare_socket_is_chunked_and_ends(tmp_path: Path) -> None:
-    with opened(SETTINGS, serves=APP) as door:
+    with opened(SETTINGS, serves=APP) as running:
         text = json.dumps(a_body()).encode()
-        with socket.create_connection((door.server.host, door.server.port), timeout=5) as connection:
+        with socket.create_connection((running.server.host, running.server.port), timeout=5) as connection:
             connection.sendall(
                 f"POST {ROUTE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nAccept: text/event-stream\r\n"
                 f"Connection: close\r\nContent-Length: {len(text)}\r\n\r\n".encode()

@@ -24,7 +24,7 @@ from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.openapi_models import Info, TaskInfo, Taskset
 from taskapp_kit.wire.rollout import RolloutRequest, RolloutResponse
-from tests.serve.front_door import KEY, PNG, Door, Slow, error_of, opened, refused_fields, request_body
+from tests.serve.running_server import KEY, PNG, RunningServer, Slow, error_of, opened, refused_fields, request_body
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -32,20 +32,20 @@ pytestmark = pytest.mark.server
 SEEDS_IN_WORDS = "train 0 to 63; test 64 to 79"
 
 
-def test_health(door: Door) -> None:
-    body = door.client.get("/health").json()
+def test_health(running: RunningServer) -> None:
+    body = running.client.get("/health").json()
     assert body["healthy"] is True and body["status"] == "healthy" and body["auth"] == {"required": True}
     assert body["in_flight"] == 0 and body["capacity"] == 64 and body["version"]
     assert "expected_prefix" not in json.dumps(body)
 
 
-def test_done(door: Door) -> None:
+def test_done(running: RunningServer) -> None:
     for content in (b"", b"{}", b"not json"):
-        assert door.client.post("/done", content=content).json() == {"ok": True, "service": "yard"}
+        assert running.client.post("/done", content=content).json() == {"ok": True, "service": "yard"}
 
 
-def test_info(door: Door) -> None:
-    body = door.client.get("/info").json()
+def test_info(running: RunningServer) -> None:
+    body = running.client.get("/info").json()
     Info.model_validate(body)
     assert body["service"]["task"] == {
         "id": "yard", "name": "yard", "description": "A yard to knock things over in.", "version": "2.1.0",
@@ -58,16 +58,16 @@ def test_info(door: Door) -> None:
     assert set(body["environments"]) == {"counter", "broken", "slow", "pictures", "quiz"}
 
 
-def test_the_task_set(door: Door) -> None:
-    body = door.client.get("/task_info").json()
+def test_the_task_set(running: RunningServer) -> None:
+    body = running.client.get("/task_info").json()
     Taskset.model_validate(body)
     taskset = body["taskset"]
     assert taskset["seeds"] == {"train": [0, 64], "test": [64, 80]}
     assert (taskset["default_split"], taskset["cardinality"]) == ("train", 80)
 
 
-def test_one_task(door: Door) -> None:
-    body = door.client.get("/task_info", params={"seed": 70}).json()
+def test_one_task(running: RunningServer) -> None:
+    body = running.client.get("/task_info", params={"seed": 70}).json()
     TaskInfo.model_validate(body)
     assert body["environment"] == "counter" and body["task_metadata"] == {"seed": 70, "split": "test"}
     (tool,) = body["action_space"]["tools"]
@@ -79,21 +79,21 @@ def test_one_task(door: Door) -> None:
     assert body["inference"]["policies"][:2] == ["one", "lost"]
 
 
-def test_many_tasks_seed_first(door: Door) -> None:
-    body = door.client.get("/task_info?seeds=5&seed=3&seeds=4&seed=1").json()
+def test_many_tasks_seed_first(running: RunningServer) -> None:
+    body = running.client.get("/task_info?seeds=5&seed=3&seeds=4&seed=1").json()
     assert [item["task_metadata"]["seed"] for item in body] == [3, 1, 5, 4]
-    assert len(door.client.get("/task_info?" + "&".join(f"seed={n}" for n in range(64))).json()) == 64
+    assert len(running.client.get("/task_info?" + "&".join(f"seed={n}" for n in range(64))).json()) == 64
 
 
-def test_tasks_of_another_environment_and_split(door: Door) -> None:
+def test_tasks_of_another_environment_and_split(running: RunningServer) -> None:
     for name in ("environment", "env_name"):
-        body = door.client.get("/task_info", params={name: "quiz", "seed": 0, "split": "test"}).json()
+        body = running.client.get("/task_info", params={name: "quiz", "seed": 0, "split": "test"}).json()
         assert body["task_metadata"] == {"seed": 0, "split": "test", "row": {"question": "One and one?"}}
 
 
-def test_private_fields_of_a_row_never_show(door: Door) -> None:
+def test_private_fields_of_a_row_never_show(running: RunningServer) -> None:
     answers = [
-        door.client.get(path).text
+        running.client.get(path).text
         for path in (
             "/info",
             "/task_info?environment=quiz",
@@ -102,7 +102,7 @@ def test_private_fields_of_a_row_never_show(door: Door) -> None:
         )
     ]
     answers.append(
-        door.client.post(
+        running.client.post(
             "/rollout",
             json=request_body("quiz", "constant") | {"policy": {"config": {"policy": "constant", "action": "five"}}},
         ).text
@@ -144,8 +144,8 @@ def test_private_fields_of_a_row_never_show(door: Door) -> None:
         ("&".join(["x=1"] * 2001), "seeds", "2000"),
     ],
 )
-def test_a_wrong_question_is_422_naming_what(door: Door, query: str, field: str, said: str) -> None:
-    response = door.client.get("/task_info?" + query)
+def test_a_wrong_question_is_422_naming_what(running: RunningServer, query: str, field: str, said: str) -> None:
+    response = running.client.get("/task_info?" + query)
     assert response.status_code == 422, response.text[:200]
     error = error_of(response)
     (problem,) = error["fields"]  # type: ignore[misc]
@@ -165,9 +165,9 @@ def test_debug_env_is_off_and_tells_booleans_only() -> None:
         }  # fmt: skip
 
 
-def test_a_rollout_is_answered_whole(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rollout_is_answered_whole(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="taskapp_kit.serve"):
-        response = door.client.post("/rollout", json=request_body(seed=7, group_id="g"))
+        response = running.client.post("/rollout", json=request_body(seed=7, group_id="g"))
     body = response.json()
     RolloutResponse.model_validate(body)
     assert response.status_code == 200 and response.headers["content-type"] == "application/json"
@@ -178,38 +178,38 @@ def test_a_rollout_is_answered_whole(door: Door, caplog: pytest.LogCaptureFixtur
     assert body["rollout_id"] in line and "key=environment" in line and "seed=7" in line and "\n" not in line
 
 
-def test_trajectories_may_be_left_out(door: Door) -> None:
-    body = door.client.post("/rollout", json=request_body(record={"trajectories": False})).json()
+def test_trajectories_may_be_left_out(running: RunningServer) -> None:
+    body = running.client.post("/rollout", json=request_body(record={"trajectories": False})).json()
     RolloutResponse.model_validate(body)
     (trajectory,) = body["trajectories"]
     assert trajectory["steps"] == [] and trajectory["length"] == body["metrics"]["num_steps"] > 0
     assert body["reward"] == 1.0
 
 
-def test_equal_requests_have_equal_digests(door: Door) -> None:
-    digests = {door.client.post("/rollout", json=request_body(seed=3)).json()["digest"] for _ in range(3)}
+def test_equal_requests_have_equal_digests(running: RunningServer) -> None:
+    digests = {running.client.post("/rollout", json=request_body(seed=3)).json()["digest"] for _ in range(3)}
     assert len(digests) == 1
 
 
-def test_a_picture_may_be_fetched_by_its_hash(door: Door) -> None:
+def test_a_picture_may_be_fetched_by_its_hash(running: RunningServer) -> None:
     name = hashlib.sha256(PNG).hexdigest()
-    door.client.post("/rollout", json=request_body("pictures", "looking"))
-    response = door.client.get(f"/blobs/{name}")
+    running.client.post("/rollout", json=request_body("pictures", "looking"))
+    response = running.client.get(f"/blobs/{name}")
     assert response.content == PNG and response.headers["content-type"] == "image/png"
     assert "immutable" in response.headers["cache-control"] and "private" in response.headers["cache-control"]
-    assert door.stranger.get(f"/blobs/{name}").status_code == 401
+    assert running.stranger.get(f"/blobs/{name}").status_code == 401
 
 
 @pytest.mark.parametrize("name", ["0" * 64, "0" * 63, "A" * 64, "x", "%2e%2e%2fetc", "0" * 64 + ".png", "0" * 5000])
-def test_a_picture_that_is_not_there(door: Door, name: str) -> None:
-    response = door.client.get(f"/blobs/{name}")
+def test_a_picture_that_is_not_there(running: RunningServer, name: str) -> None:
+    response = running.client.get(f"/blobs/{name}")
     assert response.status_code == 404
     assert error_of(response)["code"] == "not_found"
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_broken_environment_is_500(door: Door, seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    response = door.client.post("/rollout", json=request_body("broken", "going", seed=seed))
+def test_a_broken_environment_is_500(running: RunningServer, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    response = running.client.post("/rollout", json=request_body("broken", "going", seed=seed))
     error = error_of(response)
     assert response.status_code == 500 and error["boundary"] == "environment"
     assert error["rollout_id"] and error["error_id"]
@@ -221,32 +221,32 @@ def test_a_broken_environment_is_500(door: Door, seed: int, caplog: pytest.LogCa
     assert record.exc_info and "sentinel-detail-of-the-environment" in str(record.exc_info[1])
 
 
-def test_a_broken_policy_is_502(door: Door) -> None:
-    response = door.client.post("/rollout", json=request_body(policy="lost"))
+def test_a_broken_policy_is_502(running: RunningServer) -> None:
+    response = running.client.post("/rollout", json=request_body(policy="lost"))
     assert response.status_code == 502 and error_of(response)["boundary"] == "policy"
     assert "sentinel" not in response.text
 
 
-def test_a_rubric_that_raises_is_500(door: Door) -> None:
-    response = door.client.post("/rollout", json=request_body("pictures", "looking"))
+def test_a_rubric_that_raises_is_500(running: RunningServer) -> None:
+    response = running.client.post("/rollout", json=request_body("pictures", "looking"))
     assert response.status_code == 500 and error_of(response)["boundary"] == "scoring"
     assert "sentinel" not in response.text
 
 
-def test_a_deadline_that_passes_is_504(door: Door) -> None:
+def test_a_deadline_that_passes_is_504(running: RunningServer) -> None:
     body = request_body("slow", "waiting", safety={"max_time_s": 0.5})
-    response = door.client.post("/rollout", json=body)
+    response = running.client.post("/rollout", json=body)
     assert response.status_code == 504 and error_of(response)["boundary"] == "timeout"
     assert "reward" not in response.json()
 
 
-def test_an_unknown_policy_is_422(door: Door) -> None:
-    response = door.client.post("/rollout", json=request_body(policy="nobody"))
+def test_an_unknown_policy_is_422(running: RunningServer) -> None:
+    response = running.client.post("/rollout", json=request_body(policy="nobody"))
     assert response.status_code == 422 and "fields" in error_of(response)
 
 
-def test_an_unknown_policy_name_without_an_address_says_what_a_model_needs(door: Door) -> None:
-    response = door.client.post("/rollout", json=request_body() | {"policy": {"policy_name": "gpt-5"}})
+def test_an_unknown_policy_name_without_an_address_says_what_a_model_needs(running: RunningServer) -> None:
+    response = running.client.post("/rollout", json=request_body() | {"policy": {"policy_name": "gpt-5"}})
     assert (response.status_code, error_of(response)["code"]) == (422, "unknown_policy")
     assert "policy.config.inference_url" in error_of(response)["hint"]
 
@@ -268,48 +268,48 @@ def named(place: tuple[str, ...], name: str) -> dict[str, Any]:
     return body
 
 
-def test_a_name_with_control_characters_is_refused(door: Door) -> None:
+def test_a_name_with_control_characters_is_refused(running: RunningServer) -> None:
     for place, control in itertools.product(NAMES, ("\0", "\n", "\x1b", "\x7f", "\x9b")):
-        found = refused_fields(door, json.dumps(named(place, f"name{control}")).encode())
+        found = refused_fields(running, json.dumps(named(place, f"name{control}")).encode())
         assert found == [(["body", *place], "string_pattern_mismatch")], (place, control)
 
 
-def test_a_name_with_control_characters_is_422_and_not_repeated(door: Door) -> None:
-    response = door.client.post("/rollout", json=named(("run_id",), "name\x9b"))
+def test_a_name_with_control_characters_is_422_and_not_repeated(running: RunningServer) -> None:
+    response = running.client.post("/rollout", json=named(("run_id",), "name\x9b"))
     assert response.status_code == 422, response.text
     (field,) = error_of(response)["fields"]
     assert (field["loc"], field["type"]) == (["body", "run_id"], "string_pattern_mismatch")
     assert "\x9b" not in response.text
 
 
-def test_a_correlation_id_with_control_characters_in_the_address_is_422(door: Door) -> None:
+def test_a_correlation_id_with_control_characters_in_the_address_is_422(running: RunningServer) -> None:
     body = request_body()
     body["policy"]["config"]["inference_url"] = "http://127.0.0.1:9/v1?cid=a%00b"
-    response = door.client.post("/rollout", json=body)
+    response = running.client.post("/rollout", json=body)
     assert response.status_code == 422, response.text
     assert error_of(response)["fields"][0]["loc"] == ["body", "policy", "config", "inference_url"]
 
 
-def test_other_letters_in_names_are_taken_and_given_back(door: Door) -> None:
+def test_other_letters_in_names_are_taken_and_given_back(running: RunningServer) -> None:
     body = request_body() | {"run_id": "Läufe 走 \u200d", "trace_correlation_id": "trace/1?x=ä"}
-    response = door.client.post("/rollout", json=body)
+    response = running.client.post("/rollout", json=body)
     assert response.status_code == 200, response.text
     told = response.json()
     assert (told["run_id"], told["trace_correlation_id"]) == (body["run_id"], body["trace_correlation_id"])
 
 
-def test_an_address_that_is_no_text_is_what_is_refused(door: Door) -> None:
+def test_an_address_that_is_no_text_is_what_is_refused(running: RunningServer) -> None:
     urls = (5, True, ["http://127.0.0.1:9/v1"], {"url": "http://127.0.0.1:9/v1"})
     programs: tuple[list[Any], ...] = ([], [{"tool": "add", "args": {"amount": 1}}])
     for url, policy, ops in itertools.product(urls, ("nobody", "random", None), programs):
         body = request_body() | {"policy": {"policy_name": policy, "config": {"inference_url": url}}, "ops": ops}
-        found = refused_fields(door, json.dumps(body).encode())
+        found = refused_fields(running, json.dumps(body).encode())
         assert found == [(["body", "policy", "config", "inference_url"], "type_error")], (url, policy, ops)
 
 
-def test_what_needs_a_store_is_422_without_one(door: Door) -> None:
+def test_what_needs_a_store_is_422_without_one(running: RunningServer) -> None:
     body = request_body() | {"policy": {"config": {"policy": "replay", "rollout_id": "x"}}}
-    response = door.client.post("/rollout", json=body)
+    response = running.client.post("/rollout", json=body)
     assert response.status_code == 422 and error_of(response)["code"] == "unavailable"
 
 
@@ -377,25 +377,25 @@ def test_one_too_many_is_told_to_come_back() -> None:
     assert results[0].status_code == 200
 
 
-def test_a_rollout_stops_when_the_caller_hangs_up(door: Door) -> None:
+def test_a_rollout_stops_when_the_caller_hangs_up(running: RunningServer) -> None:
     closed = Slow.closed
     body = json.dumps(request_body("slow", "waiting", config={"seconds": 0.1})).encode()
     head = f"POST /rollout HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
-    with socket.create_connection((door.server.host, door.server.port)) as connection:
+    with socket.create_connection((running.server.host, running.server.port)) as connection:
         connection.sendall(head.encode() + body)
         time.sleep(0.4)
-        assert door.client.get("/health").json()["in_flight"] == 1
+        assert running.client.get("/health").json()["in_flight"] == 1
     end = time.monotonic() + 3
-    while door.client.get("/health").json()["in_flight"] or Slow.closed == closed:
+    while running.client.get("/health").json()["in_flight"] or Slow.closed == closed:
         assert time.monotonic() < end, "the rollout went on for nobody"
         time.sleep(0.05)
 
 
-def test_many_at_once(door: Door) -> None:
+def test_many_at_once(running: RunningServer) -> None:
     import httpx
 
     async def main() -> list[int]:
-        async with httpx.AsyncClient(base_url=door.url, headers={"X-API-Key": KEY}, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=running.url, headers={"X-API-Key": KEY}, timeout=30) as client:
             answers = await asyncio.gather(
                 *(client.post("/rollout", json=request_body(seed=n % 64)) for n in range(60))
             )
@@ -411,18 +411,18 @@ def test_a_key_has_its_quota_over_http(tmp_path: Path) -> None:
     keys.write_text("one first-key-of-three max_in_flight=1\ntwo second-key-of-three max_in_flight=1\n")
     slow = request_body("slow", "waiting", safety={"max_ops": 2}, config={"seconds": 1.5})
 
-    def post(door: Door, key: str, body: dict[str, object]) -> httpx.Response:
-        return httpx.post(door.url + "/rollout", json=body, headers={"X-API-Key": key}, timeout=20)
+    def post(running: RunningServer, key: str, body: dict[str, object]) -> httpx.Response:
+        return httpx.post(running.url + "/rollout", json=body, headers={"X-API-Key": key}, timeout=20)
 
-    with opened(Settings(keys_file=keys)) as door, ThreadPoolExecutor() as pool:
-        running = pool.submit(post, door, "first-key-of-three", slow)
-        while not door.service.in_flight:
+    with opened(Settings(keys_file=keys)) as running, ThreadPoolExecutor() as pool:
+        running = pool.submit(post, running, "first-key-of-three", slow)
+        while not running.service.in_flight:
             assert not running.done()
-        refused = post(door, "first-key-of-three", request_body())
+        refused = post(running, "first-key-of-three", request_body())
         assert (refused.status_code, error_of(refused)["code"]) == (429, "key_quota_reached")
         assert int(refused.headers["retry-after"]) >= 1
-        assert post(door, "second-key-of-three", request_body()).status_code == 200
+        assert post(running, "second-key-of-three", request_body()).status_code == 200
         Slow.released.set()
         assert running.result().status_code == 200
         Slow.released.clear()
-        assert post(door, "first-key-of-three", request_body()).status_code == 200
+        assert post(running, "first-key-of-three", request_body()).status_code == 200

@@ -18,26 +18,26 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
 from tests import live_app
-from tests.serve.front_door import KEY, Door, opened
+from tests.serve.running_server import KEY, RunningServer, opened
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     store = open_store(str(tmp_path_factory.mktemp("socket") / "s.db"))
-    with opened(store=store, serves=find_app(live_app.__file__), max_concurrent=400) as door:
-        yield door
+    with opened(store=store, serves=find_app(live_app.__file__), max_concurrent=400) as running:
+        yield running
 
 
-def a_session(door: Door) -> str:
-    session_id: str = door.client.post("/sessions").json()["session_id"]
+def a_session(running: RunningServer) -> str:
+    session_id: str = running.client.post("/sessions").json()["session_id"]
     return session_id
 
 
-def socket(door: Door, session_id: str, key: str | None = KEY) -> ClientConnection:
-    url = f"{door.url.replace('http', 'ws')}/sessions/{session_id}/socket"
+def socket(running: RunningServer, session_id: str, key: str | None = KEY) -> ClientConnection:
+    url = f"{running.url.replace('http', 'ws')}/sessions/{session_id}/socket"
     return connect(url, additional_headers={} if key is None else {"X-API-Key": key}, max_size=None)
 
 
@@ -48,7 +48,7 @@ def ask(wire: ClientConnection, kind: str, frame_id: Any = 1, **data: Any) -> An
     return answer
 
 
-def test_an_episode_over_a_socket(live: Door) -> None:
+def test_an_episode_over_a_socket(live: RunningServer) -> None:
     session_id = a_session(live)
     with socket(live, session_id) as wire:
         assert ask(wire, "step", tool="go")["error"]["code"] == "no_episode"
@@ -84,7 +84,7 @@ def test_an_episode_over_a_socket(live: Door) -> None:
         ('{"type": "state", "data": {"x": "' + "y" * 5_000_000 + '"}}', "body_too_large"),
     ],
 )
-def test_a_wrong_frame_is_an_error_and_the_socket_goes_on(live: Door, frame: str | bytes, code: str) -> None:
+def test_a_wrong_frame_is_an_error_and_the_socket_goes_on(live: RunningServer, frame: str | bytes, code: str) -> None:
     session_id = a_session(live)
     with socket(live, session_id) as wire:
         wire.send(frame)
@@ -93,7 +93,7 @@ def test_a_wrong_frame_is_an_error_and_the_socket_goes_on(live: Door, frame: str
         assert ask(wire, "close")["data"]["state"] == "closed"
 
 
-def test_a_frame_of_20_mb_ends_the_socket_and_not_the_session(live: Door) -> None:
+def test_a_frame_of_20_mb_ends_the_socket_and_not_the_session(live: RunningServer) -> None:
     session_id = a_session(live)
     with pytest.raises(ConnectionClosed) as closed, socket(live, session_id) as wire:
         wire.send("x" * 20_000_000)
@@ -104,7 +104,7 @@ def test_a_frame_of_20_mb_ends_the_socket_and_not_the_session(live: Door) -> Non
         assert ask(wire, "close")["data"]["state"] == "closed"
 
 
-def test_a_socket_that_is_dropped_in_mid_step_finds_its_answer_again(live: Door, tmp_path: Path) -> None:
+def test_a_socket_that_is_dropped_in_mid_step_finds_its_answer_again(live: RunningServer, tmp_path: Path) -> None:
     session_id, gate, mark = a_session(live), tmp_path / "gate", tmp_path / "mark"
     with socket(live, session_id) as wire:
         ask(wire, "reset", seed=0, config={"gate": str(gate), "at": 0, "mark": str(mark)})
@@ -119,7 +119,7 @@ def test_a_socket_that_is_dropped_in_mid_step_finds_its_answer_again(live: Door,
     until(lambda: live_app.marks(mark, "close") == 1, 20)
 
 
-def test_a_second_socket_takes_the_place_of_the_first(live: Door) -> None:
+def test_a_second_socket_takes_the_place_of_the_first(live: RunningServer) -> None:
     session_id = a_session(live)
     with socket(live, session_id) as first, socket(live, session_id) as second:
         assert ask(second, "state")["data"]["state"] == "open"
@@ -133,28 +133,30 @@ def test_a_socket_needs_the_key_that_opened_its_session(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     for who in ("alice", "bob"):
         key_file.add(file, who, f"{who}-key-7a1d")
-    with opened(Settings(environment_api_key=KEY, keys_file=file)) as door:
+    with opened(Settings(environment_api_key=KEY, keys_file=file)) as running:
         headers = {"X-API-Key": "alice-key-7a1d"}
-        session_id = door.stranger.post("/sessions", headers=headers).json()["session_id"]
+        session_id = running.stranger.post("/sessions", headers=headers).json()["session_id"]
         for key in (None, "wrong"):
             with pytest.raises(InvalidStatus) as refused:
-                socket(door, session_id, key)
+                socket(running, session_id, key)
             assert refused.value.response.status_code == 403
-        with socket(door, session_id, "bob-key-7a1d") as wire:
+        with socket(running, session_id, "bob-key-7a1d") as wire:
             assert json.loads(wire.recv(20))["error"]["code"] == "session_not_found"
             with pytest.raises(ConnectionClosed):
                 wire.recv(20)
-        with socket(door, session_id, "alice-key-7a1d") as wire:
+        with socket(running, session_id, "alice-key-7a1d") as wire:
             ask(wire, "reset", seed=0)
             key_file.remove(file, "alice")
             with pytest.raises(ConnectionClosed) as ended:
                 wire.recv(20)
             assert ended.value.rcvd is not None and ended.value.rcvd.reason == "key_revoked"
-        assert len(door.service.sessions) == door.service.in_flight == 0
+        assert len(running.service.sessions) == running.service.in_flight == 0
 
 
 @pytest.mark.ci
-def test_dropped_sockets_and_abandoned_sessions_leave_no_environment_and_no_memory(live: Door, tmp_path: Path) -> None:
+def test_dropped_sockets_and_abandoned_sessions_leave_no_environment_and_no_memory(
+    live: RunningServer, tmp_path: Path
+) -> None:
     mark = tmp_path / "mark"
 
     def abandoned(count: int) -> None:

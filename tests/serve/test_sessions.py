@@ -14,7 +14,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.routes.sessions import SessionList, SessionStarted, SessionState, SessionStepped
 from taskapp_kit.store import open_store
-from tests.serve.front_door import KEY, Door, error_of, opened, request_body
+from tests.serve.running_server import KEY, RunningServer, error_of, opened, request_body
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -23,18 +23,18 @@ UNKNOWN = "0" * 32
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with opened(store=open_store(str(tmp_path_factory.mktemp("sessions") / "s.db"))) as found:
         yield found
 
 
-def post(door: Door, path: str, body: Any = None, **named: Any) -> Any:
-    answer = door.client.post(path, json={} if body is None else body, **named)
+def post(running: RunningServer, path: str, body: Any = None, **named: Any) -> Any:
+    answer = running.client.post(path, json={} if body is None else body, **named)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def test_an_episode_over_http_is_the_rollout_of_the_same_actions(stored: Door) -> None:
+def test_an_episode_over_http_is_the_rollout_of_the_same_actions(stored: RunningServer) -> None:
     rollout = stored.client.post("/rollout", json=request_body(seed=5)).json()
     steps = rollout["trajectories"][0]["steps"]
     opened_now = SessionState.model_validate(post(stored, "/sessions", {"env_name": "counter", "run_id": "mine"}))
@@ -61,7 +61,7 @@ def test_an_episode_over_http_is_the_rollout_of_the_same_actions(stored: Door) -
     assert error_of(stored.client.get(path))["code"] == "session_not_found"
 
 
-def test_finish_and_close(stored: Door) -> None:
+def test_finish_and_close(stored: RunningServer) -> None:
     path = f"/sessions/{post(stored, '/sessions')['session_id']}"
     assert error_of(stored.client.post(f"{path}/step", json={"tool": "increment"}))["code"] == "no_episode"
     post(stored, f"{path}/reset", {"seed": 1, "config": {"low": 9, "high": 9}})
@@ -75,7 +75,7 @@ def test_finish_and_close(stored: Door) -> None:
     assert post(stored, f"{path}/close")["state"] == "closed"
 
 
-def test_text_is_a_decision_where_the_environment_takes_words(stored: Door) -> None:
+def test_text_is_a_decision_where_the_environment_takes_words(stored: RunningServer) -> None:
     path = f"/sessions/{post(stored, '/sessions', {'env_name': 'quiz'})['session_id']}"
     start = post(stored, f"{path}/reset", {"seed": 0})
     assert start["observation"] == {"text": "Two and two?"} and start["actions"][0]["text"] is True
@@ -84,7 +84,7 @@ def test_text_is_a_decision_where_the_environment_takes_words(stored: Door) -> N
     post(stored, f"{path}/close")
 
 
-def test_pictures_are_in_the_answers(stored: Door) -> None:
+def test_pictures_are_in_the_answers(stored: RunningServer) -> None:
     path = f"/sessions/{post(stored, '/sessions', {'env_name': 'pictures'})['session_id']}"
     (block,) = post(stored, f"{path}/reset", {"seed": 0})["observation"]["content"]
     assert block["image_url"]["url"].startswith("data:image/png;base64,")
@@ -113,7 +113,7 @@ def test_pictures_are_in_the_answers(stored: Door) -> None:
         ("finish", {"request_id": ""}, "request_id"),
     ],
 )
-def test_a_wrong_body_is_422_and_names_the_member(stored: Door, verb: str, body: Any, field: str) -> None:
+def test_a_wrong_body_is_422_and_names_the_member(stored: RunningServer, verb: str, body: Any, field: str) -> None:
     path = f"/sessions/{post(stored, '/sessions')['session_id']}"
     answer = stored.client.post(f"{path}/{verb}", json=body)
     assert answer.status_code == 422, answer.text
@@ -122,7 +122,7 @@ def test_a_wrong_body_is_422_and_names_the_member(stored: Door, verb: str, body:
     post(stored, f"{path}/close")
 
 
-def test_a_request_id_makes_a_step_repeatable(stored: Door) -> None:
+def test_a_request_id_makes_a_step_repeatable(stored: RunningServer) -> None:
     path = f"/sessions/{post(stored, '/sessions', {'env_name': 'slow'})['session_id']}"
     post(stored, f"{path}/reset", {"seed": 0})
     body = {"tool": "wait", "request_id": "one"}
@@ -144,17 +144,17 @@ def test_sessions_need_a_key_and_belong_to_it(tmp_path: Path) -> None:
     for who in ("alice", "bob"):
         key_file.add(file, who, keys[who], max_in_flight=2 if who == "bob" else None)
     store = open_store(str(tmp_path / "s.db"))
-    with opened(Settings(environment_api_key=KEY, keys_file=file), store=store) as door:
+    with opened(Settings(environment_api_key=KEY, keys_file=file), store=store) as running:
 
         def ask(who: str, method: str, path: str, **named: Any) -> httpx.Response:
-            return httpx.request(method, door.url + path, headers={"X-API-Key": keys[who]}, timeout=20, **named)
+            return httpx.request(method, running.url + path, headers={"X-API-Key": keys[who]}, timeout=20, **named)
 
         path = f"/sessions/{ask('alice', 'POST', '/sessions').json()['session_id']}"
         rollout_id = ask("alice", "POST", f"{path}/reset", json={"seed": 0}).json()["rollout_id"]
         for verb in ("reset", "step", "finish"):
             for who in ("bob", "operator"):
                 assert error_of(ask(who, "POST", f"{path}/{verb}", json={}))["code"] == "session_not_found"
-            assert door.stranger.post(f"{path}/{verb}").status_code == 401
+            assert running.stranger.post(f"{path}/{verb}").status_code == 401
         for method, where in (("GET", path), ("DELETE", path), ("POST", f"{path}/close")):
             assert ask("bob", method, where).status_code == 404
         assert SessionList.model_validate(ask("bob", "GET", "/sessions").json()).sessions == []
@@ -169,18 +169,18 @@ def test_sessions_need_a_key_and_belong_to_it(tmp_path: Path) -> None:
 
 
 def test_every_place_taken_is_503_with_retry_after() -> None:
-    with opened(max_concurrent=2) as door:
-        door.service.sessions.queue_seconds = 0.02
-        post(door, "/sessions")
-        full = door.client.post("/sessions")
+    with opened(max_concurrent=2) as running:
+        running.service.sessions.queue_seconds = 0.02
+        post(running, "/sessions")
+        full = running.client.post("/sessions")
         assert (full.status_code, error_of(full)["code"], full.headers["retry-after"]) == (503, "saturated", "5")
-        assert door.client.post("/rollout", json=request_body()).status_code == 200
+        assert running.client.post("/rollout", json=request_body()).status_code == 200
 
 
 @pytest.mark.parametrize(
     "method,path", [("GET", ""), ("DELETE", ""), ("POST", "/reset"), ("POST", "/step"), ("POST", "/close")]
 )
-def test_an_unknown_session_is_404(door: Door, method: str, path: str) -> None:
+def test_an_unknown_session_is_404(running: RunningServer, method: str, path: str) -> None:
     for name in (UNKNOWN, "x", "%00", "a" * 500):
-        answer = door.client.request(method, f"/sessions/{name}{path}")
+        answer = running.client.request(method, f"/sessions/{name}{path}")
         assert (answer.status_code, error_of(answer)["code"]) == (404, "session_not_found")

@@ -18,7 +18,7 @@ from taskapp_kit.jobs.server.app import create_backend
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import MockModel
-from tests.serve.front_door import KEY, Door, app, error_of, opened
+from tests.serve.running_server import KEY, RunningServer, app, error_of, opened
 
 pytestmark = pytest.mark.server
 
@@ -44,13 +44,13 @@ def path_of(template: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def local() -> Iterator[Door]:
+def local() -> Iterator[RunningServer]:
     with opened(SETTINGS, exposure="local") as found:
         yield found
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_a_route_rejects_other_sites(local: Door, method: str, path: str) -> None:
+def test_a_route_rejects_other_sites(local: RunningServer, method: str, path: str) -> None:
     for headers, status, code in FOREIGN:
         answer = local.client.request(method, path_of(path), headers=headers)
         assert answer.status_code == status
@@ -63,7 +63,7 @@ def test_there_are_sockets() -> None:
 
 @pytest.mark.parametrize("path", SOCKETS)
 @pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Host": "evil.example"}], ids=str)
-def test_a_websocket_rejects_other_sites(local: Door, path: str, headers: dict[str, str]) -> None:
+def test_a_websocket_rejects_other_sites(local: RunningServer, path: str, headers: dict[str, str]) -> None:
     url = local.url.replace("http", "ws") + path_of(path)
     with connect(url, additional_headers={"X-API-Key": KEY, "Origin": local.url}):
         pass

@@ -19,26 +19,26 @@ from taskapp_kit.errors import StoreError
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.sqlite import SqliteStore
-from tests.serve.front_door import KEY, RESETS, Door, error_of, opened, request_body
+from tests.serve.running_server import KEY, RESETS, RunningServer, error_of, opened, request_body
 from tests.store.postgres_server import new_server
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
 
-def status_of(door: Door) -> str:
-    health = door.client.get("/health").json()
+def status_of(running: RunningServer) -> str:
+    health = running.client.get("/health").json()
     assert health["healthy"] is True
     assert health["store"]["failing"] is (health["status"] == "store_failing")
     return str(health["status"])
 
 
-def refused_unplayed(door: Door, count: int = 20) -> None:
+def refused_unplayed(running: RunningServer, count: int = 20) -> None:
     """Plain rollouts, ones with a key and ones to be fetched later are all refused, and none is begun."""
     before = RESETS[0]
     ways = ({}, {"Idempotency-Key": "one"}, {"Prefer": "respond-async"}, {"Accept": "text/event-stream"})
     for number in range(count):
-        answer = door.client.post("/rollout", json=request_body(), headers=ways[number % 4])
+        answer = running.client.post("/rollout", json=request_body(), headers=ways[number % 4])
         assert answer.status_code == 503, answer.text
         assert error_of(answer)["code"] == "store_failing"
         assert int(answer.headers["retry-after"]) >= 1
@@ -48,34 +48,34 @@ def refused_unplayed(door: Door, count: int = 20) -> None:
 @pytest.mark.ci
 def test_a_deleted_file_is_one_lost_rollout_and_not_fifty(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
-    with opened(store=SqliteStore(path)) as door:
-        assert status_of(door) == "healthy"
+    with opened(store=SqliteStore(path)) as running:
+        assert status_of(running) == "healthy"
         aside = path.rename(tmp_path / "aside.db")
-        assert error_of(door.client.post("/rollout", json=request_body()))["code"] == "store_failed"
-        assert status_of(door) == "store_failing"
-        refused_unplayed(door)
-        found = door.client.get("/metrics").text
+        assert error_of(running.client.post("/rollout", json=request_body()))["code"] == "store_failed"
+        assert status_of(running) == "store_failing"
+        refused_unplayed(running)
+        found = running.client.get("/metrics").text
         assert "taskapp_store_failing 1.0" in found
         assert re.search(r"taskapp_store_write_failures_total [1-9]", found)
         aside.rename(path)
-        until(lambda: status_of(door) == "healthy")
-        assert door.client.post("/rollout", json=request_body()).status_code == 200
-        assert "taskapp_store_failing 0.0" in door.client.get("/metrics").text
+        until(lambda: status_of(running) == "healthy")
+        assert running.client.post("/rollout", json=request_body()).status_code == 200
+        assert "taskapp_store_failing 0.0" in running.client.get("/metrics").text
 
 
 @pytest.mark.ci
 def test_a_claim_that_cannot_be_written_counts_too(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
-    with opened(store=SqliteStore(path)) as door:
+    with opened(store=SqliteStore(path)) as running:
         before = RESETS[0]
         aside = path.rename(tmp_path / "aside.db")
-        answer = door.client.post("/rollout", json=request_body(), headers={"Idempotency-Key": "one"})
+        answer = running.client.post("/rollout", json=request_body(), headers={"Idempotency-Key": "one"})
         assert error_of(answer)["code"] == "store_failed"
-        assert status_of(door) == "store_failing"
-        refused_unplayed(door, 4)
+        assert status_of(running) == "store_failing"
+        refused_unplayed(running, 4)
         assert RESETS[0] == before
         aside.rename(path)
-        until(lambda: status_of(door) == "healthy")
+        until(lambda: status_of(running) == "healthy")
 
 
 def test_a_rollout_that_the_store_refuses_is_no_failing_store(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_a_rollout_that_the_store_refuses_is_no_failing_store(tmp_path: Path) ->
             rollout.config["x"] = float("nan")  # type: ignore[attr-defined]
             await super().save(rollout)  # type: ignore[arg-type]
 
-    with opened(store=Refuses(tmp_path / "rollouts.db")) as door:
-        assert error_of(door.client.post("/rollout", json=request_body()))["code"] == "store_failed"
-        assert status_of(door) == "healthy"
+    with opened(store=Refuses(tmp_path / "rollouts.db")) as running:
+        assert error_of(running.client.post("/rollout", json=request_body()))["code"] == "store_failed"
+        assert status_of(running) == "healthy"
 
 
 @pytest.mark.ci
@@ -100,41 +100,41 @@ def test_a_rollout_that_could_be_kept_only_later_is_found(tmp_path: Path) -> Non
                 raise StoreError("the disk is full.")
             await super().save(rollout)
 
-    with opened(store=FailsOnce(tmp_path / "rollouts.db")) as door:
+    with opened(store=FailsOnce(tmp_path / "rollouts.db")) as running:
         body = request_body()
-        taken = door.client.post("/rollout", json=body, headers={"Prefer": "respond-async", "Idempotency-Key": "k"})
+        taken = running.client.post("/rollout", json=body, headers={"Prefer": "respond-async", "Idempotency-Key": "k"})
         path = taken.headers["location"]
         codes = [202]
-        until(lambda: codes.append(door.client.get(path).status_code) or codes[-1] in (200, 500))
+        until(lambda: codes.append(running.client.get(path).status_code) or codes[-1] in (200, 500))
         assert codes[-1] == 500, "until the write is tried again"
-        until(lambda: status_of(door) == "healthy")
-        assert door.client.get(path).status_code == 200
-        (row,) = door.client.get("/rollouts").json()["rollouts"]
+        until(lambda: status_of(running) == "healthy")
+        assert running.client.get(path).status_code == 200
+        (row,) = running.client.get("/rollouts").json()["rollouts"]
         assert path.endswith(row["id"])
 
 
 def test_a_kept_rollout_whose_server_died_before_its_ticket_was_settled_is_found(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
-    with opened(store=SqliteStore(path)) as door:
-        answer = door.client.post("/rollout", json=request_body(), headers={"Idempotency-Key": "k"})
+    with opened(store=SqliteStore(path)) as running:
+        answer = running.client.post("/rollout", json=request_body(), headers={"Idempotency-Key": "k"})
     file = sqlite3.connect(path)
     file.execute(
         "UPDATE idempotency_keys SET settled_at = NULL, answer = NULL, answer_encoding = NULL, lease_until = 0"
     )
     file.commit()
     file.close()
-    with opened(store=SqliteStore(path)) as door:
-        found = door.client.get(f"/rollouts/{answer.json()['rollout_id']}")
+    with opened(store=SqliteStore(path)) as running:
+        found = running.client.get(f"/rollouts/{answer.json()['rollout_id']}")
         assert found.status_code == 200, found.text
 
 
 def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
-    with opened(store=SqliteStore(path, busy_timeout_seconds=0.05)) as door:
+    with opened(store=SqliteStore(path, busy_timeout_seconds=0.05)) as running:
         other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         other.execute("BEGIN IMMEDIATE")
         threading.Timer(1.0, other.execute, ("ROLLBACK",)).start()  # twenty times as long as one attempt waits
-        assert door.client.post("/rollout", json=request_body()).status_code == 200
+        assert running.client.post("/rollout", json=request_body()).status_code == 200
         other.close()
 
 
@@ -211,14 +211,14 @@ def test_a_full_disk_refuses_before_playing_and_recovers(tmp_path: Path) -> None
 def test_a_postgres_server_that_stopped_refuses_before_playing_and_recovers() -> None:
     postgres = new_server()
     try:
-        with opened(store=PostgresStore(postgres.database(), retry_seconds=0.5)) as door:
-            assert door.client.post("/rollout", json=request_body()).status_code == 200
+        with opened(store=PostgresStore(postgres.database(), retry_seconds=0.5)) as running:
+            assert running.client.post("/rollout", json=request_body()).status_code == 200
             postgres.stop()
-            assert error_of(door.client.post("/rollout", json=request_body()))["code"] == "store_failed"
-            assert status_of(door) == "store_failing"
-            refused_unplayed(door)
+            assert error_of(running.client.post("/rollout", json=request_body()))["code"] == "store_failed"
+            assert status_of(running) == "store_failing"
+            refused_unplayed(running)
             postgres.start()
-            until(lambda: status_of(door) == "healthy")
-            assert door.client.post("/rollout", json=request_body()).status_code == 200
+            until(lambda: status_of(running) == "healthy")
+            assert running.client.post("/rollout", json=request_body()).status_code == 200
     finally:
         postgres.stop()

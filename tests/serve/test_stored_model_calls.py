@@ -19,7 +19,7 @@ from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel, judge
 from tests.rollouts import app_from
-from tests.serve.front_door import KEY, Door, opened
+from tests.serve.running_server import KEY, RunningServer, opened
 
 pytestmark = pytest.mark.server
 
@@ -53,7 +53,7 @@ def a_body(**more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Any], Door]]:
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Any], RunningServer]]:
     """Opens a server of the app whose judge answers like this, with a store."""
     folder = tmp_path_factory.mktemp("guests")
     app = app_from(folder, APP)
@@ -62,7 +62,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Any]
     with ExitStack() as stack:
         user = stack.enter_context(MockModel(lambda _: "Hello, sentinel-answer."))
 
-        def door_of(says: Any) -> Door:
+        def door_of(says: Any) -> RunningServer:
             verdict = stack.enter_context(MockModel(says))
             variables = {
                 "TASKAPP_USER_URL": user.url, "TASKAPP_USER_MODEL": "u", "TASKAPP_JUDGE_URL": verdict.url, "TASKAPP_JUDGE_MODEL": "j",
@@ -77,9 +77,9 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Any]
         yield door_of
 
 
-def shown_by(door: Door, rollout_id: str) -> RolloutDetails:
+def shown_by(running: RunningServer, rollout_id: str) -> RolloutDetails:
     async def read() -> RolloutDetails:
-        source = open_source(str(door.client.base_url).rstrip("/"), key=KEY)
+        source = open_source(str(running.client.base_url).rstrip("/"), key=KEY)
         try:
             return details_of(await source.load(rollout_id))
         finally:
@@ -89,15 +89,15 @@ def shown_by(door: Door, rollout_id: str) -> RolloutDetails:
 
 
 @pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "one"}])
-def test_of_a_scored_rollout(serving: Callable[[Any], Door], headers: dict[str, str]) -> None:
-    door = serving(judge(0.5, "So so, sentinel-answer."))
-    answered = door.client.post("/rollout", json=a_body(), headers=headers)
+def test_of_a_scored_rollout(serving: Callable[[Any], RunningServer], headers: dict[str, str]) -> None:
+    running = serving(judge(0.5, "So so, sentinel-answer."))
+    answered = running.client.post("/rollout", json=a_body(), headers=headers)
     assert answered.status_code == 200, answered.text
     assert "judge_calls" not in answered.text and "auxiliary_calls" not in answered.text
     rollout_id = answered.json()["rollout_id"]
-    plain = door.client.get(f"/rollouts/{rollout_id}").json()
+    plain = running.client.get(f"/rollouts/{rollout_id}").json()
     for _ in range(2):
-        found = door.client.get(f"/rollouts/{rollout_id}?events=1")
+        found = running.client.get(f"/rollouts/{rollout_id}?events=1")
         trace = found.json()["trajectories"][0]["trace"]
         (asked,) = trace["auxiliary_calls"]
         assert (asked["role"], asked["reply"]["content"]) == ("user", "Hello, [private: answer].")
@@ -112,31 +112,31 @@ def test_of_a_scored_rollout(serving: Callable[[Any], Door], headers: dict[str, 
         without["trajectories"][0]["trace"].pop(name)
     plain["trajectories"][0]["trace"].pop("event_history")
     assert without == plain
-    shown = shown_by(door, rollout_id)
+    shown = shown_by(running, rollout_id)
     assert shown.stored.status == "terminated" and shown.stored.reward == 0.5 and shown.turns[0].steps[0].terminated
     assert [call.role for call in shown.auxiliary_calls] == ["user"]
     assert [call.judges for call in shown.judge_calls] == [("fine",)]
 
 
-def test_of_one_whose_judge_gave_no_verdict(serving: Callable[[Any], Door]) -> None:
-    door = serving(lambda _: "No.")
-    failed = door.client.post("/rollout", json=a_body())
+def test_of_one_whose_judge_gave_no_verdict(serving: Callable[[Any], RunningServer]) -> None:
+    running = serving(lambda _: "No.")
+    failed = running.client.post("/rollout", json=a_body())
     rollout_id = failed.json()["detail"]["error"]["rollout_id"]
-    told = door.client.get(f"/rollouts/{rollout_id}?events=1").json()
+    told = running.client.get(f"/rollouts/{rollout_id}?events=1").json()
     assert len(told["trace"]["judge_calls"]["calls"]) == 3 and told["trace"]["event_history"]
     assert told["detail"]["error"]["boundary"] == "scoring"
-    shown = shown_by(door, rollout_id)
+    shown = shown_by(running, rollout_id)
     assert shown.failure is not None and (shown.failure.boundary, shown.failure.code) == ("scoring", "judge_unreadable")
     assert [call.problem is not None for call in shown.judge_calls] == [True] * 3
 
 
-def test_without_any_there_is_no_member(serving: Callable[[Any], Door], tmp_path: Path) -> None:
+def test_without_any_there_is_no_member(serving: Callable[[Any], RunningServer], tmp_path: Path) -> None:
     app = app_from(
         tmp_path,
         "app = TaskApp('a')\napp.tasks('a', prompt='Q', train=[{'q': 1}])\n@app.rubric\ndef ok() -> float:\n    return 1.0\n",
     )
-    with opened(store=open_store("memory"), serves=app) as door:
+    with opened(store=open_store("memory"), serves=app) as running:
         policy = {"config": {"policy": "constant", "action": "x"}}
-        rollout_id = door.client.post("/rollout", json=a_body(policy=policy)).json()["rollout_id"]
-        trace = door.client.get(f"/rollouts/{rollout_id}?events=1").json()["trajectories"][0]["trace"]
+        rollout_id = running.client.post("/rollout", json=a_body(policy=policy)).json()["rollout_id"]
+        trace = running.client.get(f"/rollouts/{rollout_id}?events=1").json()["trajectories"][0]["trace"]
         assert trace["event_history"] and not {"judge_calls", "auxiliary_calls"} & set(trace)

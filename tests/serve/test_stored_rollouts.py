@@ -17,7 +17,7 @@ from taskapp_kit.errors import TaskAppError
 from taskapp_kit.records.protocols import Clock, StoredRollout
 from taskapp_kit.store import open_store
 from tests.live_app import SECRET, a_body
-from tests.serve.front_door import KEY, Door, error_of, opened, request_body
+from tests.serve.running_server import KEY, RunningServer, error_of, opened, request_body
 from tests.store.postgres_server import server
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
@@ -27,29 +27,29 @@ LACKING = ("ops_executed",)
 
 
 @pytest.fixture(scope="module", params=["file", "postgres"])
-def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server of an app with pictures and a private end state, that keeps 12 rollouts."""
     app = find_app(str(LIVE))
     assert isinstance(app, TaskApp)
     file = str(tmp_path_factory.mktemp("stored") / "rollouts.db")
     store = open_store(server().database() if request.param == "postgres" else file)
-    with opened(store=store, serves=app) as door:
+    with opened(store=store, serves=app) as running:
         for seed in range(10):
             body = a_body(seed, steps=seed + 1) | {"run_id": f"run-{seed % 2}", "group_id": "g" if seed > 6 else None}
-            assert door.client.post("/rollout", json=body).status_code == 200
-        assert door.client.post("/rollout", json=a_body(50, breaks="step")).status_code == 500
-        assert door.client.post("/rollout", json=a_body(51, breaks="rubric")).status_code == 500
-        yield door
+            assert running.client.post("/rollout", json=body).status_code == 200
+        assert running.client.post("/rollout", json=a_body(50, breaks="step")).status_code == 500
+        assert running.client.post("/rollout", json=a_body(51, breaks="rubric")).status_code == 500
+        yield running
 
 
-def listed(door: Door, query: str = "") -> list[dict[str, Any]]:
-    answer = door.client.get(f"/rollouts{query}")
+def listed(running: RunningServer, query: str = "") -> list[dict[str, Any]]:
+    answer = running.client.get(f"/rollouts{query}")
     assert answer.status_code == 200, answer.text
     return list(answer.json()["rollouts"])
 
 
 @pytest.mark.parametrize("image", [False, True])
-def test_a_plain_rollout_is_found_as_it_was_answered(live: Door, image: bool) -> None:
+def test_a_plain_rollout_is_found_as_it_was_answered(live: RunningServer, image: bool) -> None:
     body = a_body(20, image=image) | {"group_id": "of-one"}
     body["record"] = {"trajectories": True, "return_trace": False}
     answered = live.client.post("/rollout", json=body).json()
@@ -67,7 +67,7 @@ def test_a_plain_rollout_is_found_as_it_was_answered(live: Door, image: bool) ->
     assert told == answered
 
 
-def test_events_are_added_when_they_are_asked_for(live: Door) -> None:
+def test_events_are_added_when_they_are_asked_for(live: RunningServer) -> None:
     rollout_id = live.client.post("/rollout", json=a_body(21)).json()["rollout_id"]
     found = live.client.get(f"/rollouts/{rollout_id}?events=1")
     (trajectory,) = found.json()["trajectories"]
@@ -80,7 +80,7 @@ def test_events_are_added_when_they_are_asked_for(live: Door) -> None:
         assert error_of(live.client.get(f"/rollouts/{rollout_id}{query}"))["code"] == "invalid_query"
 
 
-def test_a_ticket_s_answer_gets_its_events_too(live: Door) -> None:
+def test_a_ticket_s_answer_gets_its_events_too(live: RunningServer) -> None:
     answered = live.client.post("/rollout", json=a_body(22), headers={"Idempotency-Key": "k22"}).json()
     found = live.client.get(f"/rollouts/{answered['rollout_id']}?events=1").json()
     assert found["trajectories"][0]["trace"].pop("event_history")
@@ -89,14 +89,14 @@ def test_a_ticket_s_answer_gets_its_events_too(live: Door) -> None:
 
 
 def test_without_a_store_a_ticket_has_its_events() -> None:
-    with opened() as door:
-        answered = door.client.post("/rollout", json=request_body(), headers={"Idempotency-Key": "k"}).json()
-        found = door.client.get(f"/rollouts/{answered['rollout_id']}?events=1").json()
+    with opened() as running:
+        answered = running.client.post("/rollout", json=request_body(), headers={"Idempotency-Key": "k"}).json()
+        found = running.client.get(f"/rollouts/{answered['rollout_id']}?events=1").json()
         assert found["trajectories"][0]["trace"]["event_history"]
-        assert error_of(door.client.get("/rollouts"))["code"] == "unavailable"
+        assert error_of(running.client.get("/rollouts"))["code"] == "unavailable"
 
 
-def test_a_failed_one_is_its_envelope(live: Door) -> None:
+def test_a_failed_one_is_its_envelope(live: RunningServer) -> None:
     (row,) = listed(live, "?boundary=environment")
     found = live.client.get(f"/rollouts/{row['id']}")
     error = error_of(found)
@@ -111,7 +111,7 @@ def test_a_failed_one_is_its_envelope(live: Door) -> None:
 @pytest.mark.parametrize(("key", "found"), [("trial", 200), (None, 404)])
 @pytest.mark.parametrize("breaks", [None, "step"])
 def test_a_trial_is_in_no_list_and_its_key_has_its_answer(
-    live: Door, breaks: str | None, key: str | None, found: int
+    live: RunningServer, breaks: str | None, key: str | None, found: int
 ) -> None:
     before = [row["id"] for row in listed(live)]
     body = a_body(23, **({"breaks": breaks} if breaks else {})) | {"group_id": "trial", "record": {"store": False}}
@@ -124,12 +124,12 @@ def test_a_trial_is_in_no_list_and_its_key_has_its_answer(
     assert live.client.get(f"/rollouts/{played[0]}").status_code == (500 if breaks and found == 200 else found)
 
 
-def test_whether_a_rollout_is_stored_is_true_or_false(live: Door) -> None:
+def test_whether_a_rollout_is_stored_is_true_or_false(live: RunningServer) -> None:
     refused = live.client.post("/rollout", json=a_body(23) | {"record": {"store": "no"}})
     assert (refused.status_code, error_of(refused)["fields"][0]["loc"]) == (422, ["body", "record", "store"])
 
 
-def test_nothing_private_is_told(live: Door) -> None:
+def test_nothing_private_is_told(live: RunningServer) -> None:
     for row in listed(live, "?limit=500"):
         assert set(row) == {
             "id", "created_at", "environment", "split", "seed", "policy", "model", "status", "stop_reason", "boundary",
@@ -138,7 +138,7 @@ def test_nothing_private_is_told(live: Door) -> None:
         assert SECRET not in live.client.get(f"/rollouts/{row['id']}?events=1").text
 
 
-def test_pages_hold_each_rollout_once_newest_first(live: Door) -> None:
+def test_pages_hold_each_rollout_once_newest_first(live: RunningServer) -> None:
     whole = listed(live, "?limit=500")
     assert whole == sorted(whole, key=lambda row: (row["created_at"], row["id"]), reverse=True)
     assert len(listed(live)) == min(50, len(whole))
@@ -172,7 +172,7 @@ def test_pages_hold_each_rollout_once_newest_first(live: Door) -> None:
         ("run_id=%00%1a%27", lambda row: False),
     ],
 )
-def test_filters(live: Door, query: str, fits: Any) -> None:
+def test_filters(live: RunningServer, query: str, fits: Any) -> None:
     whole = listed(live, "?limit=500")
     assert listed(live, f"?limit=500&{query}") == [row for row in whole if fits(row)]
 
@@ -182,12 +182,12 @@ def test_filters(live: Door, query: str, fits: Any) -> None:
     ["limit=0", "limit=501", "limit=x", "limit=", "status=done", "boundary=x", "reward_above=nan", "reward_below=x",
      "cursor=x", "cursor=W10", "cursor=%ff", "order=asc", "run_id=a&run_id=a", "run_id=" + "x" * 513],
 )  # fmt: skip
-def test_a_query_that_says_nothing_is_refused(live: Door, query: str) -> None:
+def test_a_query_that_says_nothing_is_refused(live: RunningServer, query: str) -> None:
     answer = live.client.get(f"/rollouts?{query}")
     assert (answer.status_code, error_of(answer)["code"]) == (422, "invalid_query")
 
 
-def test_the_client_has_both(live: Door) -> None:
+def test_the_client_has_both(live: RunningServer) -> None:
     client = SyncTaskAppClient(live.url, KEY)
     page = client.rollouts(limit=2, status="terminated")
     assert len(page["rollouts"]) == 2 and page["next_cursor"]
@@ -228,31 +228,31 @@ class Plugin:
 
 
 def test_a_plugin_that_cannot_list_says_so_and_finds_by_id() -> None:
-    with opened(store=Plugin()) as door:
-        rollout_id = door.client.post("/rollout", json=request_body()).json()["rollout_id"]
-        assert door.client.get(f"/rollouts/{rollout_id}").status_code == 200
-        answer = door.client.get("/rollouts")
+    with opened(store=Plugin()) as running:
+        rollout_id = running.client.post("/rollout", json=request_body()).json()["rollout_id"]
+        assert running.client.get(f"/rollouts/{rollout_id}").status_code == 200
+        answer = running.client.get("/rollouts")
         assert (answer.status_code, error_of(answer)["code"]) == (422, "unavailable")
 
 
 def test_it_is_found_after_a_restart(tmp_path: Path) -> None:
-    with opened(store=open_store(str(tmp_path / "r.db"))) as door:
-        rollout_id = door.client.post("/rollout", json=request_body()).json()["rollout_id"]
-    with opened(store=open_store(str(tmp_path / "r.db"))) as door:
-        found: httpx.Response = door.client.get(f"/rollouts/{rollout_id}")
+    with opened(store=open_store(str(tmp_path / "r.db"))) as running:
+        rollout_id = running.client.post("/rollout", json=request_body()).json()["rollout_id"]
+    with opened(store=open_store(str(tmp_path / "r.db"))) as running:
+        found: httpx.Response = running.client.get(f"/rollouts/{rollout_id}")
         assert found.status_code == 200 and found.json()["rollout_id"] == rollout_id
-        assert door.client.delete(f"/rollouts/{rollout_id}").json()["status"] == "ended"
+        assert running.client.delete(f"/rollouts/{rollout_id}").json()["status"] == "ended"
 
 
 def test_a_replay_takes_the_stored_episode_and_refuses_another(tmp_path: Path) -> None:
-    with opened(store=open_store(str(tmp_path / "r.db"))) as door:
+    with opened(store=open_store(str(tmp_path / "r.db"))) as running:
         body = request_body(seed=70, config={"low": 4, "split": "test"})
         body["policy"] = {"config": {"policy": "one", "sample": 3}}
-        first = door.client.post("/rollout", json=body).json()
+        first = running.client.post("/rollout", json=body).json()
 
         def replayed(env: dict[str, Any], **config: Any) -> httpx.Response:
             policy = {"config": {"policy": "replay", "rollout_id": first["rollout_id"], **config}}
-            return door.client.post("/rollout", json=request_body() | {"env": env, "policy": policy})
+            return running.client.post("/rollout", json=request_body() | {"env": env, "policy": policy})
 
         same = {"env_name": "counter", "seed": 70, "config": {"low": 4, "split": "test"}}
         for env in ({}, same, {"seed": 70}, {"config": {"split": "test"}}, {"config": {"index": 6, "split": "test"}}):

@@ -19,7 +19,7 @@ from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
 from taskapp_kit.serve.connection_limits import ConnectionLimits
 from taskapp_kit.serve.uvicorn_protocol import BoundedHttp
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from tests.serve.front_door import Door, error_of, read_answer
+from tests.serve.running_server import RunningServer, error_of, read_answer
 
 pytestmark = pytest.mark.server
 
@@ -82,13 +82,13 @@ def ends(connection: socket.socket) -> bytes:
     return found
 
 
-def test_a_long_head_is_refused(door: Door) -> None:
+def test_a_long_head_is_refused(running: RunningServer) -> None:
     for junk in (b"X-Junk: " + b"j" * 400_000, b"".join(b"X-J%d: 1\r\n" % n for n in range(40_000)), b"X" * 400_000):
-        answer = door.raw(b"GET / HTTP/1.1\r\nHost: x\r\n" + junk + b"\r\n\r\n")
+        answer = running.raw(b"GET / HTTP/1.1\r\nHost: x\r\n" + junk + b"\r\n\r\n")
         assert answer[:12] in (b"HTTP/1.1 431", b"HTTP/1.1 400", b"HTTP/1.1 200", b"")
-        endless = door.raw(b"GET / HTTP/1.1\r\nHost: x\r\n" + junk)
+        endless = running.raw(b"GET / HTTP/1.1\r\nHost: x\r\n" + junk)
         assert endless[:12] in (b"HTTP/1.1 431", b"HTTP/1.1 400", b"")
-    assert door.client.get("/health").status_code == 200
+    assert running.client.get("/health").status_code == 200
 
 
 def test_an_endless_header_does_not_fill_the_memory(server: BackgroundServer) -> None:
@@ -251,17 +251,17 @@ def test_what_a_connection_held_is_free_without_the_collector(server: Background
 
 
 @pytest.mark.parametrize("wrong", [None, "a-wrong-key"])
-def test_who_sends_three_megabytes_with_a_wrong_key_reads_the_401(door: Door, wrong: str | None) -> None:
+def test_who_sends_three_megabytes_with_a_wrong_key_reads_the_401(running: RunningServer, wrong: str | None) -> None:
     headers = {} if wrong is None else {"X-API-Key": wrong}
     for _ in range(5):
-        answer = httpx.post(door.url + "/rollout", content=b" " * 3_000_000, headers=headers, timeout=20)
+        answer = httpx.post(running.url + "/rollout", content=b" " * 3_000_000, headers=headers, timeout=20)
         assert (answer.status_code, error_of(answer)["code"]) == (401, "unauthorised")
 
     async def by_aiohttp() -> list[int]:
         async with aiohttp.ClientSession(headers=headers) as client:
             found = []
             for _ in range(5):
-                async with client.post(door.url + "/rollout", data=b" " * 3_000_000) as told:
+                async with client.post(running.url + "/rollout", data=b" " * 3_000_000) as told:
                     found.append(told.status)
                     assert await told.json()
             return found

@@ -27,7 +27,7 @@ from taskapp_kit.net.response import json_answer
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.uvicorn_server import BackgroundServer, bind
 from tests.live_app import a_body, marks
-from tests.serve.front_door import KEY, app, fragments
+from tests.serve.running_server import KEY, app, fragments
 from tests.waiting import until
 
 pytestmark = pytest.mark.server

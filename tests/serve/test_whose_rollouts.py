@@ -18,7 +18,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
 from tests.live_app import a_body
-from tests.serve.front_door import KEY, Door, error_of, opened, request_body
+from tests.serve.running_server import KEY, RunningServer, error_of, opened, request_body
 from tests.store.postgres_server import server
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
@@ -33,15 +33,17 @@ ALL = ("root", "operator")
 class Street:
     """Two servers of different apps on one store, and what alice and bob played at the first."""
 
-    door: Door
-    other: Door
+    running: RunningServer
+    other: RunningServer
     mine: dict[str, list[str]] = field(default_factory=dict)
     fetched: dict[str, str] = field(default_factory=dict)
     elsewhere: str = ""
 
-    def ask(self, who: str, method: str, path: str, door: Door | None = None, **named: Any) -> httpx.Response:
+    def ask(
+        self, who: str, method: str, path: str, running: RunningServer | None = None, **named: Any
+    ) -> httpx.Response:
         headers = {"X-API-Key": KEYS[who], **named.pop("headers", {})}
-        return httpx.request(method, (door or self.door).url + path, headers=headers, timeout=30, **named)
+        return httpx.request(method, (running or self.running).url + path, headers=headers, timeout=30, **named)
 
 
 def settings(folder: Path) -> Settings:
@@ -57,8 +59,11 @@ def street(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     address = server().database() if request.param == "postgres" else str(folder / "rollouts.db")
     known, live = settings(folder), find_app(str(LIVE))
     assert isinstance(live, TaskApp)
-    with opened(known, store=open_store(address)) as door, opened(known, store=open_store(address), serves=live) as two:
-        made = Street(door, two)
+    with (
+        opened(known, store=open_store(address)) as running,
+        opened(known, store=open_store(address), serves=live) as two,
+    ):
+        made = Street(running, two)
         for who in ("alice", "bob"):
             bodies = [request_body(seed=1, group_id="shared"), request_body(seed=1, group_id="shared", run_id="two")]
             made.mine[who] = [_played(made.ask(who, "POST", "/rollout", json=body)) for body in bodies]

@@ -1,4 +1,4 @@
-"""`taskapp serve` as a process of its own, for tests that set fire to it; and what can be seen of it from outside."""
+"""`taskapp serve` as a process of its own, for stress tests; and what can be seen of it from outside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests import recording
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
-FIRE = ROOT / "tests" / "fire" / "app.py"
+FIRE = ROOT / "tests" / "stress" / "app.py"
 ADDER = ROOT / "examples" / "adder.py"
 START_SECONDS = 60.0
 STORE = "kept.db"

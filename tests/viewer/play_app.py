@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from taskapp_kit import Image, InvalidAction, Step, TaskApp, Text, Trajectory, action
 
 sys.path.insert(0, str(Path(__file__).parent))  # worker processes import this file from elsewhere
-from tests.viewer.hostile_texts import TEXTS
+from hostile_texts import TEXTS
 
 app = TaskApp("arcade", description="To be played by hand.")
 DOT = bytes.fromhex(

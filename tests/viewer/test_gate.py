@@ -24,8 +24,8 @@ from taskapp_kit.store import open_store
 from taskapp_kit.viewer import viewer
 from taskapp_kit.viewer.session import MAX_SESSIONS, SESSION_SECONDS, TRIES_AT_ONCE, Sessions
 from taskapp_kit.viewer.viewer import PAGES, Viewer
-from tests.serve.front_door import ALIAS, KEY, Door, error_of, opened, request_body
-from tests.serve.siege import SECOND, Siege, besieged, parsed, siege
+from tests.serve.load_test import SECOND, LoadTest, besieged, load_test, parsed
+from tests.serve.running_server import ALIAS, KEY, RunningServer, error_of, opened, request_body
 from tests.serve.test_auth import ATTACKS, HALF_SENT
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
@@ -42,21 +42,21 @@ ROUTES = sorted(
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
+def running() -> Iterator[RunningServer]:
     with besieged(ui=True) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     store = open_store(f"sqlite:///{tmp_path_factory.mktemp('gate')}/rollouts.db")
     with opened(exposure="local", store=store) as found:
         yield found
 
 
-def log_in(door: Door, key: str = KEY, **more: str) -> httpx.Client:
+def log_in(running: RunningServer, key: str = KEY, **more: str) -> httpx.Client:
     """A browser that is logged in: it has the cookie and nothing else."""
-    client = httpx.Client(base_url=door.url, timeout=20, headers={"Origin": door.url})
+    client = httpx.Client(base_url=running.url, timeout=20, headers={"Origin": running.url})
     answer = client.post("/ui/login", data={"key": key, **more})
     assert answer.status_code == 200, answer.text
     return client
@@ -75,23 +75,27 @@ def test_every_pattern_is_among_the_routes_that_are_attacked() -> None:
     assert len(ATTACKS) >= 250
 
 
-def refused(attack: Siege, name: str, route: str) -> None:
-    answer = parsed(attack.send(redirected(ATTACKS[name], route, attack.door.url.removeprefix("http://"))))
+def refused(attack: LoadTest, name: str, route: str) -> None:
+    answer = parsed(attack.send(redirected(ATTACKS[name], route, attack.running.url.removeprefix("http://"))))
     assert answer.status_code == 401, (name, route, answer.status_code, answer.text[:200])
     assert "set-cookie" not in answer.headers
     if not ATTACKS[name].startswith(b"HEAD"):
         assert error_of(answer)["code"] == "unauthorised", (name, route)
 
 
-def test_every_attack_on_the_key_is_refused_at_a_route(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    with siege(door, caplog) as attack:
+def test_every_attack_on_the_key_is_refused_at_a_route(
+    running: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with load_test(running, caplog) as attack:
         for name, data in ATTACKS.items():
             if data.count(b" ") >= 2 and name != "without a version":
                 refused(attack, name, "/ui/rollouts.json")
 
 
-def test_an_attack_on_the_key_is_refused_at_every_route(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    with siege(door, caplog) as attack:
+def test_an_attack_on_the_key_is_refused_at_every_route(
+    running: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with load_test(running, caplog) as attack:
         for route in ROUTES:
             for name in ("key: nothing", "key: longer", "GET /health"):
                 refused(attack, name, route)
@@ -110,9 +114,9 @@ def test_no_page_is_mounted_outside_the_gate() -> None:
         assert len(uses) == 2, f"{page} has another caller than Viewer._answer: {uses}"
 
 
-def test_no_attack_on_the_key_logs_in(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    host = door.url.removeprefix("http://")
-    with siege(door, caplog) as attack:
+def test_no_attack_on_the_key_logs_in(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    host = running.url.removeprefix("http://")
+    with load_test(running, caplog) as attack:
         for name, data in ATTACKS.items():
             if data.startswith(b"POST") or data in HALF_SENT.values() or name == "without a version":
                 continue
@@ -126,12 +130,12 @@ ORIGINS = ("http://evil.example", "null", "https://127.0.0.1", "http://localhost
 CHECKED = ("/ui/login", "/ui/", "/ui/rollouts.json", "/ui/annotate")
 
 
-def test_another_origin_is_refused_for_every_verb(door: Door) -> None:
+def test_another_origin_is_refused_for_every_verb(running: RunningServer) -> None:
     """Every verb with every origin; every route with each verb and each origin."""
     for (row, verb), (column, origin) in itertools.product(enumerate(VERBS), enumerate(ORIGINS)):
         route = CHECKED[(row + column) % len(CHECKED)]
         for headers in ({}, {"X-API-Key": KEY}):
-            answer = door.stranger.request(verb, route, headers={"Origin": origin, **headers})
+            answer = running.stranger.request(verb, route, headers={"Origin": origin, **headers})
             assert answer.status_code == 403, (verb, route, origin, answer.text)
             assert not [name for name in answer.headers if name.startswith("access-control")]
 
@@ -154,10 +158,10 @@ def test_another_origin_is_refused_for_every_verb(door: Door) -> None:
         "localhost,evil.example",
     ],
 )
-def test_another_host_is_refused_with_and_without_a_key(door: Door, host: str) -> None:
+def test_another_host_is_refused_with_and_without_a_key(running: RunningServer, host: str) -> None:
     for route in ("/ui/login", "/ui/", "/ui/rollouts.json"):
         for headers in ({}, {"X-API-Key": KEY}):
-            answer = door.stranger.get(route, headers={"Host": host, **headers})
+            answer = running.stranger.get(route, headers={"Host": host, **headers})
             assert answer.status_code in (421, 400), (route, answer.text)
 
 
@@ -186,13 +190,13 @@ def test_names_of_this_machine_and_those_that_are_configured_are_accepted() -> N
      ("cross-site", "navigate", "POST", 403), ("same-site", "navigate", "POST", 403)],
 )  # fmt: skip
 def test_what_another_site_embeds_or_posts_is_refused(
-    local: Door, site: str, mode: str, verb: str, status: int
+    local: RunningServer, site: str, mode: str, verb: str, status: int
 ) -> None:
     headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
     assert local.client.request(verb, "/ui/runs.json", headers=headers).status_code == status
 
 
-def test_a_login_gives_a_cookie_for_these_pages_only(local: Door) -> None:
+def test_a_login_gives_a_cookie_for_these_pages_only(local: RunningServer) -> None:
     answer = local.stranger.post("/ui/login", data={"key": KEY})
     cookie = answer.headers["set-cookie"]
     assert re.fullmatch(r"taskapp_ui_\d+=[\w-]{43}; Path=/ui; Max-Age=43200; HttpOnly; SameSite=Strict", cookie), cookie
@@ -208,19 +212,19 @@ def test_a_login_gives_a_cookie_for_these_pages_only(local: Door) -> None:
         assert local.stranger.get("/ui/runs.json", headers=wrong).status_code == 401
 
 
-def test_over_tls_the_cookie_is_secure(local: Door) -> None:
+def test_over_tls_the_cookie_is_secure(local: RunningServer) -> None:
     secure = {"Origin": local.url.replace("http://", "https://")}
     assert "; Secure" in local.stranger.post("/ui/login", data={"key": KEY}, headers=secure).headers["set-cookie"]
 
 
-def test_a_change_with_the_cookie_needs_an_origin_and_with_a_key_does_not(local: Door) -> None:
+def test_a_change_with_the_cookie_needs_an_origin_and_with_a_key_does_not(local: RunningServer) -> None:
     browser = log_in(local)
     del browser.headers["Origin"]
     assert browser.post("/ui/annotate", data={"rollout_id": ID}).status_code == 403
     assert local.client.post("/ui/annotate", data={"rollout_id": ID}).status_code == 404
 
 
-def test_a_login_takes_no_session_from_the_browser_and_ends_the_one_before(local: Door) -> None:
+def test_a_login_takes_no_session_from_the_browser_and_ends_the_one_before(local: RunningServer) -> None:
     name = f"taskapp_ui_{local.server.port}"
     planted = {"Cookie": f"{name}={'x' * 43}"}
     first = local.stranger.post("/ui/login", data={"key": KEY}, headers=planted).headers["set-cookie"].partition(";")[0]
@@ -234,7 +238,7 @@ def test_a_login_takes_no_session_from_the_browser_and_ends_the_one_before(local
     assert local.stranger.get("/ui/runs.json", headers={"Cookie": first}).status_code == 401
 
 
-def test_logging_out_ends_the_session(local: Door) -> None:
+def test_logging_out_ends_the_session(local: RunningServer) -> None:
     browser = log_in(local)
     pair = dict(browser.cookies)
     answer = browser.post("/ui/logout")
@@ -258,7 +262,7 @@ def test_a_session_dies_with_its_key(tmp_path: Path) -> None:
         assert bob.get("/ui/runs.json").status_code == 200
 
 
-def test_a_long_login_is_refused_unread(local: Door) -> None:
+def test_a_long_login_is_refused_unread(local: RunningServer) -> None:
     answer = local.stranger.post("/ui/login", data={"key": "x" * 5000})
     assert answer.status_code == 413
     chunked = local.stranger.post(
@@ -278,13 +282,13 @@ def test_a_wrong_login_gives_no_session() -> None:
     assert asyncio.run(sessions.log_in(KEY))
 
 
-def test_a_wrong_login_gives_no_cookie_and_repeats_nothing(local: Door) -> None:
+def test_a_wrong_login_gives_no_cookie_and_repeats_nothing(local: RunningServer) -> None:
     answer = local.stranger.post("/ui/login", data={"key": KEY + "x"})
     assert answer.status_code == 401 and "set-cookie" not in answer.headers
     assert KEY not in answer.text
 
 
-def test_failed_logins_take_a_while_and_few_are_tried_at_once(local: Door) -> None:
+def test_failed_logins_take_a_while_and_few_are_tried_at_once(local: RunningServer) -> None:
     began = time.monotonic()
     with ThreadPoolExecutor(12) as pool:
         tries = [
@@ -333,7 +337,7 @@ def test_sessions_end_after_their_time_and_are_not_collected_for_ever() -> None:
 @pytest.mark.parametrize(
     "wanted", ["//evil.example", "https://evil.example", "/\\evil", "rollouts/../../x", "javascript:alert(1)", "x\r\ny"]
 )
-def test_a_login_leads_to_pages_of_the_viewer_only(local: Door, wanted: str) -> None:
+def test_a_login_leads_to_pages_of_the_viewer_only(local: RunningServer, wanted: str) -> None:
     page = local.stranger.get("/ui/login", params={"next": wanted}).text
     assert 'name="next" value=""' in page
     page = local.stranger.post("/ui/login", data={"key": KEY, "next": wanted}).text
@@ -372,7 +376,7 @@ def test_without_a_configured_key_no_page_answers() -> None:
         assert found.stranger.post("/ui/login", data={"key": ""}).status_code == 401
 
 
-def test_headers_of_every_page(local: Door) -> None:
+def test_headers_of_every_page(local: RunningServer) -> None:
     made = local.client.post("/rollout", json=request_body()).json()["rollout_id"]
     for route in (
         "/ui/",
@@ -394,7 +398,7 @@ def test_headers_of_every_page(local: Door) -> None:
         assert not re.search(r"\son\w+=|\sstyle=|javascript:", answer.text)
 
 
-def test_a_browser_without_a_login_gets_a_page_and_a_program_json(local: Door) -> None:
+def test_a_browser_without_a_login_gets_a_page_and_a_program_json(local: RunningServer) -> None:
     page = httpx.get(f"{local.url}/ui/rollouts?status=failed", headers={"Accept": "text/html"})
     assert page.status_code == 401 and "/ui/login?next=rollouts%3Fstatus%3Dfailed" in page.text
     assert page.headers["www-authenticate"] == 'Bearer realm="taskapp"', "Basic would open a window of the browser"

@@ -20,7 +20,7 @@ from taskapp_kit.viewer.pages import shown
 from taskapp_kit.viewer.source import Scale
 from tests.live_app import SECRET, a_body
 from tests.rollouts import app_from
-from tests.serve.front_door import KEY, Door, opened, request_body
+from tests.serve.running_server import KEY, RunningServer, opened, request_body
 from tests.viewer.hostile_texts import TEXTS
 from tests.viewer.test_pages import Elements, echo_app
 from tests.waiting import until
@@ -36,11 +36,11 @@ UNKNOWN = "0" * 32
 class Museum:
     """A server with rollouts of two key labels."""
 
-    door: Door
+    running: RunningServer
     ids: dict[str, list[str]] = field(default_factory=dict)
 
     def get(self, path: str, who: str = "operator", **more: Any) -> httpx.Response:
-        return httpx.get(f"{self.door.url}/ui/{path}", headers={"X-API-Key": KEYS[who]}, timeout=30, **more)
+        return httpx.get(f"{self.running.url}/ui/{path}", headers={"X-API-Key": KEYS[who]}, timeout=30, **more)
 
     def json(self, path: str, who: str = "operator") -> dict[str, Any]:
         answer = self.get(path, who)
@@ -56,17 +56,17 @@ def museum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Museum]:
     for who in ("alice", "bob", "root"):
         key_file.add(file, who, KEYS[who], admin=who == "root")
     settings = Settings(environment_api_key=KEY, keys_file=file, ui=True)
-    with opened(settings, store=open_store(f"sqlite:///{folder}/rollouts.db")) as door:
-        made = Museum(door)
+    with opened(settings, store=open_store(f"sqlite:///{folder}/rollouts.db")) as running:
+        made = Museum(running)
         for who in ("alice", "bob"):
             ids = []
             for seed, run in ((1, "one"), (1, "two"), (2, "one")):
                 body = request_body(seed=seed, run_id=f"{who}-{run}", group_id=f"{who}-group")
-                answer = httpx.post(f"{door.url}/rollout", json=body, headers={"X-API-Key": KEYS[who]})
+                answer = httpx.post(f"{running.url}/rollout", json=body, headers={"X-API-Key": KEYS[who]})
                 ids.append(answer.json()["rollout_id"])
             failing = request_body("broken", "going", seed=1, run_id=f"{who}-one")
             ids.append(
-                httpx.post(f"{door.url}/rollout", json=failing, headers={"X-API-Key": KEYS[who]}).json()["detail"][
+                httpx.post(f"{running.url}/rollout", json=failing, headers={"X-API-Key": KEYS[who]}).json()["detail"][
                     "error"
                 ]["rollout_id"]
             )
@@ -102,7 +102,7 @@ def test_everyone_sees_their_own_and_admins_see_all(museum: Museum, who: str, wh
     for path in ("rollouts.json", "runs.json", f"run.json?run_id={whose}-one", f"group.json?group_id={whose}-group"):
         text = museum.get(path, who).text
         assert (f"{whose}-one" in text) == sees, path
-    stored = museum.door.client.get(f"/rollouts/{mine[0]}", headers={"X-API-Key": KEYS[who]})
+    stored = museum.running.client.get(f"/rollouts/{mine[0]}", headers={"X-API-Key": KEYS[who]})
     assert (stored.status_code == 200) == sees, "as everywhere else"
 
 
@@ -145,14 +145,14 @@ def test_what_does_not_exist_is_404(museum: Museum, path: str) -> None:
 
 
 def test_a_wrong_method_is_405_and_names_the_right_one(museum: Museum) -> None:
-    answer = museum.door.client.post("/ui/rollouts", data={})
+    answer = museum.running.client.post("/ui/rollouts", data={})
     assert answer.status_code == 405 and answer.headers["allow"] == "GET"
-    assert museum.door.client.get("/ui/logout").status_code == 405
+    assert museum.running.client.get("/ui/logout").status_code == 405
 
 
 def test_head_answers_as_get_without_the_body(museum: Museum) -> None:
     for path in ("/ui/", "/ui/rollouts.json", "/ui/static/ui.js"):
-        got, head = museum.door.client.get(path), museum.door.client.head(path)
+        got, head = museum.running.client.get(path), museum.running.client.head(path)
         assert (
             head.status_code == 200 and head.content == b"" and head.headers["content-length"] == str(len(got.content))
         )
@@ -161,12 +161,12 @@ def test_head_answers_as_get_without_the_body(museum: Museum) -> None:
 def test_pictures_are_shown_by_their_hash(tmp_path: Path) -> None:
     body = request_body("pictures", "looking", seed=1, reward={"env": 1, "event": 0, "outcome": 0})
     settings = Settings(environment_api_key=KEY, ui=True)
-    with opened(settings, store=open_store(f"sqlite:///{tmp_path}/rollouts.db")) as door:
-        door.client.post("/rollout", json=body)
-        (row,) = door.client.get("/ui/rollouts.json").json()["rollouts"]
-        page = door.client.get(f"/ui/rollouts/{row['rollout_id']}").text
+    with opened(settings, store=open_store(f"sqlite:///{tmp_path}/rollouts.db")) as running:
+        running.client.post("/rollout", json=body)
+        (row,) = running.client.get("/ui/rollouts.json").json()["rollouts"]
+        page = running.client.get(f"/ui/rollouts/{row['rollout_id']}").text
         (address, *_) = re.findall(r'<img src="(/ui/blobs/[0-9a-f]{64}\.png)"', page)
-        answer = door.client.get(address)
+        answer = running.client.get(address)
     assert answer.headers["content-type"] == "image/png" and answer.content.startswith(b"\x89PNG")
 
 
@@ -174,26 +174,26 @@ def test_pictures_are_shown_by_their_hash(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Door, dict[str, str]]]:
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, dict[str, str]]]:
     """A server whose rollouts say every hostile text, in runs and groups that are named so, too."""
     store = open_store(f"sqlite:///{tmp_path_factory.mktemp('zoo')}/rollouts.db")
-    with opened(exposure="local", store=store, serves=echo_app()) as door:
+    with opened(exposure="local", store=store, serves=echo_app()) as running:
         ids = {}
         for seed, (name, text) in enumerate(TEXTS.items()):
             label = "".join(letter for letter in text[:100] if letter.isprintable()) or "x"
             body = request_body("echo", "constant", seed=seed % 10, run_id=label, group_id=label)
             body["policy"] = {"config": {"policy": "constant", "action": text}}
-            answer = door.client.post("/rollout", json=body)
+            answer = running.client.post("/rollout", json=body)
             assert answer.status_code == 200, answer.text[:300]
             ids[name] = answer.json()["rollout_id"]
             form = {"rollout_id": ids[name], f"score:{label}": "1", "note": text[:2000]}
-            assert door.client.post("/ui/annotate", data=form).status_code == 303
-        yield door, ids
+            assert running.client.post("/ui/annotate", data=form).status_code == 303
+        yield running, ids
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_hostile_text_is_text_on_every_page(zoo: tuple[Door, dict[str, str]], name: str) -> None:
-    door, ids = zoo
+def test_a_hostile_text_is_text_on_every_page(zoo: tuple[RunningServer, dict[str, str]], name: str) -> None:
+    running, ids = zoo
     text, one = TEXTS[name], ids[name]
     label = "".join(letter for letter in text[:100] if letter.isprintable()) or "x"
     pages = {
@@ -208,7 +208,7 @@ def test_a_hostile_text_is_text_on_every_page(zoo: tuple[Door, dict[str, str]], 
         "compare?": {},
     }
     for path, query in pages.items():
-        answer = door.client.get(f"/ui/{path.rstrip('?')}", params=query)
+        answer = running.client.get(f"/ui/{path.rstrip('?')}", params=query)
         assert answer.status_code == 200, (path, answer.text[:200])
         found = Elements(answer.text)
         sources = [attrs.get("src") for tag, attrs in found.tags if tag == "script"]
@@ -226,7 +226,7 @@ def test_a_hostile_text_is_text_on_every_page(zoo: tuple[Door, dict[str, str]], 
             assert tag != "meta" or (attrs.get("http-equiv") is None)
         page = re.sub(r'value="[^"]*"', "", answer.text)  # a field of a form holds what was typed
         assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page)
-    assert shown(text)[:5000] in Elements(door.client.get(f"/ui/rollouts/{one}").text).text
+    assert shown(text)[:5000] in Elements(running.client.get(f"/ui/rollouts/{one}").text).text
 
 
 # -- live ---------------------------------------------------------------------------------------------------------
@@ -237,11 +237,11 @@ def test_a_rollout_is_watched_while_it_is_played(tmp_path: Path, workers: int) -
     gate, mark = tmp_path / "gate", tmp_path / "mark"
     settings = Settings(environment_api_key=KEY)
     store = open_store(f"sqlite:///{tmp_path}/rollouts.db")
-    with opened(settings, exposure="local", store=store, serves=find_app(str(LIVE)), workers=workers) as door:
+    with opened(settings, exposure="local", store=store, serves=find_app(str(LIVE)), workers=workers) as running:
         body = a_body(3, steps=4, gate=gate, at=2, mark=mark, image=True)
-        thread = threading.Thread(target=door.client.post, args=("/rollout",), kwargs={"json": body}, daemon=True)
+        thread = threading.Thread(target=running.client.post, args=("/rollout",), kwargs={"json": body}, daemon=True)
         thread.start()
-        with httpx.Client(base_url=door.url, headers={"X-API-Key": KEY}) as watcher:
+        with httpx.Client(base_url=running.url, headers={"X-API-Key": KEY}) as watcher:
             until(lambda: mark.exists() and "waiting" in mark.read_text())
             (row,) = watcher.get("/ui/live.json").json()["rollouts"]
             path = f"/ui/live/{row['rollout_id']}"
@@ -267,21 +267,21 @@ def test_a_live_rollout_of_another_label_is_unknown(tmp_path: Path) -> None:
     gate, mark, file = tmp_path / "gate", tmp_path / "mark", tmp_path / "keys"
     for who in ("alice", "bob"):
         key_file.add(file, who, KEYS[who])
-    with opened(Settings(keys_file=file, ui=True), serves=find_app(str(LIVE))) as door:
+    with opened(Settings(keys_file=file, ui=True), serves=find_app(str(LIVE))) as running:
         body = a_body(3, steps=2, gate=gate, at=1, mark=mark)
         alice = {"X-API-Key": KEYS["alice"]}
         thread = threading.Thread(
             target=httpx.post,
-            args=(f"{door.url}/rollout",),
+            args=(f"{running.url}/rollout",),
             kwargs={"json": body, "headers": alice, "timeout": 30},
             daemon=True,
         )
         thread.start()
         until(lambda: mark.exists() and "waiting" in mark.read_text())
-        (row,) = httpx.get(f"{door.url}/ui/live.json", headers=alice).json()["rollouts"]
+        (row,) = httpx.get(f"{running.url}/ui/live.json", headers=alice).json()["rollouts"]
         bob = {"X-API-Key": KEYS["bob"]}
-        assert httpx.get(f"{door.url}/ui/live.json", headers=bob).json()["rollouts"] == []
-        answer = httpx.get(f"{door.url}/ui/live/{row['rollout_id']}", headers=bob)
+        assert httpx.get(f"{running.url}/ui/live.json", headers=bob).json()["rollouts"] == []
+        answer = httpx.get(f"{running.url}/ui/live/{row['rollout_id']}", headers=bob)
         assert answer.status_code == 404
         gate.touch()
         thread.join(timeout=20)
@@ -317,14 +317,14 @@ def said(answer_text: str) -> float:
 
 def test_a_person_scores_rollouts_one_after_the_other(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/rollouts.db")
-    with opened(exposure="local", store=store, serves=app_from(tmp_path, JUDGED)) as door:
+    with opened(exposure="local", store=store, serves=app_from(tmp_path, JUDGED)) as running:
         for seed in (0, 1):
             body = request_body("q", "constant", seed=seed)
             body["policy"] = {"config": {"policy": "constant", "action": f"because {seed}"}}
-            assert door.client.post("/rollout", json=body).status_code == 200
-        first = door.client.get("/ui/annotate.json").json()
+            assert running.client.post("/rollout", json=body).status_code == 200
+        first = running.client.get("/ui/annotate.json").json()
         assert [scale["name"] for scale in first["scales"]] == ["clear", "kind", "said"]
-        page = door.client.get("/ui/annotate").text
+        page = running.client.get("/ui/annotate").text
         assert "sentinel-why" not in page
         form = {"rollout_id": first["rollout_id"], "score:clear": "7", "score:kind": "1.0", "note": "so & so"}
         for wrong in (
@@ -334,22 +334,22 @@ def test_a_person_scores_rollouts_one_after_the_other(tmp_path: Path) -> None:
             {"score:none": "1"},
             {"score:": "1"},
         ):
-            assert door.client.post("/ui/annotate", data={**form, **wrong}).status_code == 422, wrong
-        answer = door.client.post("/ui/annotate", data=form)
+            assert running.client.post("/ui/annotate", data={**form, **wrong}).status_code == 422, wrong
+        answer = running.client.post("/ui/annotate", data=form)
         assert answer.status_code == 303
-        second = door.client.get("/ui/annotate.json").json()
+        second = running.client.get("/ui/annotate.json").json()
         assert second["rollout_id"] != first["rollout_id"] and second["annotated"] == 1
-        again = door.client.get("/ui/annotate.json", params={"id": first["rollout_id"]}).json()
+        again = running.client.get("/ui/annotate.json", params={"id": first["rollout_id"]}).json()
         assert {item["criterion"]: item["score"] for item in again["annotations"]} == {"clear": 7.0, "kind": 1.0}
-        door.client.post("/ui/annotate", data={**form, "score:clear": "8"})
-        found = door.client.get("/ui/annotations.json").json()["annotations"]
+        running.client.post("/ui/annotate", data={**form, "score:clear": "8"})
+        found = running.client.get("/ui/annotations.json").json()["annotations"]
         assert {(item["criterion"], item["score"], item["annotator"]) for item in found} == {
             ("clear", 8.0, "environment"), ("kind", 1.0, "environment"),
         }  # fmt: skip
         assert all(item["note"] == "so & so" for item in found)
-        lines = door.client.get("/ui/annotations.jsonl").text.splitlines()
+        lines = running.client.get("/ui/annotations.jsonl").text.splitlines()
         assert len(lines) == 2 and '"label":8.0' in lines[0] + lines[1]
-        shown_there = door.client.get(f"/ui/rollouts/{first['rollout_id']}").text
+        shown_there = running.client.get(f"/ui/rollouts/{first['rollout_id']}").text
         assert "People&#39;s scores" in shown_there or "People's scores" in shown_there
 
 

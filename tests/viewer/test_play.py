@@ -25,7 +25,7 @@ from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
 from taskapp_kit.viewer.action_forms import BadFields, action_forms, fields_of, read_fields
 from taskapp_kit.viewer.pages import shown
-from tests.serve.front_door import KEY, Door, fragments, opened
+from tests.serve.running_server import KEY, RunningServer, fragments, opened
 from tests.viewer import play_app
 from tests.viewer.hostile_texts import TEXTS
 from tests.viewer.test_pages import Elements
@@ -53,8 +53,8 @@ class Game:
     page: httpx.Response
 
     @classmethod
-    def begin(cls, door: Door, environment: str, *, key: str = KEY, seed: str = "1", **form: str) -> Game:
-        http = httpx.Client(base_url=door.url, headers={"X-API-Key": key}, timeout=30, follow_redirects=True)
+    def begin(cls, running: RunningServer, environment: str, *, key: str = KEY, seed: str = "1", **form: str) -> Game:
+        http = httpx.Client(base_url=running.url, headers={"X-API-Key": key}, timeout=30, follow_redirects=True)
         form = {"environment": environment, "sitting": hidden(http.get(f"/ui/environment?environment={environment}"), "sitting"),
                 "split": "train", "seed": seed, **form}  # fmt: skip
         return cls(http, http.post("/ui/environment", data=form))
@@ -92,13 +92,13 @@ def hidden(page: httpx.Response, name: str) -> str:
     return unescape(found[1])
 
 
-def stored(door: Door, rollout_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = door.client.get(f"/ui/rollouts/{rollout_id}.json").json()
+def stored(running: RunningServer, rollout_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = running.client.get(f"/ui/rollouts/{rollout_id}.json").json()
     return found
 
 
 @pytest.fixture(scope="module")
-def arcade(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def arcade(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("arcade")
     for who, key in KEYS.items():
         key_file.add(folder / "keys", who, key, admin=who == "root")
@@ -108,16 +108,16 @@ def arcade(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     def make(*args: Any, **more: Any) -> Service:
         return Service(*args, **more, clock=HandClock())
 
-    with opened(settings, store=store, serves=play_app.app, make=make) as door:
-        yield door
-        for found in door.client.get("/sessions").json()["sessions"]:
-            door.client.delete(f"/sessions/{found['session_id']}")
+    with opened(settings, store=store, serves=play_app.app, make=make) as running:
+        yield running
+        for found in running.client.get("/sessions").json()["sessions"]:
+            running.client.delete(f"/sessions/{found['session_id']}")
 
 
 # -- an episode ----------------------------------------------------------------------------------------------------
 
 
-def test_an_episode_is_played_to_its_end_and_is_an_ordinary_rollout(arcade: Door) -> None:
+def test_an_episode_is_played_to_its_end_and_is_an_ordinary_rollout(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk", **{"config:f0": "2", "config:f1": "true"})
     assert "You are at 0 of 2." in game.page.text and "0 of 9" in game.page.text
     (picture,) = re.findall(r'<img src="(/ui/blobs/[^"]+)"', game.page.text)
@@ -147,7 +147,7 @@ def test_an_episode_is_played_to_its_end_and_is_an_ordinary_rollout(arcade: Door
     game.leave()
 
 
-def test_episodes_follow_one_another_in_a_sitting(arcade: Door) -> None:
+def test_episodes_follow_one_another_in_a_sitting(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk", seed="3", **{"config:f0": "1"})
     game.press("right")
     game.post(do="again")
@@ -164,7 +164,7 @@ def test_episodes_follow_one_another_in_a_sitting(arcade: Door) -> None:
     assert "no longer open" in game.http.get(game.address).text
 
 
-def test_a_refused_action_says_why(arcade: Door) -> None:
+def test_a_refused_action_says_why(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk")
     game.press("left")
     assert "There is a wall on the left." in game.page.text and "refused in a row" in game.page.text
@@ -175,7 +175,7 @@ def test_a_refused_action_says_why(arcade: Door) -> None:
     game.leave()
 
 
-def test_a_failure_has_a_boundary_and_no_reward(arcade: Door) -> None:
+def test_a_failure_has_a_boundary_and_no_reward(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk", seed="5")
     game.press("right").press("right")
     assert "failed at boundary environment" in game.page.text and "It has no reward" in game.page.text
@@ -188,7 +188,7 @@ def test_a_failure_has_a_boundary_and_no_reward(arcade: Door) -> None:
     game.leave()
 
 
-def test_a_session_that_expired_shows_how_it_ended(arcade: Door) -> None:
+def test_a_session_that_expired_shows_how_it_ended(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk")
     game.press("right")
     at = hidden(game.page, "at")
@@ -279,7 +279,7 @@ def test_keys_come_from_the_environment_else_from_words_and_digits() -> None:
     assert action_forms(actions_of("walk"), ()) == []
 
 
-def test_a_form_is_sent_and_wrong_input_costs_no_turn(arcade: Door) -> None:
+def test_a_form_is_sent_and_wrong_input_costs_no_turn(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "forms")
     args = {
         "number": 7,
@@ -312,7 +312,7 @@ def test_a_form_is_sent_and_wrong_input_costs_no_turn(arcade: Door) -> None:
     game.leave()
 
 
-def test_a_wrong_start_is_shown_beside_its_field_and_leaves_no_session(arcade: Door) -> None:
+def test_a_wrong_start_is_shown_beside_its_field_and_leaves_no_session(arcade: RunningServer) -> None:
     before = len(arcade.service.sessions)
     for form, said in (
         ({"seed": "x"}, "is not a whole number"), ({"seed": "99"}, "99"), ({"split": "none"}, "none"),
@@ -327,7 +327,7 @@ def test_a_wrong_start_is_shown_beside_its_field_and_leaves_no_session(arcade: D
 # -- twice, late, from elsewhere ---------------------------------------------------------------------------------------
 
 
-def test_a_form_sent_twice_acts_once(arcade: Door) -> None:
+def test_a_form_sent_twice_acts_once(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk", seed="2")
     at, before = hidden(game.page, "at"), len(play_app.MOVES)
     form = {"at": at, "which": "0", "args": '{"way":"right"}'}
@@ -347,7 +347,7 @@ def test_a_form_sent_twice_acts_once(arcade: Door) -> None:
     game.leave()
 
 
-def test_a_start_sent_twice_begins_one_episode(arcade: Door) -> None:
+def test_a_start_sent_twice_begins_one_episode(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk", seed="4")
     before = list(play_app.STARTS)
     form = {"environment": "walk", "sitting": game.address.rpartition("/")[2], "split": "train", "seed": "9"}
@@ -357,7 +357,7 @@ def test_a_start_sent_twice_begins_one_episode(arcade: Door) -> None:
     game.leave()
 
 
-def test_only_who_began_it_sees_and_plays_it(arcade: Door) -> None:
+def test_only_who_began_it_sees_and_plays_it(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk", key=KEYS["alice"])
     form = {"at": hidden(game.page, "at"), "which": "0", "args": '{"way":"right"}'}
     for who in ("bob", "root"):
@@ -370,7 +370,7 @@ def test_only_who_began_it_sees_and_plays_it(arcade: Door) -> None:
     game.leave()
 
 
-def test_another_site_can_not_play(arcade: Door) -> None:
+def test_another_site_can_not_play(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk")
     form = {"at": hidden(game.page, "at"), "do": "close"}
     browser = httpx.Client(base_url=arcade.url)
@@ -383,7 +383,7 @@ def test_another_site_can_not_play(arcade: Door) -> None:
     assert browser.post(game.address, data=form, headers={"Origin": arcade.url}).status_code == 303
 
 
-def test_a_session_of_the_api_is_no_game(arcade: Door) -> None:
+def test_a_session_of_the_api_is_no_game(arcade: RunningServer) -> None:
     opened_by_api = arcade.client.post("/sessions", json={"env_name": "walk", "run_id": "play-" + "a" * 16}).json()
     assert arcade.client.get("/ui/play/" + "a" * 16).status_code == 404
     arcade.client.delete(f"/sessions/{opened_by_api['session_id']}")
@@ -393,7 +393,7 @@ def test_a_session_of_the_api_is_no_game(arcade: Door) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_hostile_text_is_text_on_the_page_of_a_game(arcade: Door, name: str) -> None:
+def test_a_hostile_text_is_text_on_the_page_of_a_game(arcade: RunningServer, name: str) -> None:
     text = TEXTS[name]
     game = Game.begin(arcade, "zoo", seed=str(list(TEXTS).index(name)))
     try:
@@ -421,7 +421,7 @@ def test_a_hostile_text_is_text_on_the_page_of_a_game(arcade: Door, name: str) -
 # -- the page of an environment ----------------------------------------------------------------------------------------
 
 
-def test_the_page_of_an_environment_has_the_lines_of_clients_and_no_key(arcade: Door) -> None:
+def test_the_page_of_an_environment_has_the_lines_of_clients_and_no_key(arcade: RunningServer) -> None:
     page = arcade.client.get("/ui/environment?environment=walk")
     data = arcade.client.get("/ui/environment.json?environment=walk").json()
     (protocol,) = load_protocols(PROTOCOLS)
@@ -437,9 +437,9 @@ def test_the_page_of_an_environment_has_the_lines_of_clients_and_no_key(arcade: 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_without_a_store_and_in_worker_processes(workers: int) -> None:
-    with opened(exposure="local", serves=play_app.app, workers=workers) as door:
-        assert "speaks no other protocol" in door.client.get("/ui/environment?environment=walk").text
-        game = Game.begin(door, "walk", **{"config:f0": "1"})
+    with opened(exposure="local", serves=play_app.app, workers=workers) as running:
+        assert "speaks no other protocol" in running.client.get("/ui/environment?environment=walk").text
+        game = Game.begin(running, "walk", **{"config:f0": "1"})
         game.press("left")
         assert "There is a wall on the left." in game.page.text
         game.press("right")

@@ -10,7 +10,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.errors import StoreError
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store.sqlite import SqliteStore
-from tests.serve.front_door import KEY, opened
+from tests.serve.running_server import KEY, opened
 from tests.viewer import play_app
 from tests.viewer.test_play import Game
 
@@ -26,8 +26,8 @@ class Full(SqliteStore):
 
 def test_a_save_that_fails_leaves_a_page_that_can_be_left(tmp_path: Path) -> None:
     settings = Settings(environment_api_key=KEY, ui=True)
-    with opened(settings, serves=play_app.app, store=Full(tmp_path / "s.db")) as door:
-        game = Game.begin(door, "walk")
+    with opened(settings, serves=play_app.app, store=Full(tmp_path / "s.db")) as running:
+        game = Game.begin(running, "walk")
         game.post(do="finish")
         assert game.page.status_code == 200 and "store_failed" in game.page.text, game.page.text
         assert "sentinel-words" not in game.page.text
@@ -35,5 +35,5 @@ def test_a_save_that_fails_leaves_a_page_that_can_be_left(tmp_path: Path) -> Non
         game.post(do="again")
         assert game.page.url.query == b"note=full" and "store_failed" in game.page.text
         game.post(do="close")
-        assert game.page.url.path == "/ui/environment" and len(door.service.sessions) == 0
-        assert Game.begin(door, "walk").page.status_code == 503 and len(door.service.sessions) == 0
+        assert game.page.url.path == "/ui/environment" and len(running.service.sessions) == 0
+        assert Game.begin(running, "walk").page.status_code == 503 and len(running.service.sessions) == 0

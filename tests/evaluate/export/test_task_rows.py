@@ -18,7 +18,7 @@ from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.service import Service, ServiceSettings
 
 ROOT = Path(__file__).parents[3]
-ASKING = ROOT / "tests" / "adapters" / "asking_apps.py"
+ASKING = ROOT / "tests" / "interop" / "shared" / "asking_apps.py"
 ADDER = ROOT / "examples" / "adder.py"
 HOSTILE = ROOT / "tests" / "hostile_app.py"
 

@@ -14,7 +14,7 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
-from tests.serve.front_door import KEY, Door, error_of, opened
+from tests.serve.running_server import KEY, RunningServer, error_of, opened
 from tests.waiting import until_async
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
@@ -30,24 +30,24 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     settings = Settings(environment_api_key=KEY, protocols=("mcp",))
     with opened(settings, store=open_store(str(tmp_path_factory.mktemp("mcp") / "s.db"))) as found:
         yield found
 
 
-def opened_since(door: Door, before: set[str]) -> set[str]:
+def opened_since(running: RunningServer, before: set[str]) -> set[str]:
     """The open sessions but those of other tests."""
-    return {session.session_id for session in door.service.sessions.listed()} - before
+    return {session.session_id for session in running.service.sessions.listed()} - before
 
 
 @asynccontextmanager
 async def client_of(
-    door: Door, path: str = "/mcp", *, mode: str = "auto", key: str = KEY, **headers: str
+    running: RunningServer, path: str = "/mcp", *, mode: str = "auto", key: str = KEY, **headers: str
 ) -> AsyncIterator[Any]:
     async with (
         httpx2.AsyncClient(headers={"X-API-Key": key, **headers}, timeout=20) as http,
-        mcp.Client(streamable_http_client(door.url + path, http_client=http), mode=mode) as client,
+        mcp.Client(streamable_http_client(running.url + path, http_client=http), mode=mode) as client,
     ):
         yield client
 
@@ -63,9 +63,9 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_policy_plays_one_episode_and_sees_no_reward(door: Door, mode: str) -> None:
-    before = opened_since(door, set())
-    async with client_of(door, "/mcp?seed=1", mode=mode) as client:
+async def test_a_policy_plays_one_episode_and_sees_no_reward(running: RunningServer, mode: str) -> None:
+    before = opened_since(running, set())
+    async with client_of(running, "/mcp?seed=1", mode=mode) as client:
         assert client.protocol_version == "2025-11-25", "the newest revision that has sessions"
         assert [tool.name for tool in (await client.list_tools()).tools] == ["increment", "task"]
         assert (await client.call_tool("task")).content[-1].text == "target 4"
@@ -75,12 +75,12 @@ async def test_a_policy_plays_one_episode_and_sees_no_reward(door: Door, mode: s
         assert (await client.call_tool("reset")).is_error
         uri = (await client.list_resources()).resources[0].uri
         assert "count 4" in (await client.read_resource(uri)).contents[0].text
-    await until_async(lambda: not opened_since(door, before), what="no session is left")
+    await until_async(lambda: not opened_since(running, before), what="no session is left")
 
 
-async def test_the_control_role_resets_and_reads_rewards_and_headers_choose_too(door: Door) -> None:
+async def test_the_control_role_resets_and_reads_rewards_and_headers_choose_too(running: RunningServer) -> None:
     headers = {"X-Taskapp-Seed": "1", "X-Taskapp-Role": "control", "X-Taskapp-Split": "train"}
-    async with client_of(door, "/mcp/counter", **headers) as client:
+    async with client_of(running, "/mcp/counter", **headers) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert names == ["increment", "task", "reset", "finish", "scorecard"]
         first = await client.call_tool("increment", {"by": 1})
@@ -90,63 +90,63 @@ async def test_the_control_role_resets_and_reads_rewards_and_headers_choose_too(
         card = (await client.call_tool("scorecard")).structured_content
         assert last.structured_content["reward"] == card["reward"]
         assert last.structured_content["terminated"]
-        (row,) = [row for row in await _rows(door) if row["id"] == card["rollout_id"]]
+        (row,) = [row for row in await _rows(running) if row["id"] == card["rollout_id"]]
         assert (row["policy"], row["status"], row["reward"]) == ("session", "terminated", card["reward"])
 
 
-async def test_a_session_that_its_client_deletes_has_finished(door: Door) -> None:
-    before = {row["id"] for row in await _rows(door)}
-    async with client_of(door, "/mcp?seed=1") as client:
+async def test_a_session_that_its_client_deletes_has_finished(running: RunningServer) -> None:
+    before = {row["id"] for row in await _rows(running)}
+    async with client_of(running, "/mcp?seed=1") as client:
         await client.call_tool("increment", {"by": 1})
-    (row,) = [row for row in await _rows(door) if row["id"] not in before]
+    (row,) = [row for row in await _rows(running) if row["id"] not in before]
     assert (row["status"], row["stop_reason"], row["length"]) == ("truncated", "finished", 1)
 
 
-async def _rows(door: Door) -> list[dict[str, Any]]:
-    answer = await asyncio.to_thread(door.client.get, "/rollouts")
+async def _rows(running: RunningServer) -> list[dict[str, Any]]:
+    answer = await asyncio.to_thread(running.client.get, "/rollouts")
     rows: list[dict[str, Any]] = answer.json()["rollouts"]
     return rows
 
 
-async def test_a_broken_environment_is_an_error_without_its_text(door: Door) -> None:
-    async with client_of(door, "/mcp/broken?seed=1") as client:
+async def test_a_broken_environment_is_an_error_without_its_text(running: RunningServer) -> None:
+    async with client_of(running, "/mcp/broken?seed=1") as client:
         with pytest.raises(mcp.MCPError) as caught:
             await client.call_tool("go")
         assert caught.value.error.data["boundary"] == "environment"
         assert "sentinel" not in str(caught.value.error)
 
 
-async def test_many_at_once_play_their_own_episodes(door: Door) -> None:
-    before = opened_since(door, set())
+async def test_many_at_once_play_their_own_episodes(running: RunningServer) -> None:
+    before = opened_since(running, set())
 
     async def one(seed: int) -> str:
-        async with client_of(door, f"/mcp?seed={seed}", mode="legacy") as client:
+        async with client_of(running, f"/mcp?seed={seed}", mode="legacy") as client:
             await client.call_tool("increment", {"by": 1})
             return (await client.call_tool("task")).content[-1].text
 
     assert await asyncio.gather(*(one(seed) for seed in range(20))) == ["count 1"] * 20
-    await until_async(lambda: not opened_since(door, before), what="no session is left")
+    await until_async(lambda: not opened_since(running, before), what="no session is left")
 
 
-def test_what_is_refused_before_a_session_exists(door: Door) -> None:
+def test_what_is_refused_before_a_session_exists(running: RunningServer) -> None:
     def post(path: str = "/mcp", body: Any = INITIALIZE, **headers: str) -> httpx.Response:
-        return door.client.post(path, json=body, headers={**ACCEPT, **headers})
+        return running.client.post(path, json=body, headers={**ACCEPT, **headers})
 
-    assert door.stranger.post("/mcp", json=INITIALIZE, headers=ACCEPT).status_code == 401
+    assert running.stranger.post("/mcp", json=INITIALIZE, headers=ACCEPT).status_code == 401
     assert post("/mcp/nothing").status_code == 422
     assert error_of(post("/mcp?seed=x"))["fields"][0]["loc"] == ["query", "seed"]
     assert post("/mcp?role=root").status_code == 422
     assert post(body=rpc("tools/list")).status_code == 422, "no session"
     assert post(**{"Mcp-Session-Id": "0" * 32}).status_code == 404
-    refused = door.client.get("/mcp", headers=ACCEPT)
+    refused = running.client.get("/mcp", headers=ACCEPT)
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST, DELETE")
     new = post(**{"MCP-Protocol-Version": "2026-07-28"})
     assert (new.status_code, new.json()["error"]["code"], new.json()["id"]) == (400, -32022, 1)
     assert "error" in post(body=rpc("initialize", nothing=1)).json()
-    assert door.client.post("/mcp", json=INITIALIZE, headers={"Accept": "text/plain"}).status_code == 406
-    other = door.client.post("/sessions", json={}).json()["session_id"]
+    assert running.client.post("/mcp", json=INITIALIZE, headers={"Accept": "text/plain"}).status_code == 406
+    other = running.client.post("/sessions", json={}).json()["session_id"]
     assert post(body=rpc("tools/list"), **{"Mcp-Session-Id": other}).status_code == 404, "another door's"
-    door.client.delete(f"/sessions/{other}")
+    running.client.delete(f"/sessions/{other}")
 
 
 def test_a_session_belongs_to_its_key_and_control_needs_an_operators(tmp_path: Path) -> None:
@@ -154,11 +154,11 @@ def test_a_session_belongs_to_its_key_and_control_needs_an_operators(tmp_path: P
     one, two = "alice-key-7a1d", "bob-key-88e2"
     key_file.add(file, "one", one, max_in_flight=1)
     key_file.add(file, "two", two)
-    with opened(Settings(environment_api_key=KEY, keys_file=file, protocols=("mcp",))) as door:
+    with opened(Settings(environment_api_key=KEY, keys_file=file, protocols=("mcp",))) as running:
 
         def post(key: str, path: str = "/mcp", body: Any = INITIALIZE, **more: str) -> httpx.Response:
             headers = {**ACCEPT, "X-API-Key": key, **more}
-            return httpx.post(door.url + path, json=body, headers=headers, timeout=20)
+            return httpx.post(running.url + path, json=body, headers=headers, timeout=20)
 
         assert post(one, "/mcp?role=control").status_code == 403
         answer = post(one)
@@ -167,8 +167,8 @@ def test_a_session_belongs_to_its_key_and_control_needs_an_operators(tmp_path: P
         assert post(one).status_code == 429, "as many sessions as it may have rollouts"
         assert post(two, body=rpc("tools/list"), **session).status_code == 404
         assert post(one, body=rpc("tools/list"), **session).status_code == 200
-        deleted = httpx.delete(door.url + "/mcp", headers={**ACCEPT, "X-API-Key": one, **session})
+        deleted = httpx.delete(running.url + "/mcp", headers={**ACCEPT, "X-API-Key": one, **session})
         assert deleted.status_code == 200
         assert post(one, body=rpc("tools/list"), **session).status_code == 404
         assert post(one).status_code == 200
-    assert len(door.service.sessions) == 0
+    assert len(running.service.sessions) == 0

@@ -25,8 +25,8 @@ from taskapp_kit.interop.nemo_gym.episodes import OVER
 from taskapp_kit.interop.nemo_gym.routes import COOKIE
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from tests.machine import skip_if_it_cannot_play
-from tests.serve.front_door import KEY, Door, error_of, opened, request_body
-from tests.serve.front_door import app as yard_app
+from tests.serve.running_server import KEY, RunningServer, error_of, opened, request_body
+from tests.serve.running_server import app as yard_app
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -49,8 +49,8 @@ class VerifyAnswer(BaseModel):
 class Agent:
     """One run of `simple_agent`: `calls` and `words` are what its model answers."""
 
-    def __init__(self, door: Door, row: dict[str, Any]) -> None:
-        self.base = f"{door.url}/nemo/{row['environment']}"
+    def __init__(self, running: RunningServer, row: dict[str, Any]) -> None:
+        self.base = f"{running.url}/nemo/{row['environment']}"
         self.row = row
         self.cookies: dict[str, str] = {}
         self.output: list[dict[str, Any]] = []
@@ -113,9 +113,9 @@ def exported(app: TaskApp, folder: Path, **chosen: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def yard() -> Iterator[Door]:
-    with opened(SETTINGS) as door:
-        yield door
+def yard() -> Iterator[RunningServer]:
+    with opened(SETTINGS) as running:
+        yield running
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_exported_rows_give_the_episodes_and_rewards_of_rollout(
 ) -> None:
     skip_if_it_cannot_play(reference)
     app = find_app(reference)
-    with opened(SETTINGS, serves=app, workers=workers) as door:
+    with opened(SETTINGS, serves=app, workers=workers) as running:
         for row in exported(app, tmp_path, environment=environment, seeds=range(2)):
             body = request_body(environment, policy, row["seed"])
-            rollout = door.client.post("/rollout", json=body, timeout=120).json()
+            rollout = running.client.post("/rollout", json=body, timeout=120).json()
             steps = rollout["trajectories"][0]["steps"]
-            agent = Agent(door, row)
+            agent = Agent(running, row)
             first = row["responses_create_params"]["input"][-1]["content"]
             assert rollout["trajectories"][0]["trace"]["initial_observation"]["text"] in first
             found = agent.run([(call["tool"], call["args"]) for step in steps for call in step["tool_calls"]])
@@ -142,10 +142,10 @@ def test_exported_rows_give_the_episodes_and_rewards_of_rollout(
             assert shown[-1].endswith(OVER)
             assert (found["taskapp"]["digest"], found["reward"]) == (rollout["digest"], rollout["reward"])
             assert "instance_config" not in found and found["responses_create_params"] == row["responses_create_params"]
-        until(lambda: len(door.service.sessions) == 0, 20, "verify closes the session")
+        until(lambda: len(running.service.sessions) == 0, 20, "verify closes the session")
 
 
-def test_twenty_at_once(yard: Door) -> None:
+def test_twenty_at_once(yard: RunningServer) -> None:
     def one(seed: int) -> Any:
         return Agent(yard, row_of("counter", seed)).run([("increment", {"by": 1})] * 6)
 
@@ -159,13 +159,13 @@ def test_twenty_at_once(yard: Door) -> None:
         assert (answer["taskapp"]["digest"], answer["reward"]) == (rollout["digest"], rollout["reward"])
 
 
-def test_an_agent_that_stops_early_is_truncated_and_scored(yard: Door) -> None:
+def test_an_agent_that_stops_early_is_truncated_and_scored(yard: RunningServer) -> None:
     found = Agent(yard, row_of("counter", 1)).run([("increment", {"by": 1})])
     assert (found["taskapp"]["status"], found["reward"], found["taskapp/truncated"]) == ("truncated", 0.0, 1.0)
     assert "instance_config" not in found, "a trainer uses this reward"
 
 
-def test_what_the_model_reads(yard: Door) -> None:
+def test_what_the_model_reads(yard: RunningServer) -> None:
     agent = Agent(yard, row_of("counter", 0, config='{"low": 2, "high": 2}'))
     agent.seed()
     assert agent.call("increment", {"by": 1}).text == "count 1"
@@ -181,7 +181,7 @@ def test_what_the_model_reads(yard: Door) -> None:
     "environment,seed,code",
     [("broken", 0, "environment_raised"), ("broken", 1, "environment_raised"), ("pictures", 0, None)],
 )
-def test_a_failure_is_masked_and_says_so(yard: Door, environment: str, seed: int, code: str | None) -> None:
+def test_a_failure_is_masked_and_says_so(yard: RunningServer, environment: str, seed: int, code: str | None) -> None:
     row = row_of(environment, seed, instance_config={"mine": 1})
     tool = next(iter(yard.service.spec.environments[environment].actions))
     found = Agent(yard, row).run([(tool, {}), (tool, {})])
@@ -195,7 +195,7 @@ def test_a_failure_is_masked_and_says_so(yard: Door, environment: str, seed: int
     assert answer.status_code == 500 and error_of(answer)["boundary"] in ("environment", "scoring")
 
 
-def test_a_tool_of_a_failed_episode_answers_a_fixed_sentence(yard: Door) -> None:
+def test_a_tool_of_a_failed_episode_answers_a_fixed_sentence(yard: RunningServer) -> None:
     agent = Agent(yard, row_of("broken", 1))
     agent.seed()
     for _ in range(2):
@@ -205,17 +205,17 @@ def test_a_tool_of_a_failed_episode_answers_a_fixed_sentence(yard: Door) -> None
 
 
 def test_an_undefined_reward_is_masked() -> None:
-    with opened(SETTINGS, serves=find_app(ASKING)) as door:
-        found = Agent(door, row_of("raising", 0)).run([], "undefined")
+    with opened(SETTINGS, serves=find_app(ASKING)) as running:
+        found = Agent(running, row_of("raising", 0)).run([], "undefined")
         assert found["_ng_failure_class"] == "reward_undefined" and found["instance_config"]["mask_sample"]
-        broke = Agent(door, row_of("raising", 1)).run([], "unscorable")
+        broke = Agent(running, row_of("raising", 1)).run([], "unscorable")
         assert broke["instance_config"]["mask_sample"] and broke["_ng_failure_class"] != "reward_undefined"
         assert "judging" not in json.dumps(found) and "judging" not in json.dumps(broke)
-        good = Agent(door, row_of("asking", 0, split="train")).run([], "two")
+        good = Agent(running, row_of("asking", 0, split="train")).run([], "two")
         assert good["reward"] == 1.0 and "four-only-here" not in json.dumps(good)
 
 
-def test_a_session_that_expired_is_masked_and_verify_without_one_refused(yard: Door) -> None:
+def test_a_session_that_expired_is_masked_and_verify_without_one_refused(yard: RunningServer) -> None:
     agent = Agent(yard, row_of("counter", 0))
     agent.seed()
     sessions = yard.service.sessions
@@ -237,14 +237,14 @@ def test_a_session_that_expired_is_masked_and_verify_without_one_refused(yard: D
         {"config": 1}, {"config": {"low": "x"}}, {"split": "none"}, {"output_mode": "text"}, {"on_failure": "zero"},
     ],
 )  # fmt: skip
-def test_a_row_that_does_not_fit_is_refused_and_opens_no_session(yard: Door, change: dict[str, Any]) -> None:
+def test_a_row_that_does_not_fit_is_refused_and_opens_no_session(yard: RunningServer, change: dict[str, Any]) -> None:
     agent = Agent(yard, row_of("counter", 0))
     answer = agent.post("seed_session", {**agent.row, **change})
     assert answer.status_code == 422 and error_of(answer)["message"]
     assert len(yard.service.sessions) == 0 and COOKIE not in answer.cookies
 
 
-def test_every_answer_sets_the_cookie_again_and_no_route_is_without_a_key(yard: Door) -> None:
+def test_every_answer_sets_the_cookie_again_and_no_route_is_without_a_key(yard: RunningServer) -> None:
     agent = Agent(yard, row_of("counter", 0))
     agent.seed()
     first = dict(agent.cookies)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -24,7 +25,7 @@ from taskapp_kit.errors import Unavailable
 from taskapp_kit.interop.openenv import from_openenv
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import Rollout, play
-from tests.serve.front_door import PNG
+from tests.serve.running_server import PNG
 
 KEY = "round-trip-key-88f1"
 pytestmark = pytest.mark.server
@@ -352,4 +353,4 @@ def test_a_session_that_becomes_free_is_waited_for() -> None:
 def test_an_action_that_cannot_be_declared_is_refused_at_the_author_s_line(schema: Any, expected: str) -> None:
     with serving(answering(step=over(1)), schema) as url, pytest.raises(DeclarationError, match=expected) as refused:
         app_of(url, "it").freeze()
-    assert "test_openenv.py" in refused.value.problems[0].place
+    assert Path(__file__).name in refused.value.problems[0].place

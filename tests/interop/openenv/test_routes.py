@@ -16,7 +16,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
 from tests import live_app
-from tests.serve.front_door import KEY, Door, error_of, opened, request_body
+from tests.serve.running_server import KEY, RunningServer, error_of, opened, request_body
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -25,14 +25,16 @@ SETTINGS = Settings(environment_api_key=KEY, protocols=("openenv",))
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with opened(SETTINGS, store=open_store(str(tmp_path_factory.mktemp("openenv") / "s.db"))) as door:
-        yield door
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with opened(SETTINGS, store=open_store(str(tmp_path_factory.mktemp("openenv") / "s.db"))) as running:
+        yield running
 
 
-def socket(door: Door, path: str = "/openenv/counter/ws", key: str | None = KEY, **named: Any) -> ClientConnection:
+def socket(
+    running: RunningServer, path: str = "/openenv/counter/ws", key: str | None = KEY, **named: Any
+) -> ClientConnection:
     headers = {} if key is None else {"X-API-Key": key}
-    return connect(door.url.replace("http", "ws") + path, additional_headers=headers, max_size=None, **named)
+    return connect(running.url.replace("http", "ws") + path, additional_headers=headers, max_size=None, **named)
 
 
 def ask(wire: ClientConnection, kind: str, data: Any = None, **more: Any) -> Any:
@@ -49,15 +51,15 @@ def without_metadata(observation: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in observation.items() if name != "metadata"}
 
 
-def played(door: Door, environment: str, rollout: Any) -> list[Any]:
+def played(running: RunningServer, environment: str, rollout: Any) -> list[Any]:
     """The rollout's actions through a socket, checked step by step: observations, rewards, digest."""
     trajectory = rollout["trajectories"][0]
     answers = []
-    with socket(door, f"/openenv/{environment}/ws") as wire:
+    with socket(running, f"/openenv/{environment}/ws") as wire:
         start = data_of(ask(wire, "reset", {"seed": trajectory["trace"]["metadata"]["seed"]}))
         assert without_metadata(start["observation"]) == trajectory["trace"]["initial_observation"]
         assert (start["reward"], start["done"]) == (None, False)
-        single = len(door.service.spec.environments[environment].actions) == 1
+        single = len(running.service.spec.environments[environment].actions) == 1
         for step in trajectory["steps"]:
             (call,) = step["tool_calls"]
             action = call["args"] if single else {"tool": call["tool"], "args": call["args"]}
@@ -70,7 +72,7 @@ def played(door: Door, environment: str, rollout: Any) -> list[Any]:
     return answers
 
 
-def test_an_episode_and_the_one_after_it(yard: Door) -> None:
+def test_an_episode_and_the_one_after_it(yard: RunningServer) -> None:
     rollout = yard.client.post("/rollout", json=request_body(seed=5)).json()
     answers = played(yard, "counter", rollout)
     assert answers[-1]["metadata"]["terminated"] and answers[-1]["metadata"]["reward_parts"]["outcome"] == 1.0
@@ -116,7 +118,7 @@ def test_an_episode_and_the_one_after_it(yard: Door) -> None:
         ('{"type": "step", "data": {"by": 1}}', "EXECUTION_ERROR"),
     ],
 )
-def test_a_wrong_frame_is_an_error_and_the_socket_stays(yard: Door, frame: str, code: str) -> None:
+def test_a_wrong_frame_is_an_error_and_the_socket_stays(yard: RunningServer, frame: str, code: str) -> None:
     with socket(yard) as wire:
         wire.send(frame)
         answer = data_of(json.loads(wire.recv(20)), "error")
@@ -126,7 +128,7 @@ def test_a_wrong_frame_is_an_error_and_the_socket_stays(yard: Door, frame: str, 
         assert data_of(ask(wire, "reset", {"seed": 0}))["done"] is False
 
 
-def test_a_refused_action_is_a_step_and_many_of_them_end_the_episode(yard: Door) -> None:
+def test_a_refused_action_is_a_step_and_many_of_them_end_the_episode(yard: RunningServer) -> None:
     with socket(yard) as wire:
         data_of(ask(wire, "reset", {"seed": 0}))
         refused = data_of(ask(wire, "step", {"by": "one"}))
@@ -143,7 +145,7 @@ def test_a_refused_action_is_a_step_and_many_of_them_end_the_episode(yard: Door)
     [("broken", 0, None, "environment"), ("broken", 1, {}, "environment"), ("pictures", 0, {}, "scoring")],
 )
 def test_a_failure_is_an_error_never_a_reward(
-    yard: Door, environment: str, seed: int, action: Any, boundary: str
+    yard: RunningServer, environment: str, seed: int, action: Any, boundary: str
 ) -> None:
     with socket(yard, f"/openenv/{environment}/ws") as wire:
         answer = ask(wire, "reset", {"seed": seed})
@@ -160,7 +162,7 @@ def test_a_failure_is_an_error_never_a_reward(
             assert data_of(ask(wire, "reset", {"seed": seed}))["done"] is False
 
 
-def test_openenvs_own_tool_actions(yard: Door) -> None:
+def test_openenvs_own_tool_actions(yard: RunningServer) -> None:
     with socket(yard) as wire:
         tools = data_of(ask(wire, "step", {"type": "list_tools"}))["observation"]["tools"]
         assert [tool["name"] for tool in tools] == ["increment"] and tools[0]["input_schema"]["type"] == "object"
@@ -174,7 +176,7 @@ def test_openenvs_own_tool_actions(yard: Door) -> None:
         assert end["done"] and end["reward"] == 1.0
 
 
-def test_plain_http_shares_an_episode_by_the_id_of_a_session(yard: Door) -> None:
+def test_plain_http_shares_an_episode_by_the_id_of_a_session(yard: RunningServer) -> None:
     base = "/openenv/counter"
     assert yard.client.get(f"{base}/health").json() == {"status": "healthy"}
     assert yard.client.get(f"{base}/state").json() == {"episode_id": None, "step_count": 0}
@@ -201,7 +203,7 @@ def test_plain_http_shares_an_episode_by_the_id_of_a_session(yard: Door) -> None
     until(lambda: len(yard.service.sessions) == 0, 20, "every session was closed")
 
 
-def test_json_rpc_shows_an_agent_neither_reset_nor_reward(yard: Door) -> None:
+def test_json_rpc_shows_an_agent_neither_reset_nor_reward(yard: RunningServer) -> None:
     def call(method: Any, **params: Any) -> Any:
         body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         answer = yard.client.post("/openenv/counter/mcp", json=body)
@@ -235,7 +237,7 @@ def test_json_rpc_shows_an_agent_neither_reset_nor_reward(yard: Door) -> None:
         assert json.loads(wire.recv(20))["error"]["code"] == -32700
 
 
-def test_a_socket_takes_over_a_session_of_json_rpc(yard: Door) -> None:
+def test_a_socket_takes_over_a_session_of_json_rpc(yard: RunningServer) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create"}
     session_id = yard.client.post("/openenv/mcp", json=body).json()["result"]["session_id"]
     with socket(yard, f"/openenv/ws?session_id={session_id}") as wire:
@@ -250,7 +252,7 @@ def test_a_socket_takes_over_a_session_of_json_rpc(yard: Door) -> None:
         assert data_of(json.loads(wire.recv(20)), "error")["code"] == "SESSION_ERROR"
 
 
-def test_a_step_is_done_once_under_its_request_id(yard: Door) -> None:
+def test_a_step_is_done_once_under_its_request_id(yard: RunningServer) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create"}
     session_id = yard.client.post("/openenv/mcp", json=body).json()["result"]["session_id"]
     path = f"/openenv/counter/ws?session_id={session_id}"
@@ -273,14 +275,14 @@ def test_a_step_is_done_once_under_its_request_id(yard: Door) -> None:
         {"userinfo": f"key:{KEY}@"},
     ],
 )
-def test_a_key_by_header_bearer_or_in_the_url(yard: Door, way: dict[str, Any]) -> None:
+def test_a_key_by_header_bearer_or_in_the_url(yard: RunningServer, way: dict[str, Any]) -> None:
     place = yard.url.removeprefix("http://")
     url = f"ws://{way.pop('userinfo', '')}{place}/openenv/ws"
     with connect(url, **way) as wire:
         assert data_of(ask(wire, "reset"))["done"] is False
 
 
-def test_no_route_without_a_key(yard: Door) -> None:
+def test_no_route_without_a_key(yard: RunningServer) -> None:
     for path in ("/openenv/ws", "/openenv/counter/ws", "/openenv/mcp"):
         for key in (None, "wrong"):
             with pytest.raises(InvalidStatus) as refused, socket(yard, path, key):
@@ -292,11 +294,11 @@ def test_no_route_without_a_key(yard: Door) -> None:
 
 
 def test_every_place_taken_is_said_before_the_socket_closes() -> None:
-    with opened(SETTINGS, max_concurrent=2) as door:
-        door.service.sessions.queue_seconds = 0.02
-        with socket(door) as first:
+    with opened(SETTINGS, max_concurrent=2) as running:
+        running.service.sessions.queue_seconds = 0.02
+        with socket(running) as first:
             data_of(ask(first, "reset", {"seed": 0}))
-            with socket(door) as second:
+            with socket(running) as second:
                 full = data_of(json.loads(second.recv(20)), "error")
                 assert (full["code"], full["active_sessions"]) == ("CAPACITY_REACHED", 1)
                 with pytest.raises(ConnectionClosed):
@@ -304,7 +306,7 @@ def test_every_place_taken_is_said_before_the_socket_closes() -> None:
             assert data_of(ask(first, "step", {"by": 1}))["done"] is False
 
 
-def test_a_socket_dropped_in_mid_step_leaves_nothing_open(yard: Door) -> None:
+def test_a_socket_dropped_in_mid_step_leaves_nothing_open(yard: RunningServer) -> None:
     for _ in range(5):
         with socket(yard, "/openenv/slow/ws") as wire:
             data_of(ask(wire, "reset", {"seed": 0}))
@@ -317,10 +319,10 @@ def test_a_revoked_key_ends_its_sockets(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     key_file.add(file, "alice", "alice-key-7a1d")
     settings = Settings(environment_api_key=KEY, keys_file=file, protocols=("openenv",))
-    with opened(settings) as door, socket(door, key="alice-key-7a1d") as wire:
+    with opened(settings) as running, socket(running, key="alice-key-7a1d") as wire:
         data_of(ask(wire, "reset", {"seed": 0}))
         session_id = data_of(ask(wire, "state"), "state")["session_id"]
-        with socket(door, f"/openenv/counter/ws?session_id={session_id}") as other:
+        with socket(running, f"/openenv/counter/ws?session_id={session_id}") as other:
             assert data_of(json.loads(other.recv(20)), "error")["code"] == "SESSION_ERROR"
         key_file.remove(file, "alice")
         with pytest.raises(ConnectionClosed) as closed:
@@ -329,11 +331,11 @@ def test_a_revoked_key_ends_its_sockets(tmp_path: Path) -> None:
 
 
 def test_worker_processes_play_the_same() -> None:
-    with opened(SETTINGS, workers=1, serves=find_app(live_app.__file__)) as door:
-        rollout = door.client.post("/rollout", json=live_app.a_body(seed=9)).json()
-        played(door, "show", rollout)
+    with opened(SETTINGS, workers=1, serves=find_app(live_app.__file__)) as running:
+        rollout = running.client.post("/rollout", json=live_app.a_body(seed=9)).json()
+        played(running, "show", rollout)
 
 
-def test_an_unknown_environment_has_no_socket(yard: Door) -> None:
+def test_an_unknown_environment_has_no_socket(yard: RunningServer) -> None:
     with pytest.raises(InvalidStatus), socket(yard, "/openenv/none/ws"):
         pass

@@ -10,7 +10,7 @@ import pytest
 from websockets.sync.client import connect
 
 from taskapp_kit.config import Settings
-from tests.serve.front_door import KEY, Door, error_of, opened
+from tests.serve.running_server import KEY, RunningServer, error_of, opened
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -26,23 +26,23 @@ LIST = {"jsonrpc": "2.0", "id": 3, "method": "tools/list"}
 
 
 @pytest.fixture(scope="module", params=["openenv,mcp", "all"])
-def both(request: pytest.FixtureRequest) -> Iterator[Door]:
-    with opened(Settings(environment_api_key=KEY, protocols=tuple(request.param.split(",")))) as door:
-        yield door
+def both(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    with opened(Settings(environment_api_key=KEY, protocols=tuple(request.param.split(",")))) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def yard() -> Iterator[Door]:
-    with opened(Settings(environment_api_key=KEY, protocols=("openenv",))) as door:
-        yield door
+def yard() -> Iterator[RunningServer]:
+    with opened(Settings(environment_api_key=KEY, protocols=("openenv",))) as running:
+        yield running
 
 
-def answered(door: Door, path: str, **body: Any) -> Any:
-    return door.client.post(path, json=body).raise_for_status().json()
+def answered(running: RunningServer, path: str, **body: Any) -> Any:
+    return running.client.post(path, json=body).raise_for_status().json()
 
 
 @pytest.mark.parametrize("base", ["/openenv", "/openenv/quiz"])
-def test_the_tasks_of_an_environment_are_at_each_base_url(yard: Door, base: str) -> None:
+def test_the_tasks_of_an_environment_are_at_each_base_url(yard: RunningServer, base: str) -> None:
     names = yard.client.get(f"{base}/list_environments").json()
     assert names == (["quiz"] if base.endswith("quiz") else list(yard.service.spec.environments))
     path = f"{base}/quiz"
@@ -60,7 +60,7 @@ def test_the_tasks_of_an_environment_are_at_each_base_url(yard: Door, base: str)
     assert "sentinel" not in json.dumps(every)
 
 
-def test_an_index_of_a_split_is_the_episode_of_its_task(yard: Door) -> None:
+def test_an_index_of_a_split_is_the_episode_of_its_task(yard: RunningServer) -> None:
     def reset(**body: Any) -> Any:
         return answered(yard, "/openenv/counter/reset", **body)["metadata"]
 
@@ -81,7 +81,7 @@ def test_an_index_of_a_split_is_the_episode_of_its_task(yard: Door) -> None:
     until(lambda: len(yard.service.sessions) == 0, 20, "no session is left")
 
 
-def test_what_is_not_there_is_refused(yard: Door) -> None:
+def test_what_is_not_there_is_refused(yard: RunningServer) -> None:
     for path in ("/openenv/none/splits", "/openenv/quiz/counter/splits", "/openenv/none/list_environments"):
         assert error_of(yard.client.get(path))["code"] == "not_found"
     refused = yard.client.post("/openenv/quiz/tasks", json={"split": "no"})
@@ -93,7 +93,7 @@ def test_what_is_not_there_is_refused(yard: Door) -> None:
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/counter"])
-def test_both_dialects_are_at_one_path(both: Door, path: str) -> None:
+def test_both_dialects_are_at_one_path(both: RunningServer, path: str) -> None:
     begun = both.client.post(path, json=INITIALIZE, headers=MCP)
     assert begun.json()["result"]["serverInfo"]["name"] == "taskapp yard"
     session = {"Mcp-Session-Id": begun.headers["mcp-session-id"]}
@@ -111,7 +111,7 @@ def test_both_dialects_are_at_one_path(both: Door, path: str) -> None:
     until(lambda: len(both.service.sessions) == 0, 20, "no session is left")
 
 
-def test_the_dialect_shows_a_policy_neither_reset_nor_reward_there_either(both: Door) -> None:
+def test_the_dialect_shows_a_policy_neither_reset_nor_reward_there_either(both: RunningServer) -> None:
     def call(method: str, **params: Any) -> Any:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         return both.client.post("/mcp/counter", json=body).raise_for_status().json()
@@ -129,16 +129,16 @@ def test_the_dialect_shows_a_policy_neither_reset_nor_reward_there_either(both: 
     assert call("tools/call", name="increment", session_id=session_id)["error"]["code"] == -32602
 
 
-def test_the_dialect_has_a_socket_there_too(both: Door) -> None:
+def test_the_dialect_has_a_socket_there_too(both: RunningServer) -> None:
     url = both.url.replace("http", "ws")
     with connect(f"{url}/mcp/quiz", additional_headers={"X-API-Key": KEY}) as wire:
         wire.send(json.dumps(LIST))
         assert len(json.loads(wire.recv(20))["result"]["tools"]) == 1
 
 
-def test_alone_each_protocol_says_what_the_other_needs(yard: Door) -> None:
+def test_alone_each_protocol_says_what_the_other_needs(yard: RunningServer) -> None:
     meant = yard.client.post("/mcp", json=INITIALIZE, headers=MCP).json()["error"]
     assert meant["code"] == -32601 and "--protocols mcp" in meant["message"]
-    with opened(Settings(environment_api_key=KEY, protocols=("mcp",))) as door:
-        refused = door.client.post("/mcp", json=LIST)
+    with opened(Settings(environment_api_key=KEY, protocols=("mcp",))) as running:
+        refused = running.client.post("/mcp", json=LIST)
         assert refused.status_code == 422 and "--protocols openenv" in error_of(refused)["hint"]

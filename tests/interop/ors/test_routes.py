@@ -24,7 +24,7 @@ from taskapp_kit.interop.ors.stream import CHUNK, pieces
 from taskapp_kit.net.sse import SseReader
 from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
-from tests.serve.front_door import ALIAS, KEY, Door, error_of, opened, request_body
+from tests.serve.running_server import ALIAS, KEY, RunningServer, error_of, opened, request_body
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -34,9 +34,9 @@ PREFIXES = ("", "/ors", "/counter", "/ors/counter")
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with opened(SETTINGS, store=open_store(str(tmp_path_factory.mktemp("ors") / "s.db"))) as door:
-        yield door
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with opened(SETTINGS, store=open_store(str(tmp_path_factory.mktemp("ors") / "s.db"))) as running:
+        yield running
 
 
 def events_of(answer: httpx.Response) -> list[tuple[str, str]]:
@@ -54,8 +54,10 @@ def result_of(answer: httpx.Response) -> Any:
 class Session:
     """One session, as a client has it."""
 
-    def __init__(self, door: Door, environment: str, task: dict[str, Any], prefix: str | None = None) -> None:
-        self.client = door.client
+    def __init__(
+        self, running: RunningServer, environment: str, task: dict[str, Any], prefix: str | None = None
+    ) -> None:
+        self.client = running.client
         self.prefix = f"/ors/{environment}" if prefix is None else prefix
         ((kind, sid), end) = events_of(self.client.post(f"{self.prefix}/create_session"))
         assert (kind, end[0]) == ("task_id", "end")
@@ -81,11 +83,11 @@ def texts(blocks: Sequence[Any]) -> str:
     return "\n".join(block["text"] for block in blocks)
 
 
-def played(door: Door, environment: str, rollout: Any, prefix: str | None = None) -> list[Any]:
+def played(running: RunningServer, environment: str, rollout: Any, prefix: str | None = None) -> list[Any]:
     """The rollout's actions through ORS, checked step by step: observations, rewards, digest."""
     trajectory = rollout["trajectories"][0]
     meta = trajectory["trace"]["metadata"]
-    session = Session(door, environment, {"task_spec": {"split": meta["split"], "seed": meta["seed"]}}, prefix)
+    session = Session(running, environment, {"task_spec": {"split": meta["split"], "seed": meta["seed"]}}, prefix)
     assert session.created.json() == {"sid": session.sid}
     *_, first = session.get("prompt").json()
     assert first["text"] == trajectory["trace"]["initial_observation"]["text"]
@@ -108,7 +110,7 @@ def played(door: Door, environment: str, rollout: Any, prefix: str | None = None
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_every_path_answers_at_once(yard: Door, prefix: str) -> None:
+def test_every_path_answers_at_once(yard: RunningServer, prefix: str) -> None:
     """With the environment's name and without it, at /ors and at the root; no redirect."""
     played(yard, "counter", yard.client.post("/rollout", json=request_body(seed=5)).json(), prefix)
     get, post = yard.client.get, yard.client.post
@@ -127,7 +129,7 @@ def test_every_path_answers_at_once(yard: Door, prefix: str) -> None:
     session.delete()
 
 
-def test_the_server_describes_itself(yard: Door) -> None:
+def test_the_server_describes_itself(yard: RunningServer) -> None:
     assert yard.client.get("/ors/health").json() == {"status": "ok"}
     assert yard.client.get("/ors/list_environments").json() == list(yard.service.spec.environments)
     assert yard.client.get("/list_environments").json()[0] == "counter"
@@ -145,13 +147,13 @@ def test_the_server_describes_itself(yard: Door) -> None:
 @pytest.mark.parametrize(
     "path", ["/ors/health", "/list_environments", "/ors/counter/tools", "/create_session", "/call"]
 )
-def test_no_path_answers_without_the_key(yard: Door, path: str) -> None:
+def test_no_path_answers_without_the_key(yard: RunningServer, path: str) -> None:
     for method in ("GET", "POST"):
         refused = yard.stranger.request(method, path)
         assert refused.status_code == 401 and error_of(refused)["code"] == "unauthorised"
 
 
-def test_rows_have_no_private_field(yard: Door) -> None:
+def test_rows_have_no_private_field(yard: RunningServer) -> None:
     listed = yard.client.post("/quiz/tasks", json={"split": "train"})
     assert [task["row"] for task in listed.json()["tasks"]] == [
         {"question": "Two and two?"}, {"question": "Three and three?"},
@@ -180,14 +182,14 @@ def test_rows_have_no_private_field(yard: Door) -> None:
         ({"env_name": "no", "split": "train", "index": 1}, 404),
     ],
 )
-def test_a_session_that_cannot_be_created(yard: Door, body: dict[str, Any], status: int) -> None:
+def test_a_session_that_cannot_be_created(yard: RunningServer, body: dict[str, Any], status: int) -> None:
     before = len(yard.service.sessions)
     answer = yard.client.post("/create", json=body, headers={"X-Session-ID": "one"})
     assert answer.status_code == status and error_of(answer)
     assert len(yard.service.sessions) == before
 
 
-def test_the_session_header(yard: Door) -> None:
+def test_the_session_header(yard: RunningServer) -> None:
     body = {"split": "train", "index": 1}
     for headers in ({}, {"X-Session-ID": ""}, {"X-Session-ID": "x" * 256}):
         for verb, method in (
@@ -211,7 +213,7 @@ def test_the_session_header(yard: Door) -> None:
     assert len(yard.service.sessions) == 0
 
 
-def test_a_refused_action_is_a_malformed_call_until_it_ends_the_episode(yard: Door) -> None:
+def test_a_refused_action_is_a_malformed_call_until_it_ends_the_episode(yard: RunningServer) -> None:
     session = Session(yard, "counter", {"task_spec": {"seed": 0}})
     assert session.call("jump", {})["reason"] == "not_found"
     answer = session.call("increment", {"by": "one"})
@@ -231,7 +233,7 @@ def test_a_refused_action_is_a_malformed_call_until_it_ends_the_episode(yard: Do
     session.delete()
 
 
-def test_a_cut_stream_is_resumed_and_the_tool_is_not_run_twice(yard: Door) -> None:
+def test_a_cut_stream_is_resumed_and_the_tool_is_not_run_twice(yard: RunningServer) -> None:
     session = Session(yard, "counter", {"task_spec": {"seed": 0, "config": {"low": 3, "high": 3}}})
     body = {"name": "increment", "input": {"by": 1}}
     first = session.post("call", body)
@@ -249,7 +251,7 @@ def test_a_cut_stream_is_resumed_and_the_tool_is_not_run_twice(yard: Door) -> No
     stranger.delete()
 
 
-def test_a_client_that_leaves_in_a_call_finds_its_result(yard: Door) -> None:
+def test_a_client_that_leaves_in_a_call_finds_its_result(yard: RunningServer) -> None:
     session = Session(yard, "slow", {"split": "train", "index": 0})
     body = {"name": "wait", "input": {}}
     with yard.client.stream("POST", "/slow/call", json=body, headers=session.headers) as answer:
@@ -260,7 +262,7 @@ def test_a_client_that_leaves_in_a_call_finds_its_result(yard: Door) -> None:
     session.delete()
 
 
-def test_calls_of_one_session_wait_for_one_another(yard: Door) -> None:
+def test_calls_of_one_session_wait_for_one_another(yard: RunningServer) -> None:
     session = Session(yard, "counter", {"task_spec": {"seed": 0, "config": {"low": 9, "high": 9}}})
 
     async def all_at_once() -> list[httpx.Response]:
@@ -273,7 +275,7 @@ def test_calls_of_one_session_wait_for_one_another(yard: Door) -> None:
     session.delete()
 
 
-def test_a_failure_is_an_error_event_without_the_authors_words(yard: Door) -> None:
+def test_a_failure_is_an_error_event_without_the_authors_words(yard: RunningServer) -> None:
     unable = Session(yard, "broken", {"split": "train", "index": 0})
     for answer in (unable.get("prompt"), unable.post("call", {"name": "go", "input": {}})):
         assert answer.status_code == 500 and error_of(answer)["boundary"] == "environment"
@@ -292,7 +294,7 @@ def test_a_failure_is_an_error_event_without_the_authors_words(yard: Door) -> No
     unscored.delete()
 
 
-def test_another_key_finds_no_session_and_may_use_the_same_id(yard: Door) -> None:
+def test_another_key_finds_no_session_and_may_use_the_same_id(yard: RunningServer) -> None:
     def ask(key: str, verb: str, body: Any = None) -> httpx.Response:
         headers = {"X-API-Key": key, "X-Session-ID": "the-same"}
         return yard.stranger.post(f"/ors/{verb}", json=body, headers=headers)
@@ -313,23 +315,23 @@ def test_a_revoked_key_and_an_idle_session_leave_nothing(tmp_path: Path) -> None
     key_file.add(tmp_path / "keys", "trainer", KEY)
     key_file.add(tmp_path / "keys", "other", ALIAS)
     settings = Settings(keys_file=tmp_path / "keys", protocols=("ors",))
-    with opened(settings) as door:
-        session = Session(door, "counter", {"task_spec": {"seed": 1}})
+    with opened(settings) as running:
+        session = Session(running, "counter", {"task_spec": {"seed": 1}})
         assert session.get("prompt").status_code == 200
         lines = (tmp_path / "keys").read_text().splitlines(keepends=True)
         (tmp_path / "keys").write_text("".join(line for line in lines if "trainer" not in line))
-        until(lambda: len(door.service.sessions) == 0, 20, "the sessions of a revoked key end")
-        door.client.headers["X-API-Key"] = ALIAS
-        idle = Session(door, "counter", {"task_spec": {"seed": 1}})
-        door.service.sessions.idle_seconds = 0.1
-        until(lambda: len(door.service.sessions) == 0, 20, "an idle session ends")
+        until(lambda: len(running.service.sessions) == 0, 20, "the sessions of a revoked key end")
+        running.client.headers["X-API-Key"] = ALIAS
+        idle = Session(running, "counter", {"task_spec": {"seed": 1}})
+        running.service.sessions.idle_seconds = 0.1
+        until(lambda: len(running.service.sessions) == 0, 20, "an idle session ends")
         assert idle.post("ping").status_code == 404
-        door.service.sessions.idle_seconds = 900
+        running.service.sessions.idle_seconds = 900
         assert idle.post("create", {"task_spec": {"seed": 1}}).status_code == 200  # the id is free again
         idle.delete()
 
 
-def test_secrets_are_not_read(yard: Door, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_not_read(yard: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     secret = base64.b64encode(json.dumps({"api_key": {"value": "sentinel-secret-7c1"}}).encode()).decode()
     with caplog.at_level(logging.DEBUG):
         headers = {"X-Session-ID": "with-secrets", "X-Secrets": secret}
@@ -369,8 +371,8 @@ def longest(trajectories: list[Trajectory]) -> list[str]:
 def test_a_slow_start_is_a_503_that_clients_repeat_and_410_when_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taskapp_kit.interop.ors.door.SETUP_SECONDS", 0.3)
     GATE.clear()
-    with opened(SETTINGS, serves=app) as door:
-        session = Session(door, "gated", {"split": "train", "index": 1})
+    with opened(SETTINGS, serves=app) as running:
+        session = Session(running, "gated", {"split": "train", "index": 1})
         assert session.created.status_code == 200 and session.get("task_tools").status_code == 200
         slow = session.get("prompt")
         assert (slow.status_code, slow.headers["x-backend-state"], slow.headers["retry-after"]) == (
@@ -389,8 +391,8 @@ def test_a_slow_start_is_a_503_that_clients_repeat_and_410_when_it_is_deleted(mo
         session.delete()
     monkeypatch.setattr("taskapp_kit.interop.ors.door.SETUP_SECONDS", 20)
     GATE.clear()
-    with opened(SETTINGS, serves=app) as door:
-        session = Session(door, "gated", {"split": "train", "index": 1})
+    with opened(SETTINGS, serves=app) as running:
+        session = Session(running, "gated", {"split": "train", "index": 1})
         answers: list[httpx.Response] = []
         waiting = threading.Thread(target=lambda: answers.append(session.get("prompt")))
         waiting.start()
@@ -406,14 +408,14 @@ def test_a_slow_start_is_a_503_that_clients_repeat_and_410_when_it_is_deleted(mo
 
 def test_a_full_server_is_a_503_that_clients_repeat() -> None:
     GATE.set()
-    with opened(SETTINGS, serves=app, max_concurrent=1) as door:
-        door.service.sessions.queue_seconds = 0.1
-        first = Session(door, "gated", {"split": "train", "index": 1})
-        full = Session(door, "gated", {"split": "train", "index": 1}).created
+    with opened(SETTINGS, serves=app, max_concurrent=1) as running:
+        running.service.sessions.queue_seconds = 0.1
+        first = Session(running, "gated", {"split": "train", "index": 1})
+        full = Session(running, "gated", {"split": "train", "index": 1}).created
         assert (full.status_code, full.headers["x-backend-state"]) == (503, "starting")
         assert int(full.headers["retry-after"]) > 0 and full.headers.get_list("retry-after", False) != []
         first.delete()
-        last = Session(door, "gated", {"split": "train", "index": 1})
+        last = Session(running, "gated", {"split": "train", "index": 1})
         assert last.created.status_code == 200
         last.delete()
 

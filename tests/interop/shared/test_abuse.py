@@ -16,8 +16,8 @@ from websockets.sync.client import ClientConnection, connect
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
-from tests.serve.front_door import KEY, Door, opened
-from tests.serve.siege import held
+from tests.serve.load_test import held
+from tests.serve.running_server import KEY, RunningServer, opened
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -103,17 +103,17 @@ BY_HTTP: dict[str, Callable[[httpx.Client, int], httpx.Response]] = {
 """Protocols in which a session outlives a connection."""
 
 
-def session_socket(door: Door, environment: str = "crowd") -> ClientConnection:
-    session = door.client.post("/sessions", json={"env_name": environment}).json()["session_id"]
-    return _socket(door, f"/sessions/{session}/socket")
+def session_socket(running: RunningServer, environment: str = "crowd") -> ClientConnection:
+    session = running.client.post("/sessions", json={"env_name": environment}).json()["session_id"]
+    return _socket(running, f"/sessions/{session}/socket")
 
 
-def openenv_socket(door: Door, environment: str = "crowd") -> ClientConnection:
-    return _socket(door, f"/openenv/{environment}/ws")
+def openenv_socket(running: RunningServer, environment: str = "crowd") -> ClientConnection:
+    return _socket(running, f"/openenv/{environment}/ws")
 
 
-def _socket(door: Door, path: str) -> ClientConnection:
-    url = door.url.replace("http", "ws", 1) + path
+def _socket(running: RunningServer, path: str) -> ClientConnection:
+    url = running.url.replace("http", "ws", 1) + path
     return connect(url, additional_headers={"X-API-Key": KEY}, max_size=None)
 
 
@@ -126,20 +126,20 @@ BY_SOCKET = {"sessions": (session_socket, {"tool": "go", "args": {}}), "openenv"
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
+def running() -> Iterator[RunningServer]:
     settings = Settings(environment_api_key=KEY, protocols=("all",))
     with opened(settings, serves=app, max_concurrent=400) as found:
         yield found
 
 
-def expired(door: Door) -> None:
+def expired(running: RunningServer) -> None:
     """Wait until all sessions have expired, as if their idle time had passed."""
-    sessions = door.service.sessions
+    sessions = running.service.sessions
     idle, sessions.idle_seconds = sessions.idle_seconds, 0.0
     until(lambda: len(sessions) == 0, 60, "all sessions expire")
     sessions.idle_seconds = idle
     until(lambda: COUNTS["closed"] == COUNTS["reset"], 20, "every environment is closed")
-    health = door.client.get("/health").json()
+    health = running.client.get("/health").json()
     assert (health["in_flight"], health["hung_threads"], health["sessions"]["open"]) == (0, 0, 0)
 
 
@@ -150,37 +150,37 @@ def memory() -> int:
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("name", BY_HTTP)
 @pytest.mark.parametrize("many", [40, pytest.param(250, marks=pytest.mark.exhaustive)])
-def test_sessions_that_are_opened_and_abandoned(door: Door, name: str, many: int) -> None:
+def test_sessions_that_are_opened_and_abandoned(running: RunningServer, name: str, many: int) -> None:
     """Four times `many`."""
     sizes = []
     for batch in range(4):
         for seed in range(many):
-            answer = BY_HTTP[name](door.client, 10 + seed)
+            answer = BY_HTTP[name](running.client, 10 + seed)
             assert answer.status_code == 200, answer.text
-        assert len(door.service.sessions) == many, batch
-        expired(door)
+        assert len(running.service.sessions) == many, batch
+        expired(running)
         sizes.append(memory())
     assert sizes[-1] - sizes[1] < GROWTH, sizes
 
 
 @pytest.mark.parametrize("name", BY_SOCKET)
-def test_sockets_that_are_dropped_in_the_middle_of_a_step(door: Door, name: str) -> None:
+def test_sockets_that_are_dropped_in_the_middle_of_a_step(running: RunningServer, name: str) -> None:
     begin, step = BY_SOCKET[name]
     for _ in range(10):
-        wire = begin(door, "slow")  # left without a closing handshake, so no context manager
+        wire = begin(running, "slow")  # left without a closing handshake, so no context manager
         wire.send(frame("reset", seed=1))
         began = json.loads(wire.recv(20))
         assert began["type"] in ("reset", "observation"), began
         wire.send(frame("step", **step))
         wire.socket.close()
-    expired(door)
+    expired(running)
 
 
 @pytest.mark.parametrize("name", BY_SOCKET)
-def test_frames_out_of_order_and_of_20_mb(door: Door, name: str) -> None:
+def test_frames_out_of_order_and_of_20_mb(running: RunningServer, name: str) -> None:
     begin, step = BY_SOCKET[name]
     before = memory()
-    with begin(door) as wire:
+    with begin(running) as wire:
         for kind, data in (("step", step), ("finish", {}), ("step", step), ("jump", {}), ("reset", {"seed": 1})):
             wire.send(frame(kind, **data))
         kinds = [json.loads(wire.recv(20))["type"] for _ in range(5)]
@@ -188,12 +188,12 @@ def test_frames_out_of_order_and_of_20_mb(door: Door, name: str) -> None:
         with pytest.raises(ConnectionClosed):
             wire.send("x" * BIG)
             wire.recv(20)
-    expired(door)
+    expired(running)
     assert memory() - before < 2 * BIG
 
 
 @pytest.mark.ci
-def test_bodies_of_20_mb_are_refused_whatever_they_are_sent_to(door: Door) -> None:
+def test_bodies_of_20_mb_are_refused_whatever_they_are_sent_to(running: RunningServer) -> None:
     before, body = memory(), b'{"x": "' + b"y" * BIG + b'"}'
     places = (
         "/sessions",
@@ -204,20 +204,20 @@ def test_bodies_of_20_mb_are_refused_whatever_they_are_sent_to(door: Door) -> No
         "/nemo/crowd/seed_session",
     )
     for path in places:
-        answer = door.client.post(path, content=body, headers={"Accept": "application/json, text/event-stream"})
+        answer = running.client.post(path, content=body, headers={"Accept": "application/json, text/event-stream"})
         assert answer.status_code in (200, 413), (path, answer.status_code)
         assert answer.status_code == 413 or "error" in answer.json(), path
-    assert len(door.service.sessions) == 0 and memory() - before < 2 * BIG
+    assert len(running.service.sessions) == 0 and memory() - before < 2 * BIG
 
 
 @pytest.mark.parametrize("name", BY_SOCKET)
-def test_a_reader_that_takes_nothing(door: Door, name: str) -> None:
+def test_a_reader_that_takes_nothing(running: RunningServer, name: str) -> None:
     """It asks for 400 MB of observations, and reads none."""
     begin, step = BY_SOCKET[name]
     size = 100_000
     data = {**step, "args": {"size": size}} if "args" in step else {"size": size}
     before = memory()
-    wire = begin(door)
+    wire = begin(running)
     wire.send(frame("reset", seed=1))
     wire.recv(20)
     wire.socket.settimeout(2)
@@ -227,9 +227,9 @@ def test_a_reader_that_takes_nothing(door: Door, name: str) -> None:
     except TimeoutError:
         pass  # the server does not read on either
     assert memory() - before < 2 * GROWTH
-    assert door.client.get("/health").status_code == 200
+    assert running.client.get("/health").status_code == 200
     wire.socket.close()
-    expired(door)
+    expired(running)
 
 
 def _masked(text: str) -> bytes:

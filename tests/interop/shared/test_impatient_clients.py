@@ -23,8 +23,8 @@ from taskapp_kit.interop.call_queue import MAX_WAITING
 from taskapp_kit.serve.connection_limits import UNREAD, ConnectionLimits
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
-from tests.interop.shared.every_door import posted
-from tests.serve.front_door import KEY, Door, error_of, opened
+from tests.interop.shared.every_protocol import posted
+from tests.serve.running_server import KEY, RunningServer, error_of, opened
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -64,7 +64,7 @@ def judged() -> float:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
+def running(tmp_path: Path) -> Iterator[RunningServer]:
     DONE.clear()
     PLAY.set()
     SCORE.clear()
@@ -79,9 +79,9 @@ def door(tmp_path: Path) -> Iterator[Door]:
 class Client:
     """An episode by one protocol: `end` scores it, `leave` ends the session."""
 
-    def __init__(self, door: Door, key: str = KEY) -> None:
-        self.door = door
-        self.web = httpx.Client(base_url=door.url, headers={"X-API-Key": key}, timeout=60)
+    def __init__(self, running: RunningServer, key: str = KEY) -> None:
+        self.running = running
+        self.web = httpx.Client(base_url=running.url, headers={"X-API-Key": key}, timeout=60)
         self.headers: dict[str, str] = {}
 
     def post(self, path: str, body: Any = None) -> httpx.Response:
@@ -114,7 +114,7 @@ class ByOpenEnv(Client):
 
 class ByOpenEnvSocket(Client):
     def begin(self) -> None:
-        url = self.door.url.replace("http", "ws", 1) + "/openenv/patient/ws"
+        url = self.running.url.replace("http", "ws", 1) + "/openenv/patient/ws"
         self.wire = connect(url, additional_headers={"X-API-Key": KEY})
         self.wire.send(json.dumps({"type": "reset", "data": {"seed": 1}}))
         self.wire.recv(20)
@@ -201,33 +201,33 @@ ALL = [BySessions, ByOpenEnv, ByOpenEnvSocket, ByOrs, ByMcp, ByNemo, ByViewer]
 
 @pytest.mark.ci(keep=3)
 @pytest.mark.parametrize("kind", ALL)
-def test_an_episode_that_is_being_scored_is_not_lost(door: Door, kind: Any) -> None:
-    client = kind(door)
+def test_an_episode_that_is_being_scored_is_not_lost(running: RunningServer, kind: Any) -> None:
+    client = kind(running)
     client.begin()
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(client.end)
         assert SCORING.acquire(timeout=30)
         repeated = None if kind is ByOpenEnvSocket else pool.submit(client.end)
         left = [pool.submit(client.leave)]
-        until(lambda: kind in (ByOpenEnvSocket, ByMcp, ByNemo) or _closing(door), 20, "it is closed")
+        until(lambda: kind in (ByOpenEnvSocket, ByMcp, ByNemo) or _closing(running), 20, "it is closed")
         SCORE.set()
         answers = [item.result(60) for item in (first, repeated, *left) if item is not None]
     # a socket is told nothing: its episode is stored some time after
-    rows = until(lambda: door.client.get("/rollouts").json()["rollouts"], 20, "the rollout is stored")
+    rows = until(lambda: running.client.get("/rollouts").json()["rollouts"], 20, "the rollout is stored")
     assert [(row["status"], row["reward"]) for row in rows] in ([("terminated", 1.0)], [("truncated", 1.0)])
     if kind is ByNemo:
         assert len({answer.text for answer in [*answers, client.end()]}) == 1 and answers[0].json()["reward"] == 1.0
-        stranger = ByNemo(door, "wrong")
+        stranger = ByNemo(running, "wrong")
         stranger.web.cookies = client.web.cookies
         assert stranger.end().status_code == 401
 
 
-def _closing(door: Door) -> bool:
-    return all(session.closed for session in door.service.sessions.listed())
+def _closing(running: RunningServer) -> bool:
+    return all(session.closed for session in running.service.sessions.listed())
 
 
-def test_verify_during_a_call_leaves_the_episode(door: Door) -> None:
-    client = ByNemo(door)
+def test_verify_during_a_call_leaves_the_episode(running: RunningServer) -> None:
+    client = ByNemo(running)
     client.begin()
     PLAY.clear()
     SCORE.set()
@@ -242,8 +242,10 @@ def test_verify_during_a_call_leaves_the_episode(door: Door) -> None:
 
 
 @pytest.mark.parametrize("kind", [ByOrs, ByMcp])
-def test_few_calls_of_a_session_wait_and_those_of_clients_that_left_are_dropped(door: Door, kind: Any) -> None:
-    client = kind(door)
+def test_few_calls_of_a_session_wait_and_those_of_clients_that_left_are_dropped(
+    running: RunningServer, kind: Any
+) -> None:
+    client = kind(running)
     client.begin()
     PLAY.clear()
     SCORE.set()
@@ -251,7 +253,7 @@ def test_few_calls_of_a_session_wait_and_those_of_clients_that_left_are_dropped(
         first = pool.submit(client.call, number=1)
         assert STARTED.acquire(timeout=30)
         for _ in range(2 * MAX_WAITING):
-            _hang_up(door, client, number=2)
+            _hang_up(running, client, number=2)
         calls = [pool.submit(client.call, number=3) for _ in range(MAX_WAITING + 1)]
         until(lambda: any(call.done() for call in calls), 30, "one too many is refused")
         PLAY.set()
@@ -261,7 +263,7 @@ def test_few_calls_of_a_session_wait_and_those_of_clients_that_left_are_dropped(
     assert DONE == [1] + [3] * MAX_WAITING
 
 
-def _hang_up(door: Door, client: Any, **args: int) -> None:
+def _hang_up(running: RunningServer, client: Any, **args: int) -> None:
     """Send a call and close the connection, and wait until the server has seen both."""
     if isinstance(client, ByOrs):
         path, body = "/ors/patient/call", {"name": "go", "input": args}
@@ -271,13 +273,13 @@ def _hang_up(door: Door, client: Any, **args: int) -> None:
     data = json.dumps(body).encode()
     headers = {"Host": "a", "X-API-Key": KEY, "Content-Type": "application/json", "Content-Length": str(len(data))}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **client.headers}.items())
-    with socket.create_connection((door.server.host, door.server.port)) as wire:
+    with socket.create_connection((running.server.host, running.server.port)) as wire:
         wire.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + data)
     client.web.get("/health")
 
 
-def test_requests_that_repeat_one_call_are_few(door: Door) -> None:
-    client = BySessions(door)
+def test_requests_that_repeat_one_call_are_few(running: RunningServer) -> None:
+    client = BySessions(running)
     client.begin()
     with ThreadPoolExecutor(20) as pool:
         calls = [pool.submit(client.end) for _ in range(20)]
@@ -288,9 +290,9 @@ def test_requests_that_repeat_one_call_are_few(door: Door) -> None:
 
 
 @pytest.mark.parametrize("role", ["policy", "control"])
-def test_a_policys_session_is_driven_by_its_own_protocol_only(door: Door, role: str) -> None:
+def test_a_policys_session_is_driven_by_its_own_protocol_only(running: RunningServer, role: str) -> None:
     SCORE.set()
-    client = ByMcp(door)
+    client = ByMcp(running)
     client.path = f"/mcp/patient?seed=1&role={role}"
     client.begin()
     session = client.headers["Mcp-Session-Id"]

@@ -14,8 +14,8 @@ from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
 from taskapp_kit.interop.protocols import protocol_names
 from taskapp_kit.rollout.service import Service
-from tests.serve.front_door import KEY, Door, app
-from tests.serve.siege import SECOND, besieged, parsed, siege
+from tests.serve.load_test import SECOND, besieged, load_test, parsed
+from tests.serve.running_server import KEY, RunningServer, app
 from tests.serve.test_auth import BAD, GOOD, Headers, message, one_letter_off
 
 pytestmark = pytest.mark.server
@@ -41,7 +41,7 @@ WITHOUT_A_KEY: dict[str, Headers] = {**BAD, **NEARLY}
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
+def running() -> Iterator[RunningServer]:
     """A server with every protocol, for the attacks of this file."""
     with besieged(protocols=("all",)) as found:
         yield found
@@ -60,14 +60,14 @@ def filled(path: str, session_id: str) -> str:
 
 @pytest.mark.ci(keep=2)
 @pytest.mark.parametrize("name", [SESSIONS, *protocol_names()])
-def test_no_attack_on_the_key_gets_in(door: Door, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    session = door.client.post("/sessions").json()["session_id"]
-    before = door.client.get(f"/sessions/{session}").json()
+def test_no_attack_on_the_key_gets_in(running: RunningServer, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    session = running.client.post("/sessions").json()["session_id"]
+    before = running.client.get(f"/sessions/{session}").json()
     attacked = 0
     caplog.set_level(
         logging.WARNING, logger="uvicorn.error"
     )  # as `serve` sets it: below, it logs the headers of sockets
-    with siege(door, caplog) as attack:
+    with load_test(running, caplog) as attack:
         for route in routes_of(name):
             if isinstance(route, Route):
                 requests = [
@@ -87,13 +87,13 @@ def test_no_attack_on_the_key_gets_in(door: Door, name: str, caplog: pytest.LogC
                     answer = attack.send(message(verb.encode(), path.encode(), [*headers, *more], body))
                     assert parsed(answer).status_code in refused, (attempt, verb, path, answer)
     assert attacked >= 2
-    assert door.client.get(f"/sessions/{session}").json() | {"idle_seconds": 0} == before | {"idle_seconds": 0}
-    door.client.delete(f"/sessions/{session}")
-    assert len(door.service.sessions) == 0
+    assert running.client.get(f"/sessions/{session}").json() | {"idle_seconds": 0} == before | {"idle_seconds": 0}
+    running.client.delete(f"/sessions/{session}")
+    assert len(running.service.sessions) == 0
 
 
 @pytest.mark.parametrize("way", GOOD)
-def test_a_right_key_opens_a_socket(door: Door, way: str) -> None:
-    with socket.create_connection((door.server.host, door.server.port), timeout=5) as connection:
+def test_a_right_key_opens_a_socket(running: RunningServer, way: str) -> None:
+    with socket.create_connection((running.server.host, running.server.port), timeout=5) as connection:
         connection.sendall(message(b"GET", b"/openenv/counter/ws", [*GOOD[way], *UPGRADE]))
         assert connection.recv(12) == b"HTTP/1.1 101"

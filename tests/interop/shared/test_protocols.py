@@ -15,7 +15,7 @@ from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.interop.protocols import load_protocols, protocol_names
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from tests.serve.front_door import KEY, app, opened
+from tests.serve.running_server import KEY, app, opened
 
 PACKAGE = Path(taskapp_kit.__file__).parent
 FRAMEWORKS = sorted(path.parent.name for path in PACKAGE.glob("interop/*/__init__.py"))
@@ -47,8 +47,8 @@ def test_a_setting_of_the_server_none_by_default(tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_without_the_setting_no_protocol_is_served_or_loaded() -> None:
-    with opened() as door:
-        assert door.client.get("/openenv/health").status_code == 404
+    with opened() as running:
+        assert running.client.get("/openenv/health").status_code == 404
 
 
 @pytest.mark.process

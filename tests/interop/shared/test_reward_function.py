@@ -146,7 +146,7 @@ def test_closed_it_starts_again(reward: RewardFunction) -> None:
 
 @pytest.mark.server
 def test_a_judge_that_gives_no_verdict_is_none_and_one_that_does_a_reward(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = HERE.parent / "interop" / "verifiers_app.py"
+    app = HERE.parent / "verifiers_app.py"
     monkeypatch.setenv("TASKAPP_JUDGE_MODEL", "m")
     for answer, expected in ((bad(), [None]), (judge(0.5), [0.5])):
         with MockModel(answer) as model:

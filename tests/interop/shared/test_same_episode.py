@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from tests.interop.shared.every_door import DRIVERS, Episode, Place, by_nemo, text_on_wire
+from tests.interop.shared.every_protocol import DRIVERS, Episode, Place, by_nemo, text_on_wire
 from tests.machine import skip_if_it_cannot_play
-from tests.serve.front_door import KEY, opened, request_body
+from tests.serve.running_server import KEY, opened, request_body
 
 pytestmark = pytest.mark.server
 
@@ -40,8 +40,8 @@ class Places:
 
     def of(self, reference: str) -> Place:
         if reference not in self._places:
-            door = self._stack.enter_context(opened(SETTINGS, serves=find_app(reference)))
-            self._places[reference] = Place(door, reference)
+            running = self._stack.enter_context(opened(SETTINGS, serves=find_app(reference)))
+            self._places[reference] = Place(running, reference)
         return self._places[reference]
 
 
@@ -57,7 +57,7 @@ def compare(place: Place, environment: str, policy: str, seed: int) -> None:
     rollout = place.web.post("/rollout", json=body, timeout=300).raise_for_status().json()
     (trajectory,) = rollout["trajectories"]
     calls = [(call["tool"], call["args"]) for step in trajectory["steps"] for call in step["tool_calls"]]
-    split = place.door.service.spec.environments[environment].split_names[0]
+    split = place.running.service.spec.environments[environment].split_names[0]
     episode = Episode(environment, split, seed, calls)
     seen = {name: driver(place, episode) for name, driver in DRIVERS.items()}
     first = seen["sessions"]
@@ -70,7 +70,7 @@ def compare(place: Place, environment: str, policy: str, seed: int) -> None:
     assert sum(reward or 0.0 for reward in first.rewards) == pytest.approx(rollout["reward"])
     for name, other in seen.items():
         assert (name, other) == (name, first)
-    words = place.door.service.spec.environments[environment].text_action
+    words = place.running.service.spec.environments[environment].text_action
     if words is None or all(tool != words.name for tool, _ in calls):  # there, words end the agent's run
         agent = by_nemo(place, episode)
         assert [text.rstrip() for text in first.observations[1:]] == [text.rstrip() for text in agent.observations]
@@ -78,7 +78,7 @@ def compare(place: Place, environment: str, policy: str, seed: int) -> None:
 
 
 def seeds_of(place: Place, environment: str) -> st.SearchStrategy[int]:
-    spec = place.door.service.spec.environments[environment]
+    spec = place.running.service.spec.environments[environment]
     split = spec.split_names[0]
     seeds = spec.splits[split] if spec.tasks is None else range(len(spec.tasks.rows(split)))
     return st.sampled_from(seeds[:1000])

@@ -17,7 +17,7 @@ from taskapp_kit.interop.chat_content import UnknownContent, observation_of
 from taskapp_kit.interop.class_parts import ClassParts
 from taskapp_kit.interop.schema_tools import resolved, tool_method
 from taskapp_kit.rollout.policy.sampling import compile_sampler
-from tests.serve.front_door import PNG
+from tests.serve.running_server import PNG
 
 LEAVES = st.one_of(
     st.builds(lambda low, size: {"type": "integer", "minimum": low, "maximum": low + size},

@@ -12,7 +12,7 @@ from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.errors import RequestError
 from taskapp_kit.interop.split_tasks import MOST_TASKS, splits_of, task_answer
 from taskapp_kit.net.error_response import RequestRefused
-from tests.serve.front_door import app as front_door_app
+from tests.serve.running_server import app as served_app
 
 app = TaskApp("ranges", version="1.0.0")
 
@@ -31,7 +31,7 @@ class Walk:
 
 
 WALK = app.freeze().environments["walk"]
-QUIZ = front_door_app.freeze().environments["quiz"]
+QUIZ = served_app.freeze().environments["quiz"]
 
 
 def asked(environment: Any, name: str, **body: Any) -> Any:

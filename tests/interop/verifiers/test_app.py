@@ -16,8 +16,8 @@ from taskapp_kit.testing import play
 from taskapp_kit.wire.chat.conversation import ChatReply
 
 HERE = Path(__file__).parent
-ASKING = str(HERE / "asking_apps.py")
-HOSTILE = str(HERE.parent / "hostile_app.py")
+ASKING = str(HERE.parent / "shared" / "asking_apps.py")
+HOSTILE = str(HERE.parents[1] / "hostile_app.py")
 
 
 def call(amount: int) -> ChatReply:

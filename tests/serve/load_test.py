@@ -16,7 +16,7 @@ import pytest
 
 from taskapp_kit.config import Settings
 from tests.recording import answered
-from tests.serve.front_door import KEY, RESETS, Door, error_of, fragments, opened
+from tests.serve.running_server import KEY, RESETS, RunningServer, error_of, fragments, opened
 
 GROWTH_BYTES = 5_000_000
 """What an attack may leave behind in the memory of the process, which is the server's and the test's in one."""
@@ -31,17 +31,17 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """glibc's way to give free memory back; without it, what an attack holds could hide in what an earlier one left free."""
 
 
-class Siege:
+class LoadTest:
     """One attack on a running server: what is sent goes through here, so that each answer is looked at, byte by byte."""
 
-    def __init__(self, door: Door, keys: tuple[str, ...] = KEYS) -> None:
-        self.door = door
+    def __init__(self, running: RunningServer, keys: tuple[str, ...] = KEYS) -> None:
+        self.running = running
         self.keys = keys
         self.answers: list[bytes] = []
 
     def send(self, data: bytes, *, seconds: float = 5.0, end: bool = False) -> bytes:
         """Sends bytes on a connection of their own; gives the raw answer: status line, headers, body."""
-        return self.note(self.door.raw(data, seconds=seconds, end=end))
+        return self.note(self.running.raw(data, seconds=seconds, end=end))
 
     def note(self, answer: bytes) -> bytes:
         """Takes an answer that came another way among those that are looked at."""
@@ -58,17 +58,19 @@ class Siege:
 
 
 @contextmanager
-def siege(door: Door, caplog: pytest.LogCaptureFixture, keys: tuple[str, ...] = KEYS) -> Iterator[Siege]:
+def load_test(
+    running: RunningServer, caplog: pytest.LogCaptureFixture, keys: tuple[str, ...] = KEYS
+) -> Iterator[LoadTest]:
     """Around one attack: it was answered, no rollout began, no answer and no log line has 6 characters of a key, the
     process grew by less than 5 MB, and a good request is answered right after it.
 
-    keys: every key that the server knows. Call it with the door of `besieged`.
+    keys: every key that the server knows. Call it with the server of `besieged`.
     """
     resets, (held_bytes, held_objects) = RESETS[0], held()
-    attack = Siege(door, keys)
+    attack = LoadTest(running, keys)
     with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, logger="taskapp_kit"):
         yield attack
-        good = door.client.get("/health")
+        good = running.client.get("/health")
     assert attack.answers, "the attack asked the server nothing"
     assert RESETS[0] == resets, "a rollout began"
     for answer in attack.answers:
@@ -84,13 +86,13 @@ def siege(door: Door, caplog: pytest.LogCaptureFixture, keys: tuple[str, ...] = 
 
 
 @contextmanager
-def besieged(**more: Any) -> Iterator[Door]:
+def besieged(**more: Any) -> Iterator[RunningServer]:
     """A server with the two keys, around all the attacks of a file; what would blur their memory figures is done before.
 
     more: further settings.
 
     It has answered bodies as long as any attack's, so that the process has the memory that those need; and what is
-    alive now is left out of the collections that `siege` asks for, which then take no time.
+    alive now is left out of the collections that `load_test` asks for, which then take no time.
     """
     settings = Settings(environment_api_key=KEY, environment_api_key_aliases=(SECOND,), **more)
     long = {
@@ -100,12 +102,12 @@ def besieged(**more: Any) -> Iterator[Door]:
         "mode": "eval",
         "ops": ["agent"] * 200_000,
     }
-    with opened(settings) as door:
+    with opened(settings) as running:
         for _ in range(WARM_ROUNDS):
-            door.client.post("/rollout", json=long).raise_for_status()
+            running.client.post("/rollout", json=long).raise_for_status()
         gc.collect()
         gc.freeze()
-        yield door
+        yield running
 
 
 def parsed(answer: bytes) -> httpx.Response:

@@ -21,7 +21,7 @@ from taskapp_kit.interop.nemo_gym.episodes import OVER
 from taskapp_kit.net.sse import SseReader
 from taskapp_kit.records.content import Json, text_of
 from taskapp_kit.rollout.service import Service
-from tests.serve.front_door import KEY, Door
+from tests.serve.running_server import KEY, RunningServer
 
 Call = tuple[str, Json]
 """An action and its arguments."""
@@ -31,17 +31,17 @@ Call = tuple[str, Json]
 class Place:
     """A running server with every protocol, and where its app is."""
 
-    door: Door
+    running: RunningServer
     reference: str
 
     @property
     def web(self) -> httpx.Client:
         """A client with the key."""
-        return self.door.client
+        return self.running.client
 
     def single(self, environment: str) -> bool:
         """Whether the environment has one action."""
-        return len(self.door.service.spec.environments[environment].actions) == 1
+        return len(self.running.service.spec.environments[environment].actions) == 1
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def by_gymnasium(place: Place, episode: Episode) -> Seen:
 
 def by_gymnasium_url(place: Place, episode: Episode) -> Seen:
     """Needs the key in ENVIRONMENT_API_KEY."""
-    return _gymnasium(place.door.url, episode)
+    return _gymnasium(place.running.url, episode)
 
 
 def by_ors(place: Place, episode: Episode) -> Seen:
@@ -286,6 +286,6 @@ DRIVERS: dict[str, Driver] = {
 
 @contextmanager
 def _socket(place: Place, path: str) -> Iterator[Any]:
-    url = place.door.url.replace("http", "ws", 1) + path
+    url = place.running.url.replace("http", "ws", 1) + path
     with connect(url, additional_headers={"X-API-Key": KEY}, max_size=None) as wire:
         yield wire

@@ -187,7 +187,7 @@ def request_body(
     }
 
 
-class Door:
+class RunningServer:
     """A running server, a client with the key, and a plain socket."""
 
     def __init__(self, server: BackgroundServer, service: Service) -> None:
@@ -209,12 +209,12 @@ class Door:
             return answered(read_answer(connection, body=not data.startswith(b"HEAD")))
 
 
-def refused_fields(door: Door, body: bytes) -> list[tuple[list[str | int], str]]:
+def refused_fields(running: RunningServer, body: bytes) -> list[tuple[list[str | int], str]]:
     """Place and type of each field that `POST /rollout` refuses before anything runs, without the request."""
     problems: Sequence[FieldProblem] = ()
     try:
         value = read_object(body)
-        door.service.planner.plan(RolloutRequest.model_validate(value))
+        running.service.planner.plan(RolloutRequest.model_validate(value))
     except pydantic.ValidationError as error:
         problems = invalid_request(error, value).fields
     except RequestError as error:
@@ -250,15 +250,15 @@ def opened(
     make: Callable[..., Service] = Service,
     workers: int = 0,
     serves: TaskApp = app,
-) -> Iterator[Door]:
+) -> Iterator[RunningServer]:
     """A server of its own for one test."""
     settings = settings or Settings(environment_api_key=KEY, environment_api_key_aliases=(ALIAS,))
     limits = ServiceSettings(max_concurrent=max_concurrent, exposure=exposure, workers=workers)  # type: ignore[arg-type]
     service = make(serves, limits, store=store)
     with BackgroundServer(recorded(create(service, settings, exposure=exposure))) as server:  # type: ignore[arg-type]
-        door = Door(server, service)
-        with door.client, door.stranger:
-            yield door
+        running = RunningServer(server, service)
+        with running.client, running.stranger:
+            yield running
 
 
 def fragments(text: bytes | str, *keys: str, length: int = 6) -> list[str]:
