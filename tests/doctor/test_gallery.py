@@ -1,8 +1,9 @@
-"""Unsound environments, one small file each: the doctor finds the fault, by its name, and nothing else."""
+"""Unsound environments: the doctor finds the fault, by its name, and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +15,8 @@ from taskapp_kit.doctor.examine import examine
 from taskapp_kit.doctor.finding import DoctorFinding
 from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.testing import MockModel, judge
+from tests.doctor.gallery import SOUND, UNSOUND
 
-GALLERY = sorted((Path(__file__).parent / "gallery").glob("*.py"))
-"""`same_seed__clock.py` is another case of the check `same-seed`."""
 EVERY_TIME = (
     "actions_accepted", "at_once", "baselines", "close_frees", "criteria_move", "declarations", "interleaved", "judge_reads",
     "memory", "models", "private", "prompt_limits", "reward_range", "rollout", "rows", "same_seed", "seeds_differ",
@@ -53,63 +53,72 @@ def findings(
     return asyncio.run(all_of_them())
 
 
-def caught(found: list[DoctorFinding]) -> set[str]:
-    return {finding.name for finding in found if finding.status in ("warning", "wrong")}
+def problems(examined: list[DoctorFinding]) -> list[DoctorFinding]:
+    return [finding for finding in examined if finding.status in ("warning", "wrong")]
 
 
-def name_of(file: Path) -> str:
-    return file.stem.partition("__")[0].replace("_", "-")
+def names(examined: list[DoctorFinding]) -> set[str]:
+    return {finding.name for finding in problems(examined)}
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes the module of a case and returns its path."""
+
+    def write(case: str) -> Path:
+        file = tmp_path / f"{case}.py"
+        file.write_text({**UNSOUND, **SOUND}[case], encoding="utf-8")
+        return file
+
+    return write
 
 
 @pytest.mark.parametrize(
-    "file",
+    "case",
     [
-        pytest.param(file, id=file.stem, marks=[] if file.stem in EVERY_TIME else [pytest.mark.exhaustive])
-        for file in GALLERY
-        if file.stem not in ("second_process", "judge_moves")
+        pytest.param(case, marks=[] if case in EVERY_TIME else [pytest.mark.exhaustive])
+        for case in UNSOUND
+        if case not in ("second_process", "judge_moves")
     ],
 )
-def test_each_fault_is_caught_by_its_name_and_by_no_other(file: Path) -> None:
-    waits = file.stem in ("cost", "in_time")  # where each step takes long, --quick leaves out what it has no time for
-    found = findings(
-        file, make=DoctorOptions if waits else Unhurried, processes=False, rollout_seconds=2.0 if waits else None
-    )
-    assert caught(found) == {name_of(file)}, [item for item in found if item.status in ("warning", "wrong")]
-    for item in found:
-        if item.status in ("warning", "wrong"):
-            assert item.do, item
-            assert file.name in item.place, item
+def test_each_fault_is_caught_by_its_name_and_by_no_other(case: str, module: Callable[[str], Path]) -> None:
+    waits = case in ("cost", "in_time")  # where each step takes long, --quick leaves out what it has no time for
+    options = DoctorOptions if waits else Unhurried
+    file = module(case)
+    examined = findings(file, make=options, processes=False, rollout_seconds=2.0 if waits else None)
+    assert names(examined) == {case.partition("__")[0].replace("_", "-")}, problems(examined)
+    assert all(finding.do and file.name in finding.place for finding in problems(examined)), problems(examined)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", SOUND)
+def test_what_the_faults_are_made_in_is_sound(case: str, module: Callable[[str], Path]) -> None:
+    examined = findings(module(case), processes=False)
+    assert problems(examined) == []
 
 
 @pytest.mark.process
-def test_what_only_another_process_shows_is_caught_there() -> None:
-    (file,) = [item for item in GALLERY if item.stem == "second_process"]
-    assert caught(findings(file)) == {"second-process"}
+def test_what_only_another_process_shows_is_caught_there(module: Callable[[str], Path]) -> None:
+    assert names(findings(module("second_process"))) == {"second-process"}
 
 
 @pytest.mark.server
-def test_a_judge_that_always_says_the_same_is_caught_when_it_is_asked() -> None:
-    (file,) = [item for item in GALLERY if item.stem == "judge_moves"]
+def test_a_judge_that_always_says_the_same_is_caught_when_it_is_asked(module: Callable[[str], Path]) -> None:
+    file = module("judge_moves")
     with MockModel(judge(0.5)) as model:
         settings = Settings(variables={"TASKAPP_JUDGE_URL": model.url, "TASKAPP_JUDGE_MODEL": "mock"})
-        found = findings(file, settings, processes=False, judges=True)
-        assert caught(found) == {"judge-moves"}
+        assert names(findings(file, settings, processes=False, judges=True)) == {"judge-moves"}
     with MockModel(judge(lambda request: len(str(request.messages)) % 7 / 7)) as model:
         settings = Settings(variables={"TASKAPP_JUDGE_URL": model.url, "TASKAPP_JUDGE_MODEL": "mock"})
-        assert "judge-moves" not in {
-            item.name for item in findings(file, settings, processes=False, judges=True) if "to each" in item.found
-        }
+        examined = findings(file, settings, processes=False, judges=True)
+        assert "judge-moves" not in {item.name for item in examined if "to each" in item.found}
 
 
-@pytest.mark.parametrize("stem", ["private", "rollout"])
-def test_neither_a_private_value_nor_an_exceptions_text_is_shown(stem: str) -> None:
-    (file,) = [item for item in GALLERY if item.stem == stem]
-    hidden = "piano" if stem == "private" else "KeyError("
-    assert not any(hidden in item.found + item.do for item in findings(file, processes=False))
-
-
-def test_there_are_enough_of_them() -> None:
-    assert len(GALLERY) >= 24
+@pytest.mark.parametrize(("case", "hidden"), [("private", "piano"), ("rollout", "KeyError(")])
+def test_neither_a_private_value_nor_an_exceptions_text_is_shown(
+    case: str, hidden: str, module: Callable[[str], Path]
+) -> None:
+    assert not any(hidden in item.found + item.do for item in findings(module(case), processes=False))
 
 
 FRAGILE = '''
