@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +13,7 @@ from taskapp_kit.version import __version__
 from .conftest import ADDER, Run
 
 COMMANDS = [name for names in GROUPS.values() for name in names]
+NESTED = [("keys", name) for name in ("mint", "list", "rotate", "revoke", "upload")]
 MAY_BE_IMPORTED = {"click", "taskapp_kit", "orjson"}
 
 
@@ -43,10 +45,10 @@ def _with_path(code: str) -> str:
     return f"import sys\nsys.path[:0] = {sys.path!r}\n" + code
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("words", [*((name,) for name in COMMANDS), *NESTED], ids=" ".join)
 @pytest.mark.parametrize("width", [80, 120])
-def test_each_help_ends_with_an_example_and_fits(run: Run, name: str, width: int) -> None:
-    shown = run(name, "--help", width=width)
+def test_each_help_ends_with_an_example_and_fits(run: Run, words: tuple[str, ...], width: int) -> None:
+    shown = run(*words, "--help", width=width)
     assert shown.exit_code == 0
     lines = shown.stdout.rstrip().splitlines()
     assert lines[-1].strip().startswith(("taskapp ", "printf "))
@@ -61,14 +63,11 @@ def test_the_root_says_what_each_command_says_of_itself() -> None:
     assert own == {name: said for commands in GROUPS.values() for name, said in commands.items()}
 
 
-def test_the_root_help_ends_with_an_example(run: Run) -> None:
-    assert run("--help").stdout.rstrip().splitlines()[-1].strip().startswith("taskapp ")
-
-
 @pytest.mark.parametrize(
     ("args", "status", "words"),
     [
         (["serv"], 2, "Did you mean 'serve'?"),
+        (["keys", "mnit", "ci"], 2, "mint"),
         (["zzzz"], 2, "The commands are init, list"),
         (["info", "nosuch.py"], 2, "there is no file nosuch.py"),
         (["info", "crafte"], 2, "Did you mean 'crafter'?"),
@@ -101,26 +100,22 @@ def test_python_m_is_the_command() -> None:
     assert done.stdout.startswith("Usage: taskapp ")
 
 
-def test_an_app_that_breaks_while_it_is_imported_is_a_failure_with_its_place(run: Run, tmp_path: object) -> None:
-    from pathlib import Path
-
-    file = Path(str(tmp_path)) / "broken.py"
-    file.write_text("import taskapp_kit\n1 / 0\n")
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("import taskapp_kit\n1 / 0\n", "broken.py:2"),
+        (Path(ADDER).read_text().replace("max_steps=20", "max_steps=-20"), "broken.py:10"),
+    ],
+    ids=["breaks while it is imported", "a declaration that does not hold"],
+)
+def test_an_app_that_cannot_be_loaded_is_a_failure_with_its_place(
+    run: Run, tmp_path: Path, source: str, place: str
+) -> None:
+    (tmp_path / "broken.py").write_text(source)
     told = run("info", "broken.py")
     assert told.exit_code == 1
-    assert "broken.py:2: ZeroDivisionError" in told.stderr
+    assert place in told.stderr
     assert "Traceback" not in told.stderr
-
-
-def test_a_declaration_that_does_not_hold_is_a_failure_with_its_place(run: Run, tmp_path: object) -> None:
-    from pathlib import Path
-
-    file = Path(str(tmp_path)) / "wrong.py"
-    file.write_text(Path(ADDER).read_text().replace("max_steps=20", "max_steps=-20"))
-    told = run("info", "wrong.py")
-    assert told.exit_code == 1
-    assert "wrong.py:10" in told.stderr
-    assert "expected:" in told.stderr
 
 
 def test_a_usage_error_does_not_steer_the_terminal(run: Run) -> None:

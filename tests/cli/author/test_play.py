@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import os
-import pty
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import ADDER, CAPITALS, Run, clean_environ
+from tests.cli.conftest import ADDER, CAPITALS, Run
+from tests.cli.terminals import Terminal
 
 
 def test_a_piped_game_ends_with_its_scorecard(run: Run) -> None:
@@ -32,18 +28,12 @@ def test_a_slip_is_feedback_and_costs_no_step(run: Run) -> None:
     assert "invalid_actions" not in told.stdout
 
 
-@pytest.mark.parametrize("end", ["", "quit\n", "exit\n"])
-def test_leaving_truncates_and_scores(run: Run, end: str) -> None:
-    told = run("play", ADDER, "--seed", "3", stdin="3\n" + end)
+@pytest.mark.parametrize(("typed", "steps"), [("", "0 steps"), ("3\n", "1 step"), ("3\nquit\n", "1 step")])
+def test_leaving_truncates_and_scores(run: Run, typed: str, steps: str) -> None:
+    told = run("play", ADDER, "--seed", "3", stdin=typed)
     assert told.exit_code == 0
-    assert "truncated (left) after 1 step" in told.stdout
+    assert f"truncated (left) after {steps}" in told.stdout
     assert re.search(r"^reward +0 ", told.stdout, re.MULTILINE)
-
-
-def test_leaving_at_once(run: Run) -> None:
-    told = run("play", ADDER, "--seed", "3", stdin="")
-    assert told.exit_code == 0
-    assert "truncated (left) after 0 steps" in told.stdout
 
 
 def test_words_answer_a_question(run: Run) -> None:
@@ -86,51 +76,12 @@ def test_a_wrong_episode_is_refused_before_anything_is_shown(run: Run, args: lis
 
 
 @pytest.mark.process
-def test_at_a_terminal_it_asks_and_ctrl_c_leaves() -> None:
-    theirs, ours = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "taskapp_kit", "play", ADDER, "--seed", "3"],
-        stdin=ours, stdout=ours, stderr=ours, env=clean_environ(TERM="dumb"), start_new_session=True,
-        preexec_fn=lambda: _own_terminal(ours),  # noqa: PLW1509 - the child alone can take the terminal
-    )  # fmt: skip
-    os.close(ours)
-    shown = _until(theirs, "> ")
-    assert "target 8, total 0" in shown
-    os.write(theirs, b"3\n")
-    assert "total 3" in _until(theirs, "> ", again=True)
-    time.sleep(0.2)  # a signal between Python's prompt and its waiting is lost, and a person presses again
-    os.write(theirs, b"\x03")
-    try:
-        rest = _until(theirs, "digest", seconds=5.0)
-    except AssertionError:
-        os.write(theirs, b"\x03")
-        rest = _until(theirs, "digest")
-    assert "truncated (left) after 1 step" in rest
-    assert "Traceback" not in rest
-    assert process.wait(20) == 0
-    os.close(theirs)
-
-
-def _own_terminal(descriptor: int) -> None:
-    import fcntl
-    import signal
-    import termios
-
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite that runs in the background of a shell ignores it
-    fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
-
-
-def _until(descriptor: int, words: str, *, again: bool = False, seconds: float = 20.0) -> str:
-    """Reads the terminal until the words stand at its end (`again`: after something else)."""
-    import select
-
-    text, end = "", time.monotonic() + seconds
-    while time.monotonic() < end:
-        if select.select([descriptor], [], [], 0.1)[0]:
-            try:
-                text += os.read(descriptor, 65536).decode("utf-8", "replace")
-            except OSError:  # the other side is closed
-                return text
-        if words in text and (not again or (text.rstrip(" ").endswith(words.strip()) and "total" in text)):
-            return text
-    raise AssertionError(f"{words!r} did not appear in {text!r}")
+def test_at_a_terminal_it_asks_and_ctrl_c_leaves(tmp_path: Path) -> None:
+    with Terminal(tmp_path, "play", ADDER, "--seed", "3", TERM="dumb") as terminal:
+        terminal.wait("target 8, total 0")
+        terminal.wait("> ")
+        terminal.type("3")
+        terminal.wait("total 3\nreward 0\n> ")
+        assert terminal.leave() == 0
+    assert "truncated (left) after 1 step" in terminal.text
+    assert "Traceback" not in terminal.text

@@ -211,18 +211,3 @@ def test_a_running_server_notices_mint_and_revoke(run: Run, tmp_path: Path) -> N
     assert "key file read again labels=2" in served.err
     assert not pieces(served.out + served.err, first) and not pieces(served.out + served.err, second)
     assert Keys.of(Settings(keys_file=Path(file))).configured()
-
-
-@pytest.mark.parametrize("name", ["mint", "list", "revoke"])
-@pytest.mark.parametrize("width", [80, 120])
-def test_each_help_has_an_example_and_fits(run: Run, name: str, width: int) -> None:
-    shown = run("keys", name, "--help", width=width)
-    assert shown.exit_code == 0
-    assert f"taskapp keys {name}" in shown.stdout.partition("Example")[2]
-    assert max(map(len, shown.stdout.splitlines())) <= width
-    assert "--keys-file" in shown.stdout and "--json" in shown.stdout
-
-
-def test_an_unknown_command_is_told_with_the_near_one(run: Run) -> None:
-    told = run("keys", "mnit", "ci")
-    assert told.exit_code == 2 and "mint" in told.stderr
