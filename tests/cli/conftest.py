@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 from click import unstyle
 from click.testing import CliRunner, Result
+
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 ADDER = str(ROOT / "examples" / "adder.py")
@@ -39,20 +40,30 @@ def _loggers_as_they_were() -> Iterator[None]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs `taskapp ARGS` in an empty directory, or in `folder`, `width` columns wide; stdout and stderr apart."""
+    """Runs `taskapp ARGS` in an empty directory, or in `folder`, `width` columns wide; stdout and stderr apart.
+
+    status: the exit status that is expected; None leaves it to the test.
+    """
     from taskapp_kit.cli.main import main
 
     def once(
-        *args: str, width: int = 100, stdin: str | None = None, folder: Path = tmp_path, **variables: str
+        *args: str,
+        status: int | None = None,
+        width: int = 100,
+        stdin: str | None = None,
+        folder: Path = tmp_path,
+        **variables: str,
     ) -> Result:
         environ: dict[str, str | None] = dict.fromkeys(SETTINGS)
         environ |= {"COLUMNS": str(width), **variables}
         before = Path.cwd()
         os.chdir(folder)
         try:
-            return CliRunner().invoke(main, list(args), input=stdin, env=environ, prog_name="taskapp")
+            result = CliRunner().invoke(main, list(args), input=stdin, env=environ, prog_name="taskapp")
         finally:
             os.chdir(before)
+        assert status is None or result.exit_code == status, f"{result.output}{result.exception!r}"
+        return result
 
     return once
 
@@ -106,27 +117,26 @@ def serving(folder: Path, *args: str, start: Sequence[str] = (), **variables: st
             stderr=err,
             env=clean_environ(**variables),
         )
+    served = Served(process, "", None, folder)
     try:
-        text = _wait_for(folder / "out.txt", "Ctrl-C stops it.", process)
+        until(lambda: "Ctrl-C stops it." in served.out or process.poll() is not None, 30, "the banner")
+        assert process.poll() is None, served.err
+        text = served.out
         url = re.search(r" at (http://\S+)", text)
         key = re.search(r"^export ENVIRONMENT_API_KEY=(\S+)$", text, re.MULTILINE)
         assert url is not None, text
-        yield Served(process, url[1], key[1] if key else None, folder)
+        served.url, served.key = url[1], key[1] if key else None
+        yield served
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.wait(20)
 
 
-def _wait_for(file: Path, words: str, process: subprocess.Popen[bytes], seconds: float = 30.0) -> str:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        text = file.read_text()
-        if words in text:
-            return text
-        assert process.poll() is None, (file.parent / "err.txt").read_text()
-        time.sleep(0.05)
-    raise AssertionError(f"{words!r} did not appear: {file.read_text()} {(file.parent / 'err.txt').read_text()}")
+def assert_no_key(text: str, *keys: str, piece: int = 6) -> None:
+    """No `piece` letters of a key that stand together are in the text."""
+    for key in keys:
+        assert not any(key[at : at + piece] in text for at in range(len(key) - piece + 1)), text
 
 
 @pytest.fixture(scope="session")

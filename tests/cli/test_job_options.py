@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from taskapp_kit.cli.job_options import JobSettings, job_settings
 from taskapp_kit.errors import ConfigError
 
-from .conftest import clean_environ
+from .conftest import Run
 from .terminals import NAMES, Terminal
 
 KEYS = {"SYNTH_API_KEY": "canary-backend-1122", "ENVIRONMENT_API_KEY": "canary-task-app-3344"}
@@ -111,18 +109,6 @@ def test_no_file_or_a_wrong_one_ends_with_a_sentence(folder: Path, typed: str, w
     assert words in terminal.text
 
 
-@pytest.mark.process
-def test_without_a_terminal_nothing_is_asked(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "taskapp_kit", *TRAIN],
-        cwd=folder,
-        env=clean_environ(**dict.fromkeys(NAMES, "")),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert "SYNTH_API_KEY" in done.stderr
-    assert "An .env file" not in done.stdout + done.stderr
+def test_without_a_terminal_nothing_is_asked(run: Run, folder: Path) -> None:
+    done = run(*TRAIN, folder=folder, status=2, **dict.fromkeys(NAMES, ""))
+    assert "An .env file" not in done.output

@@ -48,8 +48,7 @@ def _with_path(code: str) -> str:
 @pytest.mark.parametrize("words", [*((name,) for name in COMMANDS), *NESTED], ids=" ".join)
 @pytest.mark.parametrize("width", [80, 120])
 def test_each_help_ends_with_an_example_and_fits(run: Run, words: tuple[str, ...], width: int) -> None:
-    shown = run(*words, "--help", width=width)
-    assert shown.exit_code == 0
+    shown = run(*words, "--help", width=width, status=0)
     lines = shown.stdout.rstrip().splitlines()
     assert lines[-1].strip().startswith(("taskapp ", "printf "))
     assert any(line.strip() in ("Example:", "Examples:") for line in lines)
@@ -112,8 +111,7 @@ def test_an_app_that_cannot_be_loaded_is_a_failure_with_its_place(
     run: Run, tmp_path: Path, source: str, place: str
 ) -> None:
     (tmp_path / "broken.py").write_text(source)
-    told = run("info", "broken.py")
-    assert told.exit_code == 1
+    told = run("info", "broken.py", status=1)
     assert place in told.stderr
     assert "Traceback" not in told.stderr
 

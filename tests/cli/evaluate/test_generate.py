@@ -8,12 +8,11 @@ from tests.cli.conftest import ADDER, Run
 
 
 def test_a_package_for_verifiers(run: Run, tmp_path: Path) -> None:
-    done = run("generate", "verifiers", ADDER, "--out", "package")
-    assert done.exit_code == 0, done.output
+    done = run("generate", "verifiers", ADDER, "--out", "package", status=0)
     assert done.output.startswith("Made package (taskapp-adder):\n")
     assert (tmp_path / "package" / "taskapp_adder" / "task_app" / "adder.py").is_file()
     for text in (done.output, (tmp_path / "package" / "README.md").read_text()):
         (line,) = [line for line in text.splitlines() if "vf-eval" in line]
         assert " -n 5 " in line and " --env.taskset.split test " in line
-    again = run("generate", "verifiers", ADDER, "--out", "package")
-    assert again.exit_code == 2 and "not an empty directory" in again.output
+    again = run("generate", "verifiers", ADDER, "--out", "package", status=2)
+    assert "not an empty directory" in again.output

@@ -74,17 +74,15 @@ def kept(path: Path) -> list[StoredRollout]:
 def evaluated(run: Run, tmp_path: Path) -> Path:
     """An evaluation's directory, of a policy that draws."""
     write(tmp_path)
-    done = run("eval", "app.py", "--policy", "sampled", "--seeds", "0-2,50", "--repeats", "2", "--out", "e",
-               "--config", '{"high": 7}')  # fmt: skip
-    assert done.exit_code == 0, done.output
+    run("eval", "app.py", "--policy", "sampled", "--seeds", "0-2,50", "--repeats", "2", "--out", "e",
+               "--config", '{"high": 7}', status=0)  # fmt: skip
     return tmp_path / "e"
 
 
 def test_an_evaluation_is_the_same_again_and_gets_no_row(run: Run, evaluated: Path, tmp_path: Path) -> None:
     before = kept(evaluated / "rollouts.db")
     assert len(before) == 8
-    done = run("replay", "--from", "e", "--store", "replays.db", "--json")
-    assert done.exit_code == 0, done.output
+    done = run("replay", "--from", "e", "--store", "replays.db", "--json", status=0)
     told = json.loads(done.stdout)
     assert (told["replayed"], told["differ"]) == (8, 0)
     assert {one["rollout_id"] for one in told["rollouts"]} == {row.rollout_id for row in before}
@@ -112,8 +110,7 @@ def test_a_difference_is_told_at_its_step(
 ) -> None:
     one = next(row for row in kept(evaluated / "rollouts.db") if row.length >= 3)
     write(tmp_path, "changed.py", **change)
-    done = run("replay", one.rollout_id, "--from", "e", "--app", "changed.py", "--json")
-    assert done.exit_code == 1, done.output
+    done = run("replay", one.rollout_id, "--from", "e", "--app", "changed.py", "--json", status=1)
     (told,) = json.loads(done.stdout)["rollouts"]
     difference = told["difference"]
     steps = [event["step"] for event in one.events if event["kind"] == "stepped"]
@@ -121,15 +118,14 @@ def test_a_difference_is_told_at_its_step(
     assert (difference["where"], difference["what"], difference["now"]) == (where, what, now)
     assert was is None or difference["was"] == was
     assert told["digest"] != told["played_digest"]
-    shown = run("replay", "changed.py", one.rollout_id, "--from", "e")
-    assert shown.exit_code == 1 and where in shown.stdout and "differs" in shown.stdout
+    shown = run("replay", "changed.py", one.rollout_id, "--from", "e", status=1)
+    assert where in shown.stdout and "differs" in shown.stdout
 
 
 def test_a_recorded_answer_that_is_not_used_is_a_difference(run: Run, evaluated: Path, tmp_path: Path) -> None:
     one = next(row for row in kept(evaluated / "rollouts.db") if row.length >= 3)
     write(tmp_path, "changed.py", limit="2")
-    done = run("replay", one.rollout_id, "--from", "e", "--app", "changed.py", "--json")
-    assert done.exit_code == 1, done.output
+    done = run("replay", one.rollout_id, "--from", "e", "--app", "changed.py", "--json", status=1)
     difference = json.loads(done.stdout)["rollouts"][0]["difference"]
     assert (difference["where"], difference["what"], difference["now"]) == ("step 3", "recorded answer", "not used")
 
@@ -137,8 +133,7 @@ def test_a_recorded_answer_that_is_not_used_is_a_difference(run: Run, evaluated:
 def test_an_environment_that_breaks_now_is_a_difference(run: Run, evaluated: Path, tmp_path: Path) -> None:
     one = kept(evaluated / "rollouts.db")[0]
     write(tmp_path, "changed.py", seen="{1 // 0}")
-    done = run("replay", one.rollout_id, "--from", "e", "--app", "changed.py", "--json")
-    assert done.exit_code == 1
+    done = run("replay", one.rollout_id, "--from", "e", "--app", "changed.py", "--json", status=1)
     (told,) = json.loads(done.stdout)["rollouts"]
     assert told["same"] is False and "environment_raised" in told["problem"] and told["difference"] is not None
 
@@ -178,30 +173,29 @@ def test_what_failed_fails_again_without_its_model_and_with_its_traceback(run: R
     shown = run("show", "e", ids[1])
     assert f"taskapp replay e {ids[1][:8]}" in shown.stdout, "the model is not asked again"
     for seed, place in ((1, "environment (environment_raised)"), (2, "scoring (criterion_failed)")):
-        again = run("replay", "e", ids[seed][:8])
-        assert again.exit_code == 0 and f"failed at boundary {place}" in again.stdout, again.output
+        again = run("replay", "e", ids[seed][:8], status=0)
+        assert f"failed at boundary {place}" in again.stdout, again.output
         assert "same" in again.stdout and "ZeroDivisionError" in again.stderr and "app.py" in again.stderr
         write_app("fixed.py", "1", "8")
-        fixed = run("replay", "e", ids[seed][:8], "--app", "fixed.py")
-        assert fixed.exit_code == 1 and f"The stored rollout failed at boundary {place}" in fixed.stdout, fixed.output
+        fixed = run("replay", "e", ids[seed][:8], "--app", "fixed.py", status=1)
+        assert f"The stored rollout failed at boundary {place}" in fixed.stdout, fixed.output
         assert "Traceback" not in fixed.stderr
     write_app("fixed.py", "1", "1")
-    other = run("replay", "e", ids[2][:8], "--app", "fixed.py", "--json")
-    assert other.exit_code == 1 and "Traceback" not in other.stderr
-    asked = run("replay", "e", ids[3][:8])
-    assert asked.exit_code == 2 and "failed at boundary policy" in asked.stderr
+    other = run("replay", "e", ids[2][:8], "--app", "fixed.py", "--json", status=1)
+    assert "Traceback" not in other.stderr
+    asked = run("replay", "e", ids[3][:8], status=2)
+    assert "failed at boundary policy" in asked.stderr
     assert run("replay", "e", "0000").exit_code == 2 and run("replay", "e", "0").exit_code == 2
 
 
 def test_a_failed_scoring_after_a_limit_of_the_request_fails_again(run: Run, tmp_path: Path) -> None:
     text = FLAKY.replace("bool(1 // BROKEN)", "False").replace("return 1 / min", "return 1 / 0 * min")
     (tmp_path / "app.py").write_text(text.replace("UNSCORED", "8"))
-    done = run("eval", "app.py", "--action", '{"press": {}}', "--policy", "constant", "--seeds", "1", "--ops", "2",
-               "--out", "e")  # fmt: skip
-    assert done.exit_code == 1, done.output
+    run("eval", "app.py", "--action", '{"press": {}}', "--policy", "constant", "--seeds", "1", "--ops", "2",
+               "--out", "e", status=1)  # fmt: skip
     (row,) = kept(tmp_path / "e" / "rollouts.db")
-    again = run("replay", "e", row.rollout_id)
-    assert again.exit_code == 0 and "failed at boundary scoring (criterion_failed)" in again.stdout, again.output
+    again = run("replay", "e", row.rollout_id, status=0)
+    assert "failed at boundary scoring (criterion_failed)" in again.stdout, again.output
 
 
 def test_what_differs_from_the_stored_episode_is_refused_by_its_flag(run: Run, evaluated: Path) -> None:
@@ -210,8 +204,8 @@ def test_what_differs_from_the_stored_episode_is_refused_by_its_flag(run: Run, e
     same = ("--seed", "50", "--split", "test", "--config", '{"high": 7}', "--sample", "1", "--env", "counting")
     assert run(*base, *same).exit_code == 0
     for flags in (("--seed", "51"), ("--split", "train"), ("--config", '{"high": 8}'), ("--sample", "0")):
-        done = run(*base, *flags)
-        assert done.exit_code == 2 and flags[0] in done.stderr, done.output
+        done = run(*base, *flags, status=2)
+        assert flags[0] in done.stderr, done.output
     assert run("replay", "app.py", "--from", "e", "--seed", "50").exit_code == 2  # goes with one rollout
 
 
@@ -220,12 +214,10 @@ def test_a_limit_of_the_request_ends_the_replay_where_it_ended_the_rollout(
     run: Run, tmp_path: Path, ops: tuple[str, ...]
 ) -> None:
     write(tmp_path)
-    done = run("rollout", "app.py", "--policy", "noop", "--seed", "1", *ops, "--store", "r.db", "--json")
-    assert done.exit_code == 0, done.output
+    done = run("rollout", "app.py", "--policy", "noop", "--seed", "1", *ops, "--store", "r.db", "--json", status=0)
     told = json.loads(done.stdout)
     assert told["stop_reason"] == ("ops" if ops else "environment")
-    again = run("replay", "app.py", told["rollout_id"], "--from", "r.db")
-    assert again.exit_code == 0, again.output
+    run("replay", "app.py", told["rollout_id"], "--from", "r.db", status=0)
 
 
 def test_reading_makes_no_store_and_writes_to_no_store_that_is_read(run: Run, evaluated: Path, tmp_path: Path) -> None:
@@ -251,8 +243,8 @@ def test_an_evaluation_names_its_app_from_any_directory(
 
 def test_a_directory_is_replayed_by_its_name(run: Run, evaluated: Path) -> None:
     one = kept(evaluated / "rollouts.db")[0]
-    done = run("replay", "e", "--json")
-    assert done.exit_code == 0 and json.loads(done.stdout)["replayed"] == 8, done.output
+    done = run("replay", "e", "--json", status=0)
+    assert json.loads(done.stdout)["replayed"] == 8, done.output
     single = run("replay", "e", one.rollout_id, "--json")
     assert [row["rollout_id"] for row in json.loads(single.stdout)["rollouts"]] == [one.rollout_id]
     assert run("replay", "e", "--app", "app.py").exit_code == 0

@@ -80,8 +80,8 @@ def test_later_scores_are_shown_by_their_version(run: Run, folder: Path) -> None
     one = run("show", "e", failed[0]["rollout_id"], "--scores", "shown", "--json", folder=folder)
     details = json.loads(one.stdout)
     assert details["status"] == "terminated" and details["failure"] is None and "right" in json.dumps(details)
-    unknown = run("show", "e", "--scores", "nobody", folder=folder)
-    assert unknown.exit_code == 2 and "shown" in unknown.stderr
+    unknown = run("show", "e", "--scores", "nobody", folder=folder, status=2)
+    assert "shown" in unknown.stderr
 
 
 def test_a_changed_scorer_has_another_version_and_an_equal_one_the_same(run: Run, folder: Path) -> None:
@@ -97,8 +97,8 @@ def test_a_row_that_changed_is_refused_by_its_seed(run: Run, folder: Path) -> No
     told = rescored(run, folder, "e", "--app", "other.py", "--scores", "other", status=1)
     assert [(one["split"], one["seed"]) for one in told["refused"]] == [("train", 4)]
     assert told["scored"] == 19 and told["comparison"]["pairs"] == 17
-    done = run("rescore", "e", "--app", "other.py", "--scores", "other", folder=folder)
-    assert done.exit_code == 1 and "refused: skilled train 4 " in done.stdout
+    done = run("rescore", "e", "--app", "other.py", "--scores", "other", folder=folder, status=1)
+    assert "refused: skilled train 4 " in done.stdout
 
 
 def test_a_rollout_that_was_pruned_is_refused_and_the_others_are_scored(run: Run, folder: Path) -> None:
@@ -146,11 +146,10 @@ def test_what_cannot_be_rescored_is_refused(run: Run, folder: Path, args: tuple[
 @pytest.mark.server
 def test_judges_are_asked_again_and_only_with_their_model(run: Run, folder: Path, polite: dict[str, str]) -> None:
     judged = str(ROOT / "tests" / "cli" / "judged.py")
-    done = run("eval", judged, "--env", "judged", "--policy", "constant", "--action", "Clouds.", "--seeds", "0-1",
-               "--judges", "skip", "--out", "judged", "--json", folder=folder)  # fmt: skip
-    assert done.exit_code == 0, done.output
-    missing = run("rescore", "judged", folder=folder)
-    assert missing.exit_code == 1 and "TASKAPP_JUDGE_URL" in missing.stderr
+    run("eval", judged, "--env", "judged", "--policy", "constant", "--action", "Clouds.", "--seeds", "0-1",
+               "--judges", "skip", "--out", "judged", "--json", folder=folder, status=0)  # fmt: skip
+    missing = run("rescore", "judged", folder=folder, status=1)
+    assert "TASKAPP_JUDGE_URL" in missing.stderr
     planned = rescored(run, folder, "judged", "--dry-run", **polite)
     assert (planned["to_score"], planned["judge_calls"]) == (2, {"judge": 2})
     told = rescored(run, folder, "judged", **polite)

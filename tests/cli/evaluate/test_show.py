@@ -77,15 +77,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def listed(run: Run, *args: str) -> list[dict[str, Any]]:
-    done = run("show", *args, "--json")
-    assert done.exit_code == 0, done.output
+    done = run("show", *args, "--json", status=0)
     rows: list[dict[str, Any]] = json.loads(done.stdout)["rollouts"]
     return rows
 
 
 def test_the_list_of_an_evaluation(run: Run, directory: Path) -> None:
-    done = run("show", str(directory))
-    assert done.exit_code == 0, done.output
+    done = run("show", str(directory), status=0)
     heading, first, *rest = done.stdout.splitlines()
     assert heading.split() == ["id", "seed", "reward", "ended", "steps", "seconds"]
     assert first.split()[1:5] == ["0", "0", "environment", "1"]
@@ -123,17 +121,15 @@ def test_choices_and_filters(run: Run, directory: Path, place: str) -> None:
     ],
 )
 def test_what_does_not_fit(run: Run, directory: Path, args: tuple[str, ...], words: str) -> None:
-    done = run("show", str(directory), *args)
-    assert done.exit_code == 2 and words in done.stderr.replace("\n", " "), done.output
+    done = run("show", str(directory), *args, status=2)
+    assert words in done.stderr.replace("\n", " "), done.output
 
 
 def test_one_rollout_of_a_policy_is_a_table_of_steps(run: Run, directory: Path) -> None:
     row = listed(run, str(directory), "--best", "2")[0]
     for given in (row["rollout_id"], row["rollout_id"][:8]):
-        done = run("show", str(directory), given)
-        assert done.exit_code == 0, done.output
+        done = run("show", str(directory), given, status=0)
         assert "episode  flaky, split train, seed 1" in done.stdout
-        assert "press" in done.stdout and "odd" in done.stdout
         assert "terminated (environment) after 1 step" in done.stdout
     assert run("show", str(directory), "--best", "1").stdout == run("show", str(directory), row["rollout_id"]).stdout
 
@@ -170,18 +166,15 @@ def guests(run: Run, tmp_path: Path) -> Path:
         MockModel(lambda _: "Hello, sentinel-answer.") as user,
         MockModel(judge(0.5, "So so, sentinel-answer.")) as verdict,
     ):
-        done = run(
+        run(
             "eval", "app.py", "--model", "m", "--inference-url", model.url, "--seeds", "0-1", "--out", "e",
-            TASKAPP_USER_URL=user.url, TASKAPP_USER_MODEL="u", TASKAPP_JUDGE_URL=verdict.url, TASKAPP_JUDGE_MODEL="j",
-        )  # fmt: skip
-        assert done.exit_code == 1, done.output
+            TASKAPP_USER_URL=user.url, TASKAPP_USER_MODEL="u", TASKAPP_JUDGE_URL=verdict.url, TASKAPP_JUDGE_MODEL="j", status=1)  # fmt: skip
     return tmp_path / "e"
 
 
 @pytest.mark.server
 def test_a_model_turn_by_turn_with_everything_that_was_said(run: Run, guests: Path) -> None:
-    done = run("show", str(guests), "--worst", "1", width=120)
-    assert done.exit_code == 0, done.output
+    done = run("show", str(guests), "--worst", "1", width=120, status=0)
     text = done.stdout
     order = [
         "policy   model m at http", "--- turn 1", "user     Why? Hello", "thinks   It is odd.",
@@ -200,8 +193,8 @@ def test_a_model_turn_by_turn_with_everything_that_was_said(run: Run, guests: Pa
 
 @pytest.mark.server
 def test_the_page_and_the_json_of_a_rollout(run: Run, guests: Path, tmp_path: Path) -> None:
-    done = run("show", str(guests), "--worst", "1", "--html", "one.html")
-    assert done.exit_code == 0 and done.stdout == "", done.output
+    done = run("show", str(guests), "--worst", "1", "--html", "one.html", status=0)
+    assert done.stdout == "", done.output
     page = (tmp_path / "one.html").read_text()
     assert page.startswith("<!") and "It is odd." in page and "\x1b" not in page and "<script" not in page
     done = run("show", str(guests), "--worst", "1", "--json")
@@ -215,8 +208,8 @@ def test_private_fields_are_shown_in_the_terminal_only(run: Run, guests: Path, t
     seen = run("show", str(guests), "--worst", "1", "--app", "app.py", "--private")
     assert "answer   sentinel-answer   (private)" in seen.stdout, seen.output
     (tmp_path / "other.py").write_text(APP.replace("sentinel-answer", "another"))
-    other = run("show", str(guests), "--worst", "1", "--app", "other.py", "--private")
-    assert other.exit_code == 2 and "is not the one that was played" in other.stderr
+    other = run("show", str(guests), "--worst", "1", "--app", "other.py", "--private", status=2)
+    assert "is not the one that was played" in other.stderr
     for more in ("--json", "--html=x.html"):
         assert run("show", str(guests), "--worst", "1", "--app", "app.py", "--private", more).exit_code == 2
     assert "for one rollout" in run("show", str(guests), "--app", "app.py", "--private").stderr
@@ -233,8 +226,8 @@ def test_rollouts_at_a_server(run: Run, tmp_path: Path) -> None:
                 "run_id": "r", "mode": "eval", "ops": [], "env": {"seed": seed}, "policy": {"config": {"policy": "presser"}},
             }  # fmt: skip
             httpx.post(f"{served.url}/rollout", json=body, headers={"X-API-Key": served.key or ""})
-        refused = run("show", served.url)
-        assert refused.exit_code == 1 and "refuses a request without a key" in refused.stderr
+        refused = run("show", served.url, status=1)
+        assert "refuses a request without a key" in refused.stderr
         given = ("--key", served.key or "")
         assert [row["seed"] for row in listed(run, served.url, "--worst", "5", *given)] == [2, 1]
         done = run("show", served.url, "--failed", *given)
@@ -290,8 +283,8 @@ def test_eval_ends_with_the_worst_and_how_to_see_them(run: Run, tmp_path: Path) 
     line = tail[4]
     assert line == f"`taskapp show e {tail[1].split()[0]}` shows the first turn by turn."
     assert "taskapp show e --failed" in done.stderr
-    shown = run(*line.partition("`taskapp ")[2].partition("`")[0].split())
-    assert shown.exit_code == 0 and "seed 0" in shown.stdout
+    shown = run(*line.partition("`taskapp ")[2].partition("`")[0].split(), status=0)
+    assert "seed 0" in shown.stdout
     again = run("eval", FLAKY, "--policy", "presser", "--seeds", "0,1", "--out", "j", "--json")
     assert "lowest" not in again.output and json.loads(again.stdout)["rollouts"]["done"] == 2
     failed = run("eval", FLAKY, "--policy", "presser", "--seeds", "3,4", "--out", "f")
@@ -305,7 +298,7 @@ def played(path: Path) -> list[tuple[int, int]]:
 
 def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
     limits = ("--ops", "50", "--max-time-seconds", "60", "--max-refusals", "9", "--judges", "skip")
-    first = run(
+    run(
         "eval",
         FLAKY,
         "--policy",
@@ -319,22 +312,21 @@ def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
         *limits,
         "--out",
         "e",
+        status=1,
     )
-    assert first.exit_code == 1
-    failed = run("eval", "--seeds-from", "e", "--failed", "--out", "f")
-    assert failed.exit_code == 1 and played(tmp_path / "f") == [(3, 0), (3, 1), (4, 0), (4, 1)], failed.output
+    failed = run("eval", "--seeds-from", "e", "--failed", "--out", "f", status=1)
+    assert played(tmp_path / "f") == [(3, 0), (3, 1), (4, 0), (4, 1)], failed.output
     first_asked, asked = (json.loads((tmp_path / name / "config.json").read_text())["asked"] for name in "ef")
     for name in ("ops", "max_time_seconds", "max_refusals", "judges", "output_mode"):
         assert asked[name] == first_asked[name], name
     shown = sorted((row["seed"], row["sample"]) for row in listed(run, "e", "--worst", "3"))
-    worst = run("eval", FLAKY, "--policy", "random", "--seeds-from", "e", "--worst", "3", "--ops", "60", "--out", "w")
-    assert worst.exit_code == 0, worst.output
+    run("eval", FLAKY, "--policy", "random", "--seeds-from", "e", "--worst", "3", "--ops", "60", "--out", "w", status=0)
     assert played(tmp_path / "w") == shown == [(0, 0), (0, 1), (2, 0)]
     config = json.loads((tmp_path / "w" / "config.json").read_text())["asked"]
     assert config["only"] == [[0, 0], [0, 1], [2, 0]] and config["config"] == {"pause": 0.0}
     assert config["policy"] == {"policy": "random"} and (config["ops"], config["max_refusals"]) == (60, 9)
-    goes_on = run("eval", "w")
-    assert goes_on.exit_code == 0 and "Nothing is left to play" in goes_on.output
+    goes_on = run("eval", "w", status=0)
+    assert "Nothing is left to play" in goes_on.output
     (tmp_path / "w" / "results.jsonl").write_text("")
     assert run("eval", "w").exit_code == 0 and played(tmp_path / "w") == shown
 
@@ -352,8 +344,8 @@ def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
 def test_seeds_from_with_what_does_not_fit(
     run: Run, directory: Path, tmp_path: Path, args: tuple[str, ...], words: str
 ) -> None:
-    done = run("eval", *(str(directory) if word == "DIR" else word for word in args))
-    assert done.exit_code == 2 and words in " ".join(done.stderr.split()), done.output
+    done = run("eval", *(str(directory) if word == "DIR" else word for word in args), status=2)
+    assert words in " ".join(done.stderr.split()), done.output
 
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b1m\u202e[bold]x[/bold]\r\x08 <script>alert(1)</script>"
@@ -435,8 +427,8 @@ def test_a_server_that_answers_something_else(run: Run, page: Any) -> None:
     app = Starlette(routes=[Route("/{path:path}", answer)])
     with BackgroundServer(app) as server:
         for more in ((), ("0" * 32,)):
-            done = run("show", server.url, *more)
-            assert done.exit_code == 1 and done.stderr.startswith("Error: "), done.output
+            done = run("show", server.url, *more, status=1)
+            assert done.stderr.startswith("Error: "), done.output
             assert ("Traceback" not in done.output and done.exception is None) or isinstance(done.exception, SystemExit)
 
 
@@ -444,8 +436,7 @@ def test_a_server_that_answers_something_else(run: Run, page: Any) -> None:
 @pytest.mark.process
 def test_a_postgres_store_is_listed_without_its_password(run: Run) -> None:
     address = server().database()
-    played = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-3", "--out", "e", "--store", address)
-    assert played.exit_code == 1, played.output
+    run("eval", FLAKY, "--policy", "presser", "--seeds", "0-3", "--out", "e", "--store", address, status=1)
     done = run("show", address, "--worst", "2")
     assert [line.split()[1] for line in done.stdout.splitlines()[1:3]] == ["0", "2"], done.output
     assert address not in done.output and ("@" not in address or "`taskapp show STORE ID`" in done.stdout)

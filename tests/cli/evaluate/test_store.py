@@ -35,21 +35,21 @@ def test_size_by_environment_and_by_kind(run: Run, store: str) -> None:
 
 
 def test_check_says_what_is_damaged(run: Run, store: str) -> None:
-    done = run("store", "check", store)
-    assert done.exit_code == 0 and done.output.startswith("6 rollouts, 2 pictures, ") and "sound" in done.output
+    done = run("store", "check", store, status=0)
+    assert done.output.startswith("6 rollouts, 2 pictures, ") and "sound" in done.output
     with closing(sqlite3.connect(store)) as file:
         file.execute("UPDATE rollouts SET events = 'no JSON' WHERE rollout_id = 'r1'")
         file.execute("DELETE FROM blobs WHERE rowid = (SELECT min(rowid) FROM blobs)")
         file.commit()
-    done = run("store", "check", store)
-    assert done.exit_code == 1 and "not sound" in done.output
+    done = run("store", "check", store, status=1)
+    assert "not sound" in done.output
     assert "'r1' is in the store but cannot be read" in done.output and "is missing" in done.output
     assert run("store", "check", store, "--json").exit_code == 1
 
 
 def test_prune_counts_first_and_removes_only_with_yes(run: Run, store: str) -> None:
-    refused = run("store", "prune", store, "--keep", "3")
-    assert refused.exit_code == 2 and "--dry-run" in refused.stderr and "--yes" in refused.stderr
+    refused = run("store", "prune", store, "--keep", "3", status=2)
+    assert "--dry-run" in refused.stderr and "--yes" in refused.stderr
     assert run("store", "prune", store, "--keep", "3", "--yes", "--dry-run").exit_code == 2
     counted = run("store", "prune", store, "--keep", "3", "--dry-run")
     assert counted.output == "adder: 2 rollouts would go.\nanother: 0 rollouts would go.\n"

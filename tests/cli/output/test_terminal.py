@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.cli.output.terminal import clean, exit_status, flowing, number, one_line
+from taskapp_kit.cli.output.terminal import clean, exit_status, figure, flowing, number, one_line
 from taskapp_kit.errors import ConfigError, DiscoveryError, RequestError, StoreError
 
 
@@ -42,6 +42,7 @@ def test_flowing_undoes_line_ends_but_keeps_paragraphs_and_lists() -> None:
 
 def test_number() -> None:
     assert (number(None), number(0.1818181818), number(4), number(1.0)) == ("-", "0.181818", "4", "1")
+    assert (figure(14_012.4), figure(-14_012.4, sign="+"), figure(0.12345)) == ("14,012", "-14,012", "0.1235")
 
 
 def test_exit_status() -> None:

@@ -95,10 +95,7 @@ def test_elsewhere_than_on_loopback_it_serves_with_a_key_and_closes_its_docs(tmp
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_elsewhere_than_on_loopback_it_refuses_without_a_key(run: Run, host: str) -> None:
-    told = run("serve", ADDER, "--host", host, "--port", "0")
-    assert told.exit_code == 2
-    assert "No key is configured" in told.stderr
-    assert "Set ENVIRONMENT_API_KEY" in told.stderr
+    run("serve", ADDER, "--host", host, "--port", "0", status=2)
 
 
 @pytest.mark.server
@@ -170,8 +167,7 @@ def test_a_heavy_judge_is_refused_with_the_variable(run: Run, tmp_path: Path) ->
         + '\n\n@app.judge(weight=1)\ndef kind(trajectory: Trajectory) -> str:\n    """Kind?"""\n    return ""\n'
     )
     (tmp_path / "judged.py").write_text(text)
-    done = run("serve", "judged.py", "--port", "0")
-    assert done.exit_code == 1
+    done = run("serve", "judged.py", "--port", "0", status=1)
     assert re.search(r"Error: judge 'kind'.*TASKAPP_JUDGE_URL", done.stderr)
     assert "Traceback" not in done.stderr
     assert not [name for name in os.environ if name.startswith("TASKAPP_SERVED")]

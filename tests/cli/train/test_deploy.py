@@ -211,7 +211,6 @@ def test_a_secret_that_another_makes_meanwhile_is_not_called_ours(deploy: Callab
         done = deploy(plane, "--create-secret", "--env-file", "keys.env", "--no-wait")
     assert (done.exit_code, plane.published) == (1, [])
     assert "The Secret 'capitals-env' was made by another process meanwhile" in done.stderr
-    assert "made ENVIRONMENT_API_KEY" not in done.stderr
 
 
 class Raced(ControlPlane):
@@ -333,8 +332,7 @@ def test_nobody_signed_in_is_one_sentence(deploy: Callable[..., Result], token: 
 
 def test_a_dry_run_shows_the_plan_and_asks_nobody(run: Run, own: Path) -> None:
     flags = ("--dry-run", "--env-file", "keys.env", "--min-containers", "1", "--region", "us", "--memory", "2048")
-    done = run("deploy", "capitals.py", *flags, folder=own, width=200, MODAL_SERVER_URL="http://127.0.0.1:9")
-    assert done.exit_code == 0, done.stderr
+    done = run("deploy", "capitals.py", *flags, folder=own, width=200, MODAL_SERVER_URL="http://127.0.0.1:9", status=0)
     for words in (
         "https://WORKSPACE--capitals-web.modal.run",
         "Debian slim with Python 3.",
@@ -353,8 +351,7 @@ def test_a_dry_run_shows_the_plan_and_asks_nobody(run: Run, own: Path) -> None:
 
 
 def test_modals_entry_is_not_taken_for_the_app(run: Run, own: Path) -> None:
-    done = run("deploy", "modal_app.py", "--dry-run", folder=own, width=200)
-    assert done.exit_code == 2
+    done = run("deploy", "modal_app.py", "--dry-run", folder=own, width=200, status=2)
     assert "Run `modal deploy modal_app.py`" in done.stderr
 
 
@@ -379,8 +376,9 @@ def test_the_plan_as_json(run: Run, own: Path) -> None:
 def test_a_store_that_is_not_chosen_is_none_and_the_plan_warns(run: Run, own: Path, chosen: bool) -> None:
     (own / "pyproject.toml").unlink()
     flags = ("--store", "none") if chosen else ()
-    done = run("deploy", "capitals.py", *flags, "--dry-run", "--no-rehearsal", "--json", folder=own, width=200)
-    assert done.exit_code == 0, done.stderr
+    done = run(
+        "deploy", "capitals.py", *flags, "--dry-run", "--no-rehearsal", "--json", folder=own, width=200, status=0
+    )
     plan = json.loads(done.stdout)
     assert plan["settings"]["store"] == "none"
     assert any("--store" in warning for warning in plan["warnings"]) is not chosen
@@ -400,8 +398,7 @@ def test_a_models_address_that_a_container_cannot_reach_is_a_warning(run: Run, t
         "def kind(answer_text: str) -> str:\n    'Is it kind?'\n    return answer_text\n"
     )
     (tmp_path / "keys.env").write_text("TASKAPP_JUDGE_URL=http://127.0.0.1:9/v1\nTASKAPP_JUDGE_KEY=canary-77\n")
-    done = run("deploy", "mine.py", "--dry-run", "--json", "--env-file", "keys.env")
-    assert done.exit_code == 0, done.output
+    done = run("deploy", "mine.py", "--dry-run", "--json", "--env-file", "keys.env", status=0)
     told = json.loads(done.stdout)
     assert any("TASKAPP_JUDGE_URL" in warning for warning in told["warnings"])
     assert {"TASKAPP_JUDGE_MODEL", "TASKAPP_JUDGE_KEY"} <= {*told["required_keys"], *told["optional_keys"]}
@@ -424,8 +421,7 @@ def test_the_address_of_a_simulated_users_model_is_looked_at_where_an_environmen
     (tmp_path / "keys.env").write_text("TASKAPP_USER_URL=http://localhost:9/v1\n")
     for written, warned in ((source, True), (source.replace(", context)", ")"), False)):
         (tmp_path / "mine.py").write_text(written)
-        plan = run("deploy", "mine.py", "--dry-run", "--json", "--env-file", "keys.env")
-        assert plan.exit_code == 0, plan.output
+        plan = run("deploy", "mine.py", "--dry-run", "--json", "--env-file", "keys.env", status=0)
         assert any("TASKAPP_USER_URL" in warning for warning in json.loads(plan.stdout)["warnings"]) is warned
     shown = run("deploy", "mine.py", "--dry-run", "--no-rehearsal", width=200)
     assert "TASKAPP_{ROLE}_URL" in shown.stdout, "without a rehearsal it may ask one"

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,9 @@ from modal_proto import api_pb2
 
 from tests.deploy.control_plane import ControlPlane
 from tests.deploy.deploys import environment, taskapp, write_own
+from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
-
-
-def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes], log: Path, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert process.poll() is None and time.monotonic() < end, log.read_text()
-        time.sleep(0.05)
 
 
 def _takes_ctrl_c() -> None:
@@ -56,13 +49,13 @@ def test_it_serves_follows_an_edit_and_goes(tmp_path: Path, edits: bool, stop: s
             preexec_fn=_takes_ctrl_c,  # noqa: PLW1509 — one call, no lock
         )
         try:
-            wait_for(lambda: "Watching" in log.read_text(), process, log)
+            until(lambda: "Watching" in log.read_text() or process.poll() is not None)
             assert len(plane.requests("FunctionCreate")) == 1
             assert "capitals is at http://127.0.0.1:9 until Ctrl-C" in log.read_text()
             if edits:
                 time.sleep(1.0)  # the watcher starts after it says so
                 (own / "capitals.py").write_text((own / "capitals.py").read_text() + "\n# an edit\n")
-                wait_for(lambda: len(plane.requests("FunctionCreate")) >= 2, process, log)
+                until(lambda: len(plane.requests("FunctionCreate")) >= 2)
             process.send_signal(stop)
             assert process.wait(60) == 0, log.read_text()
         finally:

@@ -29,10 +29,10 @@ def test_list_shows_every_model(run: Run, models: Path, tmp_path: Path) -> None:
     last = found["models"][-1]
     assert (last["base"], last["licence"], last["iteration"], last["score"]) == ("tests/tiny", "Apache-2.0", 2, 0.75)
     assert last["resumable"] and not last["adapter"]
-    shown = run("models", "list", "--models", str(models))
-    assert shown.exit_code == 0 and NAME in shown.output and "0.75" in shown.output
-    none = run("models", "list", "--models", str(tmp_path / "absent"))
-    assert none.exit_code == 0 and "no trained models" in none.stderr
+    shown = run("models", "list", "--models", str(models), status=0)
+    assert NAME in shown.output and "0.75" in shown.output
+    none = run("models", "list", "--models", str(tmp_path / "absent"), status=0)
+    assert "no trained models" in none.stderr
 
 
 def test_a_model_goes_to_another_folder_and_is_the_same(run: Run, models: Path, tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_a_model_goes_to_another_folder_and_is_the_same(run: Run, models: Path, 
     assert (folder / "model.safetensors").read_bytes() == b"two"
     assert not (folder / "optimizer.safetensors").exists()
     assert not json.loads(run("models", "list", "--models", str(other), "--json").stdout)["models"][0]["resumable"]
-    again = run("models", "import", str(archive), "--models", str(other))
-    assert again.exit_code == 1 and "is there already" in again.stderr
+    again = run("models", "import", str(archive), "--models", str(other), status=1)
+    assert "is there already" in again.stderr
     archive.write_bytes(archive.read_bytes()[:300])
     assert run("models", "import", str(archive), "--models", str(tmp_path / "third")).exit_code == 1
     assert not (tmp_path / "third" / "rl" / "tests-tiny").exists()

@@ -189,8 +189,7 @@ def test_a_job_that_was_stopped_goes_on_and_ends_with_pictures_and_episodes(
 
 
 def usage(run: Run, folder: Path, *args: str) -> str:
-    done = run("train", "--config", "rl.toml", *args, folder=folder)
-    assert done.exit_code == 2, done.stderr
+    done = run("train", "--config", "rl.toml", *args, folder=folder, status=2)
     assert not (folder / ".taskapp").exists()
     return done.stderr
 
@@ -216,8 +215,8 @@ def test_a_local_job_needs_a_task_app(run: Run, folder: Path) -> None:
 
 @pytest.mark.skipif(TRAIN_EXTRA, reason="the train extra is installed")
 def test_without_the_extra_one_sentence_names_it(run: Run, folder: Path) -> None:
-    done = run("train", "--local", "--config", "rl.toml", folder=folder)
-    assert done.exit_code == 1 and "pip install 'taskapp-kit[train]'" in done.stderr
+    done = run("train", "--local", "--config", "rl.toml", folder=folder, status=1)
+    assert "pip install 'taskapp-kit[train]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1 and not (folder / ".taskapp").exists()
 
 
