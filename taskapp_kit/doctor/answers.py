@@ -6,10 +6,9 @@ import contextlib
 from collections.abc import Callable
 from statistics import fmean
 
-from taskapp_kit.doctor.finding import CheckResult, passed, skipped, warning, wrong
+from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.options import MOST_TURNS
 from taskapp_kit.doctor.policies import Function, SchemaPolicy, empty_texts, nonsense
-from taskapp_kit.doctor.registry import check
 from taskapp_kit.doctor.rollouts import raised_at
 from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest
 from taskapp_kit.errors import RolloutFailed

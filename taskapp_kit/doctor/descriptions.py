@@ -6,8 +6,7 @@ import re
 
 import orjson
 
-from taskapp_kit.doctor.finding import CheckResult, passed, warning
-from taskapp_kit.doctor.registry import check
+from taskapp_kit.doctor.finding import CheckResult, check, passed, warning
 from taskapp_kit.doctor.subject import EnvironmentUnderTest, short
 from taskapp_kit.records.content import text_of
 from taskapp_kit.rollout.describe import Description

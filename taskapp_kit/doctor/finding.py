@@ -1,11 +1,15 @@
-"""What a check of the doctor reports: one line with a status, the evidence, the place in the author's file, what to do."""
+"""A check of the doctor, and what it reports: a status, the evidence, the place in the author's file, what to do."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from taskapp_kit.client.checks import Finding
+
+if TYPE_CHECKING:
+    from taskapp_kit.doctor.subject import EnvironmentUnderTest
 
 Status = Literal["ok", "warning", "wrong", "skipped", "allowed"]
 """allowed: a warning or something wrong that the caller accepts by the check's name."""
@@ -88,3 +92,32 @@ def of_server(finding: Finding) -> DoctorFinding:
     """Return a finding about a running server as a line of the doctor."""
     name = finding.part.replace(" ", "-")
     return DoctorFinding(name, finding.part, "ok" if finding.ok else "wrong", finding.found, finding.do)
+
+
+CheckFunction = Callable[["EnvironmentUnderTest"], Awaitable[CheckResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorCheck:
+    """One check of one environment.
+
+    sentence: what holds when it passes. plays: it plays further rollouts, so it is left out where the base policy's fail,
+    and where an episode asks a model. after: names of checks; when one of them is wrong, this one would only repeat it.
+    """
+
+    name: str
+    sentence: str
+    function: CheckFunction
+    plays: bool
+    after: tuple[str, ...]
+
+
+def check(
+    name: str, sentence: str, *, plays: bool = False, after: tuple[str, ...] = ()
+) -> Callable[[CheckFunction], DoctorCheck]:
+    """Make a check of a function; see `DoctorCheck`."""
+
+    def decorate(function: CheckFunction) -> DoctorCheck:
+        return DoctorCheck(name, sentence, function, plays, after)
+
+    return decorate

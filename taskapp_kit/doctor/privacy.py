@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from taskapp_kit.declare.tasks import TaskSource
-from taskapp_kit.doctor.finding import CheckResult, passed, warning, wrong
-from taskapp_kit.doctor.registry import check
+from taskapp_kit.doctor.finding import CheckResult, check, passed, warning, wrong
 from taskapp_kit.doctor.subject import Budget, EnvironmentUnderTest
 from taskapp_kit.records.content import Json, text_of
 from taskapp_kit.records.digest import json_hash

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from taskapp_kit.doctor.finding import CheckResult, passed, skipped, warning, wrong
+from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.policies import TURN_SECONDS, RecordedActions, TakingTurns, scripted
-from taskapp_kit.doctor.registry import check
 from taskapp_kit.doctor.subject import (
     GOLD,
     Budget,

@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from taskapp_kit.doctor.finding import CheckResult, passed, skipped, wrong
+from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, wrong
 from taskapp_kit.doctor.policies import Function
-from taskapp_kit.doctor.registry import check
 from taskapp_kit.doctor.subject import Budget, EnvironmentUnderTest, OutOfTime
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.records.protocols import View

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from taskapp_kit.declare.source_location import shown_path
-from taskapp_kit.doctor.finding import CheckResult, passed, skipped, warning, wrong
+from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.options import MOST_TURNS
-from taskapp_kit.doctor.registry import check
 from taskapp_kit.doctor.subject import Attempt, EnvironmentUnderTest, kind_of, outcome_words, short
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.records.content import images, text_of

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.evaluate.pass_rates import PASS_AT
 from taskapp_kit.evaluate.rows import check_by, groups_of
+from taskapp_kit.evaluate.summary import PASS_AT
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import RolloutQuery, RolloutRow
 from taskapp_kit.records.statistics import CONFIDENCE, TIE, IntervalMethod, PairedDifference, paired_difference

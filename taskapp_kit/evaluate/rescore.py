@@ -16,7 +16,7 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.declare.tasks import row_hash
 from taskapp_kit.errors import ConfigError, Failure, RequestError
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings, PairKey, Side, compare
-from taskapp_kit.evaluate.consecutive_failures import ModelFailures
+from taskapp_kit.evaluate.limits import ModelFailures
 from taskapp_kit.evaluate.scored_source import scored_row
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.digest import json_hash

@@ -10,9 +10,8 @@ from uuid import uuid4
 
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.evaluate.concurrency import Concurrency, FixedConcurrency
-from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES, ModelFailures
 from taskapp_kit.evaluate.directory import Directory
-from taskapp_kit.evaluate.limits import EvalBudget, EvalLimits
+from taskapp_kit.evaluate.limits import MAX_CONSECUTIVE_FAILURES, EvalBudget, EvalLimits, ModelFailures
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.runners import EvaluatedApp, Runner, idempotency_key

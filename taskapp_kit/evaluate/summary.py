@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taskapp_kit.evaluate.pass_rates import PASS_AT, PassRates
 from taskapp_kit.evaluate.rows import groups_of
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.model_use import ModelUse, summed
@@ -19,6 +18,8 @@ from taskapp_kit.records.statistics import Interval, IntervalMethod, clustered_s
 from taskapp_kit.records.trajectory import nothing_accepted
 
 NUMBERS = ("outcome_score", "events_score", "total_reward", "length")
+PASS_AT = 1.0
+EVERY_K_UP_TO = 8
 
 
 class Column:
@@ -242,3 +243,68 @@ def _add_all(columns: dict[str, Column], values: Mapping[str, float | None], see
 
 def _as_json(columns: Mapping[str, Column]) -> dict[str, Json]:
     return {name: column.to_json() for name, column in columns.items()}
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """The probability that at least one of k samples passes. Raises ValueError: k is not in [1, samples]."""
+    # 1 - C(n - c, k) / C(n, k), the share of all subsets of k of the n samples, is unbiased: Chen et al. 2021,
+    # "Evaluating Large Language Models Trained on Code", arXiv:2107.03374
+    _check(samples, passed, k)
+    return 1 - math.comb(samples - passed, k) / math.comb(samples, k)
+
+
+def pass_hat_k(samples: int, passed: int, k: int) -> float:
+    """The probability that k samples all pass (pass^k). Raises ValueError: k is not in [1, samples]."""
+    # C(c, k) / C(n, k), unbiased for the same reason: Yao et al. 2024, "τ-bench", arXiv:2406.12045
+    _check(samples, passed, k)
+    return math.comb(passed, k) / math.comb(samples, k)
+
+
+def _check(samples: int, passed: int, k: int) -> None:
+    if not (0 <= passed <= samples and 1 <= k <= samples):
+        raise ValueError(
+            f"{passed} of {samples} samples passed, k={k}: expected 0 <= passed <= samples, 1 <= k <= samples"
+        )
+
+
+def shown_ks(most: int) -> list[int]:
+    """Each k up to EVERY_K_UP_TO, then its doubles, and `most`."""
+    doubles = [EVERY_K_UP_TO << power for power in range(1, 20)]
+    return sorted({*range(1, min(EVERY_K_UP_TO, most) + 1), *(k for k in doubles if k < most), most}) if most else []
+
+
+class PassRates:
+    """Counts samples and passes by seed. A sample passes when its reward is at least `at`; only scored ones are counted."""
+
+    def __init__(self, at: float = PASS_AT) -> None:
+        self.at = at
+        self._seeds: dict[int, tuple[int, int]] = {}
+
+    def add(self, reward: float, seed: int) -> None:
+        """Counts a scored sample."""
+        samples, passed = self._seeds.get(seed, (0, 0))
+        self._seeds[seed] = samples + 1, passed + (reward >= self.at)
+
+    def to_json(self) -> dict[str, Json]:
+        """As a summary contains it: for each k the means over the seeds that have k scored samples; n is their number."""
+        counts = list(self._seeds.values())
+        rates: dict[str, Json] = {}
+        for k in shown_ks(max((samples for samples, _ in counts), default=0)):
+            enough = [(samples, passed) for samples, passed in counts if samples >= k]
+            rates[str(k)] = {
+                "pass_at_k": _mean([pass_at_k(samples, passed, k) for samples, passed in enough]),
+                "pass_hat_k": _mean([pass_hat_k(samples, passed, k) for samples, passed in enough]),
+                "seeds": len(enough),
+            }
+        return {
+            "at": self.at,
+            "samples": sum(samples for samples, _ in counts),
+            "passed": sum(passed for _, passed in counts),
+            "k": rates,
+        }
+
+
+def _mean(of_seeds: list[float]) -> dict[str, Json]:
+    values = array("d", of_seeds)
+    error = clustered_standard_error(values, range(len(values)))
+    return {"mean": math.fsum(values) / len(values), "standard_error": error}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.cli.author.templates import find_template, instantiate
+from taskapp_kit.cli.author.init import find_template, instantiate
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.doctor.examine import CHECKS, examine, names
 from taskapp_kit.doctor.finding import DoctorFinding

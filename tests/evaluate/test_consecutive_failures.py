@@ -12,7 +12,7 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import EvaluationStopped
-from taskapp_kit.evaluate.consecutive_failures import (
+from taskapp_kit.evaluate.limits import (
     GONE_CODES,
     MAX_CONSECUTIVE_FAILURES,
     SHARED_CODES,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.evaluate.pass_rates import PassRates, pass_at_k, pass_hat_k, shown_ks
+from taskapp_kit.evaluate.summary import PassRates, pass_at_k, pass_hat_k, shown_ks
 
 
 @given(outcomes=st.lists(st.booleans(), min_size=1, max_size=9), k=st.integers(1, 9))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.cli.author.templates import find_template, instantiate, templates
+from taskapp_kit.cli.author.init import find_template, instantiate, templates
 from taskapp_kit.declare.discovery import find_app
 
 NAMES = ("customer-service", "gymnasium", "multi-turn-game", "questions")

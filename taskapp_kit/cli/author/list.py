@@ -6,7 +6,7 @@ from importlib import metadata
 
 import click
 
-from taskapp_kit.cli.author import templates
+from taskapp_kit.cli.author.init import templates
 from taskapp_kit.cli.options import json_option
 from taskapp_kit.cli.output.terminal import console, example, print_json, table
 from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_apps, missing_extra
@@ -25,8 +25,7 @@ def command(as_json: bool) -> None:
             for point in sorted(metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: point.name)
         ],
         "templates": [
-            {"name": item.name, "summary": item.summary, "missing": missing_extra(item.name)}
-            for item in templates.templates()
+            {"name": item.name, "summary": item.summary, "missing": missing_extra(item.name)} for item in templates()
         ],
     }
     if as_json:

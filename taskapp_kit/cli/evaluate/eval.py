@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from taskapp_kit.cli import policy_options as policies
-from taskapp_kit.cli.evaluate import eval_again, eval_session
+from taskapp_kit.cli.evaluate import eval_session
 from taskapp_kit.cli.evaluate.eval_options import (
     ELSEWHERE,
     EPISODES,
@@ -147,7 +147,7 @@ def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[
     source, failed, worst = (options[name] for name in ("seeds_from", "failed", "worst"))
     again = None
     if source is not None:
-        again = eval_again.played_again(ctx, source, settings, failed=failed, worst=worst)
+        again = eval_session.played_again(ctx, source, settings, failed=failed, worst=worst)
         app = app or options["app_id"] or again.app
         options |= {"environment": again.environment, "split": again.split, "seeds": again.seeds, **again.options}
         if options["env_config"] is None:

@@ -19,8 +19,8 @@ from taskapp_kit.cli.options import (
     options,
     policy_options,
 )
-from taskapp_kit.evaluate.consecutive_failures import MAX_CONSECUTIVE_FAILURES
-from taskapp_kit.evaluate.pass_rates import PASS_AT
+from taskapp_kit.evaluate.limits import MAX_CONSECUTIVE_FAILURES
+from taskapp_kit.evaluate.summary import PASS_AT
 from taskapp_kit.records.seed_ranges import FIRST_SEEDS
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""One run of `taskapp eval`: opens the app and the directory, plays what is missing, summarises, closes."""
+"""One run of `taskapp eval`: what it plays again, opens the app and the directory, plays what is missing, summarises, closes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.cli.evaluate.eval_options import ELSEWHERE, STORED_OPTIONS, EvalOptions
+import click
+
+from taskapp_kit.cli.evaluate.eval_options import (
+    ELSEWHERE,
+    OF_THE_LIMITS,
+    OF_THE_LISTED,
+    OF_THE_POLICIES,
+    STORED_OPTIONS,
+    EvalOptions,
+)
 from taskapp_kit.cli.local_app import only_authors_log, open_app
-from taskapp_kit.cli.options import is_url
+from taskapp_kit.cli.options import command_with, is_url
 from taskapp_kit.cli.output.eval_progress import EvalDisplay
 from taskapp_kit.cli.output.terminal import clean, echo, one_line
+from taskapp_kit.cli.policy_options import chosen_model
+from taskapp_kit.cli.selection import Selection, selection
+from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app, reference_of
-from taskapp_kit.errors import DiscoveryError, EvaluationLimitReached
+from taskapp_kit.errors import ConfigError, DiscoveryError, EvaluationLimitReached
 from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE, AutoConcurrency, FixedConcurrency
-from taskapp_kit.evaluate.continued import NOT_STORED, policies_to_store
+from taskapp_kit.evaluate.continued import NAMES_IN_FILE, NOT_STORED, policies_again, policies_to_store
 from taskapp_kit.evaluate.directory import DATABASE, Directory, new_path
 from taskapp_kit.evaluate.limits import EvalLimits
-from taskapp_kit.evaluate.own_directories import remember
+from taskapp_kit.evaluate.own_directories import check_own, policy_flags, remember
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.report import write_report
 from taskapp_kit.evaluate.run import configuration, evaluate, summarise
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
+from taskapp_kit.evaluate.source import DirectorySource
 from taskapp_kit.evaluate.summary import SummaryOptions
 from taskapp_kit.records.words import counted
 from taskapp_kit.rollout.models.registry import ModelNames
@@ -282,3 +295,76 @@ def _store_to_store(url: str) -> str:
     if url == "none" or url.startswith("sqlite:"):
         return url
     return ELSEWHERE if "://" in url else str(Path(url).absolute())
+
+
+@dataclass(frozen=True)
+class PlayedAgain:
+    """Rollouts of an evaluation that are played again.
+
+    app: its app's reference or address, None where it names none. seeds: as --seeds takes them. only: their (seed, sample)
+    pairs, empty when sample 0 of each seed is all of them. policies: `policy.config` by name, with keys, and models: those
+    that are in models.toml; policies is None when the command line names its own. options: others of the command, by name,
+    which it had and the command line does not give.
+    """
+
+    app: str | None
+    environment: str | None
+    split: str | None
+    env_config: dict[str, Any]
+    seeds: str
+    only: tuple[tuple[int, int], ...]
+    policies: dict[str, dict[str, Any]] | None
+    models: dict[str, str]
+    options: dict[str, Any]
+
+
+def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: bool, worst: int | None) -> PlayedAgain:
+    """What `show PATH --failed` or `show PATH --worst N` lists, each pair of seed and sample once.
+
+    Raises UsageError; ConfigError: there is none, or the evaluation's policy is not stored whole; StoreError.
+    """
+    if not failed and worst is None:
+        raise click.UsageError("--seeds-from goes with --failed or --worst N.")
+    typed = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    for param in ctx.command.params:
+        if param.name in typed and param.name in OF_THE_LISTED:
+            raise click.UsageError(f"{param.opts[0]} is that of the rollouts in {path}; leave it out.")
+    source = DirectorySource(path)
+    pairs = asyncio.run(_listed(source, selection(failed=failed, worst=worst)))
+    if not pairs:
+        raise ConfigError(f"No rollout of {path} {'failed' if failed else 'has a reward'}.")
+    config, asked = source.config, source.config["asked"]
+    stored = config.get("options", {})
+    policies = None
+    if not (typed.intersection(OF_THE_POLICIES) and typed.intersection(("app", "app_id"))):
+        named = str(stored.get("url") or config.get("app_reference") or "APP")
+        app = [] if typed.intersection(("app", "app_id")) else ["--app", named]
+        check_own(
+            path, config, command_with([*app, *([] if typed.intersection(OF_THE_POLICIES) else policy_flags(config))])
+        )
+    if not typed.intersection(OF_THE_POLICIES):
+        policies = policies_again(dict(config), lambda name: chosen_model(settings, name, None))
+        if len(policies) > 1:
+            raise click.UsageError(f"{path} has the policies {', '.join(policies)}: name the one that plays.")
+    return PlayedAgain(
+        app=stored.get("url") or config.get("app_reference"),
+        environment=asked.get("environment"),
+        split=asked.get("split"),
+        env_config=dict(asked.get("config") or {}),
+        seeds=",".join(str(seed) for seed in dict.fromkeys(seed for seed, _ in pairs)),
+        only=tuple(pairs) if any(sample for _, sample in pairs) else (),
+        policies=policies,
+        models=stored.get(NAMES_IN_FILE, {}),
+        options={
+            name: asked[name]
+            for name in (*OF_THE_LIMITS, *(() if policies is None else ("output_mode",)))
+            if asked.get(name) and name not in typed
+        },
+    )
+
+
+async def _listed(source: DirectorySource, chosen: Selection) -> list[tuple[int, int]]:
+    try:
+        return sorted({(row.seed, row.sample or 0) for row in await chosen.rows(source)})
+    finally:
+        await source.close()

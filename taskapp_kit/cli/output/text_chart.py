@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+CURVE_WIDTH = 72
+"""Columns of a curve at the end of a command."""
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 

@@ -8,8 +8,15 @@ from typing import Any
 import click
 
 from taskapp_kit.cli.output.terminal import clean, complain, echo, example
-from taskapp_kit.cli.train import deploy_steps
-from taskapp_kit.cli.train.deploy_options import deploy_options, planned, settings_of
+from taskapp_kit.cli.train.deploy import (
+    deploy_options,
+    end_on_signals,
+    look_at,
+    planned,
+    print_line,
+    ready,
+    settings_of,
+)
 from taskapp_kit.deploy.modal import run as modal_run
 from taskapp_kit.errors import KitError
 
@@ -24,17 +31,17 @@ def command(app: str, modal_environment: str | None, **flags: Any) -> None:
     said = settings_of(flags)
     plan = planned(app, said)
     how = modal_run.DeployOptions(modal_environment or "")
-    key = deploy_steps.ready(plan, how, {**flags, "take_over": True})
+    key = ready(plan, how, {**flags, "take_over": True})
 
     def answering(url: str) -> None:
         echo(f"{clean(plan.app_name)} is at {clean(url)} until Ctrl-C; it follows changes of its files.")
         if flags["wait"]:
             try:
-                deploy_steps.look_at(plan, url.rstrip("/"), key)
+                look_at(plan, url.rstrip("/"), key)
             except KitError as error:  # it can be fixed while it is served
                 complain(error)
 
-    deploy_steps.end_on_signals()
+    end_on_signals()
     with modal_run.entry(plan, said, beside=Path.cwd(), rehearsed=False) as module:
-        modal_run.serve(module, how, report=deploy_steps.print_line, answering=answering)
+        modal_run.serve(module, how, report=print_line, answering=answering)
     echo("\nStopped.", err=True)

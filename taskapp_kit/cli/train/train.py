@@ -233,7 +233,7 @@ def _train_here(
             "No task app is named.",
             hint=f'Give --task-app FILE, or write task_app = "FILE" into [services] of {config.path}.',
         )
-    from taskapp_kit.cli.train import train_local, train_local_output
+    from taskapp_kit.cli.train import train_local
 
     training = train_local.LocalTraining(config, task_app, settings, model, fresh=fresh, quiet=as_json)
     _warn(config.warnings)
@@ -241,7 +241,7 @@ def _train_here(
     if as_json:
         print_json(result.to_json())
     else:
-        train_local_output.show(result, training)
+        train_local.show(result, training)
     if not succeeded(result.status):
         raise JobError(
             job_progress.cause_of(result.status),

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskapp_kit.cli.output.terminal import clean, console, echo, number, table
-from taskapp_kit.cli.output.text_chart import curve
+from taskapp_kit.cli.output.text_chart import CURVE_WIDTH, curve
 from taskapp_kit.cli.train.job_files import JobFiles
 from taskapp_kit.cli.train.train_local import DRAWING, FILES
-from taskapp_kit.cli.train.train_local_output import CURVE_WIDTH
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.jobs.client.config.sft_config import SftConfig, load_sft_config

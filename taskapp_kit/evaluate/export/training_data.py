@@ -24,9 +24,9 @@ from taskapp_kit.evaluate.export.conversation import (
     ToolSchemas,
     Unfit,
     conversation_of,
+    demonstration_of,
     recorded_messages,
 )
-from taskapp_kit.evaluate.export.demonstration import demonstration_of
 from taskapp_kit.evaluate.export.report import ExportReport, ExportScope, loaded, selected
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import StoredRollout

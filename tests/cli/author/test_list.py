@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.cli.author.templates import templates
+from taskapp_kit.cli.author.init import templates
 from taskapp_kit.declare.discovery import bundled_apps
 from tests.cli.conftest import Run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from environments.web import chromium
-from taskapp_kit.cli.author.templates import find_template, instantiate, templates
+from taskapp_kit.cli.author.init import find_template, instantiate, templates
 from taskapp_kit.declare.discovery import bundled_apps
 from tests.cli.conftest import ROOT, Run
 from tests.environments.python_sandbox.episodes import LEVELS

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.cli.author.templates import Template, identifier, instantiate
+from taskapp_kit.cli.author.init import Template, identifier, instantiate
 from taskapp_kit.errors import RequestError
 
 

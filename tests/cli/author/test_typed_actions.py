@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.cli.author.typed_actions import NotUnderstood, read_line
+from taskapp_kit.cli.author.play import NotUnderstood, read_line
 from taskapp_kit.records.protocols import Tool
 
 

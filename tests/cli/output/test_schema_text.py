@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from taskapp_kit.cli.output.schema_text import members
+from taskapp_kit.cli.output.app_output import members
 from taskapp_kit.declare.signature import Arguments, Parameter
 
 

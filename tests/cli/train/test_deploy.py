@@ -21,7 +21,7 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
-from taskapp_kit.cli.train.deploy_steps import look_at, ready, secret_values
+from taskapp_kit.cli.train.deploy import look_at, ready, secret_values
 from taskapp_kit.config import Settings
 from taskapp_kit.deploy.modal.plan import DeployPlan, make_plan
 from taskapp_kit.deploy.modal.run import DeployOptions

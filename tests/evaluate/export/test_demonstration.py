@@ -11,8 +11,7 @@ import pytest
 
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.evaluate.export.conversation import Chat, Unfit, conversation_of
-from taskapp_kit.evaluate.export.demonstration import demonstration_of
+from taskapp_kit.evaluate.export.conversation import Chat, Unfit, conversation_of, demonstration_of
 from taskapp_kit.interop.callers_model import truncating
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import StoredRollout
