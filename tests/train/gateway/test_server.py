@@ -20,12 +20,11 @@ from taskapp_kit.rollout.models.client import HttpModelClient
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
 from taskapp_kit.train.gateway.pace import Pace
 from taskapp_kit.train.gateway.server import Gateway
-from taskapp_kit.wire.chat.conversation import Endpoint, ModelFailed
+from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed
 from tests.train.gateway.peers import (
     END,
     RENDERER,
     SETTINGS,
-    TOKENIZER,
     USER,
     Client,
     ScriptedSampler,
@@ -282,27 +281,27 @@ def test_a_full_context_is_refused_as_clients_expect_it() -> None:
         assert (await it.chat(USER))["finish_reason"] == "length"
         response = await it.post({"messages": [{**USER, "content": "x" * room}]})
         assert (response.status_code, code_of(response)) == (422, "context_length_exceeded")
-        models = HttpModelClient("local", Settings())
         with pytest.raises(ModelFailed) as failed:
-            await models.chat(
-                Endpoint(f"{it.attempt.url}/chat/completions"),
-                {"messages": [{**USER, "content": "x" * room}]},
-                seconds=30,
-            )
+            await asked_by_the_kit(it, {"messages": [{**USER, "content": "x" * room}]})
         assert failed.value.overflow
-        await models.close()
 
     record = played(calls, sampler, settings)
     assert sampler.calls[0].max_tokens == 10
     assert record.faithfulness == Faithfulness(exact=1, refused=2)
 
 
+async def asked_by_the_kit(it: Client, body: Any) -> ChatReply:
+    """The answer to a call of the kit's own client."""
+    models = HttpModelClient("local", Settings())
+    try:
+        return await models.chat(Endpoint(f"{it.attempt.url}/chat/completions", "m", "key"), body, seconds=30)
+    finally:
+        await models.close()
+
+
 def test_the_kits_own_client_reads_every_token() -> None:
     async def calls(it: Client) -> None:
-        models = HttpModelClient("local", Settings())
-        body: Any = {"messages": [USER], "logprobs": True, "return_token_ids": True}
-        reply = await models.chat(Endpoint(f"{it.attempt.url}/chat/completions", "m", "key"), body, seconds=30)
-        await models.close()
+        reply = await asked_by_the_kit(it, {"messages": [USER], "logprobs": True, "return_token_ids": True})
         (turn,) = it.attempt.record().turns
         assert reply.token_ids == list(turn.token_ids)
         assert reply.logprobs == list(turn.log_probs)
@@ -350,19 +349,11 @@ def test_further_attempts_wait_for_a_free_place() -> None:
 
 
 def test_a_crowd_waits_its_turn_and_nothing_is_refused() -> None:
-    """128 attempts before a sampler that answers one at a time."""
-    sampler = ScriptedSampler()
+    """128 attempts before a sampler that answers when all of them wait."""
+    sampler = ScriptedSampler(held=True)
 
     async def scenario() -> list[AttemptRecord]:
-        turnstile = asyncio.Lock()
-
-        class OneAtATime(ScriptedSampler):
-            async def sample(self, *args: Any, **named: Any) -> Any:
-                async with turnstile:
-                    await asyncio.sleep(0.001)
-                    return await sampler.sample(*args, **named)
-
-        with Gateway(OneAtATime(), RENDERER, max_open_attempts=128) as gateway:
+        with Gateway(sampler, RENDERER, max_open_attempts=128) as gateway:
             async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None)) as http:
 
                 async def play(number: int) -> AttemptRecord:
@@ -371,7 +362,10 @@ def test_a_crowd_waits_its_turn_and_nothing_is_refused() -> None:
                         assert response.status_code == 200
                     return attempt.record()
 
-                return await asyncio.gather(*map(play, range(128)))
+                playing = asyncio.gather(*map(play, range(128)))
+                await until_async(lambda: len(sampler.calls) == 128)
+                sampler.release()
+                return await playing
 
     records = asyncio.run(scenario())
     assert len(sampler.calls) == 128
@@ -382,12 +376,15 @@ def test_a_crowd_waits_its_turn_and_nothing_is_refused() -> None:
 # repeats and hang-ups
 
 
-def test_an_identical_call_joins_the_running_one_and_later_forks() -> None:
+@pytest.mark.parametrize("given_up", [False, True], ids=["at once", "after a time-out"])
+def test_an_identical_call_joins_the_running_one_and_later_forks(given_up: bool) -> None:
     sampler = ScriptedSampler(held=True)
 
     async def calls(it: Client) -> None:
+        if given_up:
+            await give_up(it)
         both = [asyncio.create_task(it.chat(USER)) for _ in range(2)]
-        await until_async(lambda: it.attempt.record().faithfulness.repeated == 1)
+        await until_async(lambda: it.attempt.record().faithfulness.repeated == 1 + given_up)
         sampler.release()
         first, second = await asyncio.gather(*both)
         assert first == second
@@ -395,23 +392,14 @@ def test_an_identical_call_joins_the_running_one_and_later_forks() -> None:
 
     record = played(calls, sampler)
     assert len(sampler.calls) == 2
-    assert record.faithfulness == Faithfulness(exact=1, forked=1, repeated=1)
+    assert record.faithfulness == Faithfulness(exact=1, forked=1, repeated=1 + given_up)
+    assert all(turn.delivered for turn in record.turns)
 
 
-def test_a_call_that_is_repeated_after_a_time_out_joins_its_generation() -> None:
-    sampler = ScriptedSampler(held=True)
-
-    async def calls(it: Client) -> None:
-        with pytest.raises(httpx.ReadTimeout):
-            await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.4))
-        again = asyncio.create_task(it.chat(USER))
-        await until_async(lambda: it.attempt.record().faithfulness.repeated == 1)
-        sampler.release()
-        await again
-
-    record = played(calls, sampler)
-    assert len(sampler.calls) == 1
-    assert [turn.delivered for turn in record.turns] == [True]
+async def give_up(it: Client) -> None:
+    """Make a call, and close the connection when no answer has come for a while."""
+    with pytest.raises(httpx.ReadTimeout):
+        await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.4))
 
 
 def test_an_answer_that_was_not_delivered_is_given_again_and_else_not_trained_on() -> None:
@@ -420,8 +408,7 @@ def test_an_answer_that_was_not_delivered_is_given_again_and_else_not_trained_on
     async def scenario(repeat: bool) -> AttemptRecord:
         sampler.held = True
         async with client(sampler) as it:
-            with pytest.raises(httpx.ReadTimeout):
-                await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.4))
+            await give_up(it)
             (generation,) = it.attempt._running.values()
             await until_async(lambda: not generation.waiting, what="the hang-up is noticed")
             sampler.release()
@@ -444,9 +431,7 @@ def test_an_answer_that_arrived_and_was_not_read_is_given_again() -> None:
     sampler = ScriptedSampler()
 
     async def calls(it: Client) -> None:
-        wire = await sent_and_not_read(it, USER)
-        await until_async(lambda: it.attempt.record().turns and it.attempt.record().turns[0].delivered)
-        wire.close()
+        (await sent_and_not_read(it)).close()
         await until_async(lambda: it.attempt.record().turns[0].exclusion == "not_delivered")
         await it.chat(USER)
 
@@ -461,35 +446,40 @@ def test_an_answer_was_read_if_the_connection_is_used_again() -> None:
     sampler = ScriptedSampler()
 
     async def calls(it: Client) -> None:
-        wire = await sent_and_not_read(it, USER)
-        await until_async(lambda: it.attempt.record().turns and it.attempt.record().turns[0].delivered)
-        await asyncio.to_thread(wire.recv, 65_536)
+        connection = await sent_and_not_read(it)
+        await asyncio.to_thread(connection.recv, 65_536)
         sampler.held = True
-        await sent(it, MORE, wire)
+        await send(it, {"messages": [MORE]}, connection)
         await until_async(lambda: it.attempt._running)
         (generation,) = it.attempt._running.values()
-        wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        wire.close()  # with a reset
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()  # with a reset
         await until_async(lambda: not generation.waiting, what="the hang-up is noticed")
 
     assert [turn.delivered for turn in played(calls, sampler).turns] == [True]
 
 
-async def sent(it: Client, message: dict[str, Any], wire: socket.socket) -> None:
+async def send(it: Client, body: dict[str, Any], connection: socket.socket) -> None:
     """Send a call over a connection."""
-    text = json.dumps({"messages": [message]})
+    text = json.dumps(body)
     path = urlsplit(it.attempt.url).path
     head = f"POST {path}/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {len(text)}\r\n\r\n"
-    await asyncio.to_thread(wire.sendall, f"{head}{text}".encode())
+    await asyncio.to_thread(connection.sendall, f"{head}{text}".encode())
 
 
-async def sent_and_not_read(it: Client, message: dict[str, Any]) -> socket.socket:
-    """Send a call; return its connection when the answer is there, unread."""
+async def connect(it: Client, connection: socket.socket) -> None:
     parts = urlsplit(it.attempt.url)
-    wire = await asyncio.to_thread(socket.create_connection, (parts.hostname, parts.port))
-    await sent(it, message, wire)
-    await asyncio.to_thread(select.select, [wire], [], [], 60)
-    return wire
+    await asyncio.to_thread(connection.connect, (parts.hostname, parts.port))
+
+
+async def sent_and_not_read(it: Client) -> socket.socket:
+    """Send a call; return its connection when the answer is delivered there, unread."""
+    connection = socket.socket()
+    await connect(it, connection)
+    await send(it, {"messages": [USER]}, connection)
+    await asyncio.to_thread(select.select, [connection], [], [], 60)
+    await until_async(lambda: it.attempt.record().turns and it.attempt.record().turns[0].delivered)
+    return connection
 
 
 def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
@@ -498,14 +488,11 @@ def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
     body = {"messages": [USER], "logprobs": True}
 
     async def calls(it: Client) -> None:
-        parts = urlsplit(it.attempt.url)
-        text = json.dumps(body)
-        head = f"POST {parts.path}/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {len(text)}\r\n\r\n"
-        with socket.socket() as wire:
-            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            await asyncio.to_thread(wire.connect, (parts.hostname, parts.port))
-            wire.sendall(f"{head}{text}".encode())
-            assert await asyncio.to_thread(wire.recv, 1)  # the rest stays unread, so that closing resets the connection
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await connect(it, connection)
+            await send(it, body, connection)
+            assert await asyncio.to_thread(connection.recv, 1)  # the rest stays unread, so that closing resets it
         await until_async(lambda: [turn.exclusion for turn in it.attempt.record().turns] == ["not_delivered"])
         assert (await it.post(body)).status_code == 200
 
@@ -520,8 +507,7 @@ def test_a_hang_up_frees_the_slot() -> None:
     sampler = ScriptedSampler(held=True)
 
     async def calls(it: Client) -> None:
-        with pytest.raises(httpx.ReadTimeout):
-            await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.3))
+        await give_up(it)
         await until_async(lambda: sampler.cancelled == 1)
         sampler.release()
         await it.chat(USER)
@@ -538,9 +524,7 @@ def test_the_end_of_an_attempt_ends_its_generations() -> None:
         with Gateway(sampler, RENDERER, max_open_attempts=1) as gateway:
             async with httpx.AsyncClient(timeout=60) as http:
                 async with gateway.attempt("cid", draw="d", settings=SETTINGS) as attempt:
-                    waiting = asyncio.create_task(
-                        http.post(f"{attempt.url}/chat/completions", json={"messages": [USER]})
-                    )
+                    waiting = asyncio.create_task(Client(attempt, http).post({"messages": [USER]}))
                     await until_async(lambda: sampler.calls)
                 response = await waiting
         assert (response.status_code, code_of(response)) == (410, "attempt_ended")
@@ -553,29 +537,6 @@ def test_the_end_of_an_attempt_ends_its_generations() -> None:
 # a sampler that fails
 
 
-def test_a_turn_with_uneven_log_probabilities_is_refused() -> None:
-    async def calls(it: Client) -> None:
-        response = await it.post({"messages": [USER]})
-        assert (response.status_code, code_of(response)) == (500, "token_mismatch")
-
-    record = played(calls, ScriptedSampler(uneven=True))
-    assert record.turns == ()
-    assert record.faithfulness == Faithfulness(refused=1)
-
-
-def test_a_failing_sampler_is_an_error_that_shows_nothing_of_it() -> None:
-    def fail(_: object) -> str:
-        raise RuntimeError("sentinel-of-the-sampler")
-
-    async def calls(it: Client) -> None:
-        response = await it.post({"messages": [USER]})
-        assert (response.status_code, code_of(response)) == (500, "internal_error")
-        assert "sentinel" not in response.text
-        assert it.attempt.record().faithfulness.refused == 1
-
-    played(calls, ScriptedSampler(fail))
-
-
 class Hurried(Pace):
     """Allows each generation a tenth of a second."""
 
@@ -584,26 +545,30 @@ class Hurried(Pace):
         return 0.1
 
 
-def test_a_sampler_that_hangs_is_given_up() -> None:
-    sampler = ScriptedSampler(held=True)
+def fail(_: object) -> str:
+    raise RuntimeError("sentinel-of-the-sampler")
 
+
+@pytest.mark.parametrize(
+    ("sampler", "status", "code"),
+    [
+        (ScriptedSampler(uneven=True), 500, "token_mismatch"),
+        (ScriptedSampler(fail), 500, "internal_error"),
+        (ScriptedSampler(held=True), 504, "generation_timeout"),
+    ],
+    ids=["uneven log-probabilities", "raises", "hangs"],
+)
+def test_a_sampler_that_fails_is_an_error_that_shows_nothing_of_it(
+    sampler: ScriptedSampler, status: int, code: str
+) -> None:
     async def calls(it: Client) -> None:
         response = await it.post({"messages": [USER]})
-        assert (response.status_code, code_of(response)) == (504, "generation_timeout")
+        assert (response.status_code, code_of(response)) == (status, code)
+        assert "sentinel" not in response.text
 
-    assert played(calls, sampler, pace=Hurried()).faithfulness == Faithfulness(refused=1)
-    assert sampler.cancelled == 1
-
-
-def test_the_speed_of_the_sampler_is_measured() -> None:
-    async def scenario() -> None:
-        with Gateway(ScriptedSampler(), RENDERER, max_open_attempts=1) as gateway:
-            assert gateway.tokens_per_second is None
-            async with gateway.attempt("cid", draw="d", settings=SETTINGS) as attempt, httpx.AsyncClient() as http:
-                await http.post(f"{attempt.url}/chat/completions", json={"messages": [USER]})
-            assert gateway.tokens_per_second is not None
-
-    asyncio.run(scenario())
+    record = played(calls, sampler, pace=Hurried() if sampler.held else None)
+    assert (record.turns, record.faithfulness) == ((), Faithfulness(refused=1))
+    assert sampler.cancelled == sampler.held
 
 
 def test_the_address_can_be_another_one_for_task_apps() -> None:
@@ -615,13 +580,3 @@ def test_the_address_can_be_another_one_for_task_apps() -> None:
                 assert attempt.url == f"https://trainer.example/g/r/{attempt.token}/v1"
 
     asyncio.run(scenario())
-
-
-def test_text_that_looks_like_the_layout_stays_text() -> None:
-    sampler = ScriptedSampler()
-
-    async def calls(it: Client) -> None:
-        await it.chat({"role": "user", "content": "<|im_end|>"})
-
-    played(calls, sampler)
-    assert sampler.calls[0].prompt_ids.count(TOKENIZER.token("<|im_end|>")) == 1  # the one that closes the message

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from taskapp_kit.train.gateway.attempt import AttemptRecord
 from taskapp_kit.train.rows import RowOptions, TrainingEpisode, training_batch
-from tests.train.gateway.peers import Client, SampleCall, ScriptedSampler, client
+from tests.train.gateway.peers import Client, SampleCall, ScriptedSampler, played
 
 pytestmark = pytest.mark.server
 
@@ -21,7 +20,9 @@ def said(call: SampleCall) -> str:
     return f"{'Where to' if 'agent' in call.prompt else 'To Rome'}, {call.prompt.count('<|im_start|>')}?"
 
 
-async def talk(it: Client, turns: int, *, policy: dict[str, Any], simulator: dict[str, Any], first: str) -> None:
+async def talk(
+    it: Client, turns: int, *, policy: dict[str, Any], simulator: dict[str, Any], first: str = "policy"
+) -> None:
     """The policy and a simulated user answer each other."""
     for_policy, for_simulator = [POLICY], [SIMULATOR]
     speaker = first
@@ -37,18 +38,13 @@ async def talk(it: Client, turns: int, *, policy: dict[str, Any], simulator: dic
         speaker = "simulator" if speaker == "policy" else "policy"
 
 
-def recorded(play: Any) -> AttemptRecord:
-    async def scenario() -> AttemptRecord:
-        async with client(ScriptedSampler(said)) as it:
-            await play(it)
-            return it.attempt.record()
-
-    return asyncio.run(scenario())
+def recorded(turns: int, **options: Any) -> AttemptRecord:
+    return played(lambda it: talk(it, turns, **options), ScriptedSampler(said))
 
 
 @pytest.mark.parametrize("first", ["policy", "simulator"])
 def test_turns_of_another_models_name_are_never_trained_on(first: str) -> None:
-    record = recorded(lambda it: talk(it, 6, policy={"model": "policy"}, simulator={"model": "gpt-x"}, first=first))
+    record = recorded(6, policy={"model": "policy"}, simulator={"model": "gpt-x"}, first=first)
     assert [turn.auxiliary for turn in record.turns] == [(at % 2 == 0) == (first == "simulator") for at in range(6)]
     assert record.suspected == 0
     batch = training_batch([TrainingEpisode("r", "g", record.turns, 1.0)], RowOptions())
@@ -59,17 +55,17 @@ def test_turns_of_another_models_name_are_never_trained_on(first: str) -> None:
 
 
 def test_a_simulated_user_of_the_same_name_is_suspected_and_trained_on() -> None:
-    record = recorded(lambda it: talk(it, 6, policy={}, simulator={}, first="policy"))
+    record = recorded(6, policy={}, simulator={})
     assert not any(turn.auxiliary for turn in record.turns)
     assert record.suspected == 2, "the last answer was heard by nobody yet"
 
 
 def test_names_that_the_policy_was_not_given_say_nothing() -> None:
     """A client that sends a name of its own for every call, and one that sends none."""
-    record = recorded(lambda it: talk(it, 4, policy={"model": "a"}, simulator={"model": "b"}, first="policy"))
+    record = recorded(4, policy={"model": "a"}, simulator={"model": "b"})
     assert not any(turn.auxiliary for turn in record.turns)
     assert record.suspected
-    record = recorded(lambda it: talk(it, 4, policy={"model": "policy"}, simulator={}, first="policy"))
+    record = recorded(4, policy={"model": "policy"}, simulator={})
     assert not any(turn.auxiliary for turn in record.turns)
 
 
@@ -81,6 +77,6 @@ def test_an_agent_that_changes_its_system_message_or_asks_itself_is_the_policy()
         plan = await it.message({"role": "system", "content": "You plan."}, {"role": "user", "content": "Plan."})
         await it.message(POLICY, {"role": "user", "content": f"The plan: {plan['content']}"})
 
-    record = recorded(play)
+    record = played(play, ScriptedSampler(said))
     assert record.suspected == 0
     assert not any(turn.auxiliary for turn in record.turns)
