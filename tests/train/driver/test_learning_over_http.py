@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import statistics
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,17 +18,15 @@ pytest.importorskip("transformers", reason="needs the train extra: make test-tra
 from taskapp_kit import Step, TaskApp, action  # noqa: E402
 from taskapp_kit.asgi import build  # noqa: E402
 from taskapp_kit.config import Settings  # noqa: E402
-from taskapp_kit.records.seeds import derived_rng  # noqa: E402
 from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
 from taskapp_kit.train.driver.policy_learner import PolicyLearner  # noqa: E402
 from taskapp_kit.train.driver.settings import DriverSettings  # noqa: E402
 from taskapp_kit.train.gateway.attempt import AttemptSettings  # noqa: E402
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
-from taskapp_kit.train.turns import TrainingRow  # noqa: E402
-from taskapp_kit.train.update.metrics import UpdateMetrics  # noqa: E402
 from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
 from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
 from tests.train.driver.peers import JOB, PLAN, Driven, drive  # noqa: E402
+from tests.train.learning_runs import ShufflingLearner  # noqa: E402
 from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
 
 pytestmark = [pytest.mark.train, pytest.mark.server]
@@ -89,20 +87,6 @@ class Two:
         return Step("And?", reward=judged(text) / 2, terminated=self.said == 2)
 
 
-class ShufflingLearner(PolicyLearner):
-    """Gives the advantages of a batch to other rows of it."""
-
-    async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        values = [max(row.advantages, key=abs) for row in rows]
-        derived_rng("shuffled", len(rows), rows[0].rollout).shuffle(values)
-        return await super().learn(
-            [
-                replace(row, advantages=tuple(value if on else 0.0 for on in row.mask))
-                for row, value in zip(rows, values, strict=True)
-            ]
-        )
-
-
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     settings = Settings(environment_api_key=KEY, max_concurrent=64)
@@ -111,7 +95,16 @@ def url() -> Iterator[str]:
         go_on.set()
 
 
-def learned(url: str, environment: str, turns: int, *, iterations: int, learning_rate: float, kind: Any) -> Driven:
+def learned(
+    url: str,
+    environment: str,
+    turns: int,
+    *,
+    iterations: int,
+    learning_rate: float = 1e-2,
+    kind: type[PolicyLearner] = PolicyLearner,
+    loss: Any = "grpo",
+) -> Driven:
     """A job with evaluation 0 and one at the end."""
     model = tiny_model(spread=0.05, vocab_size=259, max_position_embeddings=CONTEXT)
     plan = replace(
@@ -126,7 +119,7 @@ def learned(url: str, environment: str, turns: int, *, iterations: int, learning
         eval_every=iterations,
         eval_instances=24,
     )
-    update = PolicyUpdate(model, UpdateSettings(learning_rate=learning_rate, loss="grpo", draw=JOB))
+    update = PolicyUpdate(model, UpdateSettings(learning_rate=learning_rate, loss=loss, draw=JOB))
     settings = DriverSettings(
         AttemptSettings(temperature=1.0, max_tokens=2, context_tokens=CONTEXT),
         straggler_seconds=STRAGGLER_SECONDS if faults.is_set() else 300.0,
@@ -155,7 +148,7 @@ def learned(url: str, environment: str, turns: int, *, iterations: int, learning
 def test_it_learns_one_turn_although_some_rollouts_fail_and_one_hangs(url: str) -> None:
     faults.set()
     try:
-        job = learned(url, "one", 1, iterations=40, learning_rate=1e-2, kind=PolicyLearner)
+        job = learned(url, "one", 1, iterations=40)
     finally:
         faults.clear()
         go_on.set()
@@ -173,8 +166,9 @@ def test_it_learns_one_turn_although_some_rollouts_fail_and_one_hangs(url: str) 
     assert sum(job.ledger.curve("calls_forked")) == sum(job.ledger.curve("calls_refused")) == 0
 
 
-def test_it_learns_two_turns(url: str) -> None:
-    job = learned(url, "two", 2, iterations=40, learning_rate=1e-2, kind=PolicyLearner)
+@pytest.mark.parametrize("loss", ["gspo", "grpo", "reinforce"])
+def test_it_learns_two_turns(url: str, loss: str) -> None:
+    job = learned(url, "two", 2, iterations=40, loss=loss)
     rewards = job.ledger.curve("reward")
     assert statistics.fmean(rewards[:3]) < 2 * CHANCE
     assert statistics.fmean(rewards[-5:]) > 0.7

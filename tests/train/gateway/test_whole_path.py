@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from taskapp_kit.train.gateway.server import Gateway  # noqa: E402
 from taskapp_kit.train.rendering.chatml import ChatMl  # noqa: E402
 from taskapp_kit.train.rows import RowOptions, TrainingEpisode, training_batch  # noqa: E402
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
+from taskapp_kit.train.turns import TrainingRow  # noqa: E402
 from tests.train.byte_tokenizer import ByteTokenizer  # noqa: E402
 from tests.train.tiny_models import tiny_model  # noqa: E402
 from tests.train.update.rows import log_probs_of  # noqa: E402
@@ -27,6 +29,11 @@ TEMPERATURE = 0.8
 SETTINGS = AttemptSettings(temperature=TEMPERATURE, max_tokens=12, context_tokens=1024)
 RENDERER = ChatMl(ByteTokenizer())
 ATTEMPTS, TURNS = 6, 3
+
+
+def largest_difference(row: TrainingRow, log_probs: Sequence[float]) -> float:
+    pairs = zip(row.log_probs, log_probs, row.mask, strict=True)
+    return max(abs(recorded - computed) for recorded, computed, trained in pairs if trained)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -67,12 +74,9 @@ def test_what_is_trained_on_is_what_was_sampled(deterministic: bool) -> None:
     assert batch.turns == ATTEMPTS * TURNS + 2
     for row in batch.rows:
         again = log_probs_of(model, row.ids, TEMPERATURE)
-        worst = max(
-            abs(log_prob - expected)
-            for log_prob, expected, trained in zip(row.log_probs, again, row.mask, strict=True)
-            if trained
-        )
-        assert worst < 1e-4
+        assert largest_difference(row, again) < 1e-4
+        shifted = log_probs_of(model, (row.ids[0], *row.ids[:-1]), TEMPERATURE)
+        assert largest_difference(row, shifted) > 1e-2, "the control: ids that are shifted by one token"
     if deterministic:
         repeated = asyncio.run(scenario())
         torch.set_num_threads(threads)

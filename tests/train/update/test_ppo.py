@@ -196,6 +196,16 @@ def independent_advantages(
     return advantages
 
 
+def with_independent_advantages(
+    rows: Sequence[TrainingRow], update: PolicyUpdate, after: bool = False
+) -> list[TrainingRow]:
+    advantages = independent_advantages(rows, update, after)
+    return [
+        dataclasses.replace(row, advantages=tuple(advantages.get((place, at), 0.0) for at in range(len(row.ids))))
+        for place, row in enumerate(rows)
+    ]
+
+
 @pytest.mark.parametrize("budget", [1, 2**30])
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 @pytest.mark.parametrize("truncated", [False, True])
@@ -212,11 +222,7 @@ def test_gradients_are_those_of_an_independent_loop(family: str, truncated: bool
     )
     rows = with_turns(random_rows(model), truncated=truncated)
     update = with_values(PolicyUpdate(same_model(model), settings))
-    found = independent_advantages(rows, update, truncated)
-    expected_rows = [
-        dataclasses.replace(row, advantages=tuple(found.get((place, at), 0.0) for at in range(len(row.ids))))
-        for place, row in enumerate(rows)
-    ]
+    expected_rows = with_independent_advantages(rows, update, truncated)
     parts = update.minibatches(expected_rows)
     steps, metrics = steps_of(update, rows)
     assert len(steps) == 4 and len(parts) == 2
@@ -236,11 +242,7 @@ def test_rows_of_another_sampler_have_the_updates_own_old_policy_in_every_pass(p
     )
     rows = with_turns(random_rows(sampler))
     update = with_values(PolicyUpdate(same_model(model), settings))
-    found = independent_advantages(rows, update, False)
-    expected_rows = [
-        dataclasses.replace(row, advantages=tuple(found.get((place, at), 0.0) for at in range(len(row.ids))))
-        for place, row in enumerate(rows)
-    ]
+    expected_rows = with_independent_advantages(rows, update)
     parts = update.minibatches(expected_rows)
     steps, metrics = steps_of(update, rows)
     assert not metrics.sampler_agrees
