@@ -54,6 +54,14 @@ class Episode:
     calls: Sequence[Call]
 
 
+def episode_of(rollout: Json) -> Episode:
+    """The episode of an answer of `POST /rollout`."""
+    (trajectory,) = rollout["trajectories"]
+    about = trajectory["trace"]["metadata"]
+    calls = [(call["tool"], call["args"]) for step in trajectory["steps"] for call in step["tool_calls"]]
+    return Episode(trajectory["env_id"], about["split"], about["seed"], calls)
+
+
 @dataclass
 class Seen:
     """What a caller saw: texts of the observations, the first included; rewards and ends of the steps; the digest, where shown."""
@@ -227,8 +235,8 @@ def by_gymnasium_url(place: Place, episode: Episode) -> Seen:
     return _gymnasium(place.running.url, episode)
 
 
-def by_ors(place: Place, episode: Episode) -> Seen:
-    path = f"/ors/{episode.environment}"
+def by_ors(place: Place, episode: Episode, prefix: str | None = None) -> Seen:
+    path = f"/ors/{episode.environment}" if prefix is None else prefix
 
     def stream(answer: httpx.Response) -> list[str]:
         """The data of an answer's events, without its task_id."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
+from tests.interop.shared.protocol_clients import BY_HTTP
 from tests.serve.load_test import held
 from tests.serve.running_server import KEY, RunningServer, opened
 from tests.waiting import until
@@ -58,51 +59,6 @@ class Slow(Crowd):
         return Step("went", reward=0.0)
 
 
-def sent(web: httpx.Client, path: str, body: Any, **headers: str) -> httpx.Response:
-    return web.post(path, json=body, headers=headers, timeout=60)
-
-
-def by_sessions(web: httpx.Client, seed: int) -> httpx.Response:
-    answer = sent(web, "/sessions", {})
-    return answer if answer.is_error else sent(web, f"/sessions/{answer.json()['session_id']}/reset", {"seed": seed})
-
-
-def by_openenv(web: httpx.Client, seed: int) -> httpx.Response:
-    return sent(web, "/openenv/crowd/reset", {"seed": seed})
-
-
-def by_mcp(web: httpx.Client, seed: int) -> httpx.Response:
-    path, headers = f"/mcp/crowd?seed={seed}", {"Accept": "application/json, text/event-stream"}
-    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    answer = sent(web, path, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}, **headers)
-    if answer.is_error:
-        return answer
-    headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
-    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "task", "arguments": {}}}
-    return sent(web, path, call, **headers)
-
-
-def by_ors(web: httpx.Client, seed: int) -> httpx.Response:
-    answer = sent(web, "/ors/crowd/create_session", {})
-    if answer.is_error or b"error" in answer.content:
-        return answer
-    headers = {"X-Session-ID": answer.text.split("data: ")[1].split("\n")[0].strip()}
-    task = {"env_name": "crowd", "task_spec": {"split": "train", "seed": seed}}
-    answer = sent(web, "/ors/crowd/create", task, **headers)
-    return answer if answer.is_error else web.get("/ors/crowd/prompt", headers=headers)
-
-
-def by_nemo(web: httpx.Client, seed: int) -> httpx.Response:
-    web.cookies.clear()
-    return sent(web, "/nemo/crowd/seed_session", {"seed": seed, "responses_create_params": {"input": []}})
-
-
-BY_HTTP: dict[str, Callable[[httpx.Client, int], httpx.Response]] = {
-    "sessions": by_sessions, "openenv": by_openenv, "mcp": by_mcp, "ors": by_ors, "nemo": by_nemo,
-}  # fmt: skip
-"""Protocols in which a session outlives a connection."""
-
-
 def session_socket(running: RunningServer, environment: str = "crowd") -> ClientConnection:
     session = running.client.post("/sessions", json={"env_name": environment}).json()["session_id"]
     return _socket(running, f"/sessions/{session}/socket")
@@ -143,10 +99,6 @@ def expired(running: RunningServer) -> None:
     assert (health["in_flight"], health["hung_threads"], health["sessions"]["open"]) == (0, 0, 0)
 
 
-def memory() -> int:
-    return held()[0]
-
-
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("name", BY_HTTP)
 @pytest.mark.parametrize("many", [40, pytest.param(250, marks=pytest.mark.exhaustive)])
@@ -155,11 +107,11 @@ def test_sessions_that_are_opened_and_abandoned(running: RunningServer, name: st
     sizes = []
     for batch in range(4):
         for seed in range(many):
-            answer = BY_HTTP[name](running.client, 10 + seed)
+            answer = BY_HTTP[name](running.client, "crowd").begin(10 + seed)
             assert answer.status_code == 200, answer.text
         assert len(running.service.sessions) == many, batch
         expired(running)
-        sizes.append(memory())
+        sizes.append(held()[0])
     assert sizes[-1] - sizes[1] < GROWTH, sizes
 
 
@@ -179,7 +131,7 @@ def test_sockets_that_are_dropped_in_the_middle_of_a_step(running: RunningServer
 @pytest.mark.parametrize("name", BY_SOCKET)
 def test_frames_out_of_order_and_of_20_mb(running: RunningServer, name: str) -> None:
     begin, step = BY_SOCKET[name]
-    before = memory()
+    before = held()[0]
     with begin(running) as wire:
         for kind, data in (("step", step), ("finish", {}), ("step", step), ("jump", {}), ("reset", {"seed": 1})):
             wire.send(frame(kind, **data))
@@ -189,12 +141,12 @@ def test_frames_out_of_order_and_of_20_mb(running: RunningServer, name: str) -> 
             wire.send("x" * BIG)
             wire.recv(20)
     expired(running)
-    assert memory() - before < 2 * BIG
+    assert held()[0] - before < 2 * BIG
 
 
 @pytest.mark.ci
 def test_bodies_of_20_mb_are_refused_whatever_they_are_sent_to(running: RunningServer) -> None:
-    before, body = memory(), b'{"x": "' + b"y" * BIG + b'"}'
+    before, body = held()[0], b'{"x": "' + b"y" * BIG + b'"}'
     places = (
         "/sessions",
         "/openenv/crowd/reset",
@@ -207,7 +159,7 @@ def test_bodies_of_20_mb_are_refused_whatever_they_are_sent_to(running: RunningS
         answer = running.client.post(path, content=body, headers={"Accept": "application/json, text/event-stream"})
         assert answer.status_code in (200, 413), (path, answer.status_code)
         assert answer.status_code == 413 or "error" in answer.json(), path
-    assert len(running.service.sessions) == 0 and memory() - before < 2 * BIG
+    assert len(running.service.sessions) == 0 and held()[0] - before < 2 * BIG
 
 
 @pytest.mark.parametrize("name", BY_SOCKET)
@@ -216,7 +168,7 @@ def test_a_reader_that_takes_nothing(running: RunningServer, name: str) -> None:
     begin, step = BY_SOCKET[name]
     size = 100_000
     data = {**step, "args": {"size": size}} if "args" in step else {"size": size}
-    before = memory()
+    before = held()[0]
     wire = begin(running)
     wire.send(frame("reset", seed=1))
     wire.recv(20)
@@ -226,7 +178,7 @@ def test_a_reader_that_takes_nothing(running: RunningServer, name: str) -> None:
             wire.socket.sendall(_masked(frame("step", **data)))
     except TimeoutError:
         pass  # the server does not read on either
-    assert memory() - before < 2 * GROWTH
+    assert held()[0] - before < 2 * GROWTH
     assert running.client.get("/health").status_code == 200
     wire.socket.close()
     expired(running)
@@ -244,8 +196,8 @@ def test_a_full_server_says_so(name: str) -> None:
     settings = Settings(environment_api_key=KEY, protocols=("all",), grace_seconds=0)
     with opened(settings, serves=app, max_concurrent=2) as full:
         full.service.sessions.queue_seconds = 0.02
-        assert BY_HTTP[name](full.client, 1).status_code == 200
-        refused = BY_HTTP[name](full.client, 1)
+        assert BY_HTTP[name](full.client, "crowd").begin().status_code == 200
+        refused = BY_HTTP[name](full.client, "crowd").begin()
         assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
         assert refused.json()["detail"]["error"]["code"] == "saturated"
         assert len(full.service.sessions) == 1
@@ -258,8 +210,8 @@ def test_a_key_that_is_revoked_ends_its_sessions(name: str, tmp_path: Path) -> N
     key_file.add(file, "alice", ALICE["X-API-Key"])
     settings = Settings(environment_api_key=KEY, keys_file=file, protocols=("all",))
     with opened(settings, serves=app) as shared, httpx.Client(base_url=shared.url, headers=ALICE) as alice:
-        assert BY_HTTP[name](alice, 1).status_code == 200
+        assert BY_HTTP[name](alice, "crowd").begin().status_code == 200
         key_file.remove(file, "alice")
         until(lambda: len(shared.service.sessions) == 0, 20, "the sessions of a revoked key end")
-        assert BY_HTTP[name](alice, 1).status_code == 401
+        assert BY_HTTP[name](alice, "crowd").begin().status_code == 401
     until(lambda: COUNTS["closed"] == COUNTS["reset"], 20, "every environment is closed")

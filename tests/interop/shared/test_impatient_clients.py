@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import re
 import socket
@@ -23,18 +22,16 @@ from taskapp_kit.interop.call_queue import MAX_WAITING
 from taskapp_kit.serve.connection_limits import UNREAD, ConnectionLimits
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
-from tests.interop.shared.every_protocol import posted
+from tests.interop.shared.protocol_clients import ByMcp, ByNemo, ByOpenEnv, ByOrs, BySessions, ProtocolClient
 from tests.serve.running_server import KEY, RunningServer, error_of, opened
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
 SETTINGS = Settings(environment_api_key=KEY, protocols=("all",), grace_seconds=0, ui=True)
-STREAMABLE = {"Accept": "application/json, text/event-stream"}
 PLAY, SCORE = threading.Event(), threading.Event()
 STARTED, SCORING = threading.Semaphore(0), threading.Semaphore(0)
 DONE: list[int] = []
-IDS = itertools.count()
 
 app = TaskApp("patient", version="1.0.0")
 
@@ -76,45 +73,9 @@ def running(tmp_path: Path) -> Iterator[RunningServer]:
         SCORE.set()
 
 
-class Client:
-    """An episode by one protocol: `end` scores it, `leave` ends the session."""
-
-    def __init__(self, running: RunningServer, key: str = KEY) -> None:
-        self.running = running
-        self.web = httpx.Client(base_url=running.url, headers={"X-API-Key": key}, timeout=60)
-        self.headers: dict[str, str] = {}
-
-    def post(self, path: str, body: Any = None) -> httpx.Response:
-        return self.web.post(path, json=body or {}, headers=self.headers)
-
-
-class BySessions(Client):
+class ByOpenEnvSocket(ProtocolClient):
     def begin(self) -> None:
-        self.path = f"/sessions/{posted(self.web, '/sessions').json()['session_id']}"
-        posted(self.web, f"{self.path}/reset", {"seed": 1})
-
-    def end(self) -> httpx.Response:
-        return self.post(f"{self.path}/finish", {"request_id": "last"})
-
-    def leave(self) -> Any:
-        return self.web.delete(self.path)
-
-
-class ByOpenEnv(Client):
-    def begin(self) -> None:
-        answer = posted(self.web, "/openenv/patient/reset", {"seed": 1})
-        self.headers = {"X-Session-ID": answer.headers["x-session-id"]}
-
-    def end(self) -> httpx.Response:
-        return self.post("/openenv/patient/step", {"action": {"end": True}, "request_id": "last"})
-
-    def leave(self) -> Any:
-        return self.post("/openenv/patient/close")
-
-
-class ByOpenEnvSocket(Client):
-    def begin(self) -> None:
-        url = self.running.url.replace("http", "ws", 1) + "/openenv/patient/ws"
+        url = str(self.web.base_url).rstrip("/").replace("http", "ws", 1) + "/openenv/patient/ws"
         self.wire = connect(url, additional_headers={"X-API-Key": KEY})
         self.wire.send(json.dumps({"type": "reset", "data": {"seed": 1}}))
         self.wire.recv(20)
@@ -126,58 +87,7 @@ class ByOpenEnvSocket(Client):
         self.wire.socket.close()
 
 
-class ByOrs(Client):
-    def begin(self) -> None:
-        self.headers = {"X-Session-ID": "one"}
-        self.post("/ors/patient/create", {"env_name": "patient", "task_spec": {"split": "train", "seed": 1}})
-        self.web.get("/ors/patient/prompt", headers=self.headers)
-
-    def call(self, **args: Any) -> httpx.Response:
-        return self.post("/ors/patient/call", {"name": "go", "input": args})
-
-    def end(self) -> httpx.Response:
-        return self.call(end=True)
-
-    def leave(self) -> Any:
-        return self.post("/ors/patient/delete")
-
-
-class ByMcp(Client):
-    path = "/mcp/patient?seed=1"
-
-    def begin(self) -> None:
-        self.headers = dict(STREAMABLE)
-        about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-        self.headers["Mcp-Session-Id"] = self.ask("initialize", about).headers["mcp-session-id"]
-        self.post(self.path, {"jsonrpc": "2.0", "method": "notifications/initialized"})
-        self.ask("tools/call", {"name": "task", "arguments": {}})
-
-    def ask(self, method: str, params: Any) -> httpx.Response:
-        return self.post(self.path, {"jsonrpc": "2.0", "id": next(IDS), "method": method, "params": params})
-
-    def call(self, **args: Any) -> httpx.Response:
-        return self.ask("tools/call", {"name": "go", "arguments": args})
-
-    def end(self) -> httpx.Response:
-        return self.call(end=True)
-
-    def leave(self) -> Any:
-        return self.web.delete(self.path, headers=self.headers)
-
-
-class ByNemo(Client):
-    row = {"responses_create_params": {"input": []}, "environment": "patient", "seed": 1}
-
-    def begin(self) -> None:
-        posted(self.web, "/nemo/patient/seed_session", self.row)
-
-    def end(self) -> httpx.Response:
-        return self.post("/nemo/patient/verify", self.row)
-
-    leave = end
-
-
-class ByViewer(Client):
+class ByViewer(ProtocolClient):
     address = "/ui/play/0123456789abcdef"
 
     def begin(self) -> None:
@@ -202,7 +112,7 @@ ALL = [BySessions, ByOpenEnv, ByOpenEnvSocket, ByOrs, ByMcp, ByNemo, ByViewer]
 @pytest.mark.ci(keep=3)
 @pytest.mark.parametrize("kind", ALL)
 def test_an_episode_that_is_being_scored_is_not_lost(running: RunningServer, kind: Any) -> None:
-    client = kind(running)
+    client = kind(running.client, "patient")
     client.begin()
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(client.end)
@@ -217,9 +127,8 @@ def test_an_episode_that_is_being_scored_is_not_lost(running: RunningServer, kin
     assert [(row["status"], row["reward"]) for row in rows] in ([("terminated", 1.0)], [("truncated", 1.0)])
     if kind is ByNemo:
         assert len({answer.text for answer in [*answers, client.end()]}) == 1 and answers[0].json()["reward"] == 1.0
-        stranger = ByNemo(running, "wrong")
-        stranger.web.cookies = client.web.cookies
-        assert stranger.end().status_code == 401
+        client.headers["X-API-Key"] = "wrong"
+        assert client.end().status_code == 401
 
 
 def _closing(running: RunningServer) -> bool:
@@ -227,7 +136,7 @@ def _closing(running: RunningServer) -> bool:
 
 
 def test_verify_during_a_call_leaves_the_episode(running: RunningServer) -> None:
-    client = ByNemo(running)
+    client = ByNemo(running.client, "patient")
     client.begin()
     PLAY.clear()
     SCORE.set()
@@ -245,7 +154,7 @@ def test_verify_during_a_call_leaves_the_episode(running: RunningServer) -> None
 def test_few_calls_of_a_session_wait_and_those_of_clients_that_left_are_dropped(
     running: RunningServer, kind: Any
 ) -> None:
-    client = kind(running)
+    client = kind(running.client, "patient")
     client.begin()
     PLAY.clear()
     SCORE.set()
@@ -265,11 +174,7 @@ def test_few_calls_of_a_session_wait_and_those_of_clients_that_left_are_dropped(
 
 def _hang_up(running: RunningServer, client: Any, **args: int) -> None:
     """Send a call and close the connection, and wait until the server has seen both."""
-    if isinstance(client, ByOrs):
-        path, body = "/ors/patient/call", {"name": "go", "input": args}
-    else:
-        path = client.path
-        body = {"jsonrpc": "2.0", "id": next(IDS), "method": "tools/call", "params": {"name": "go", "arguments": args}}
+    path, body = client.request(**args)
     data = json.dumps(body).encode()
     headers = {"Host": "a", "X-API-Key": KEY, "Content-Type": "application/json", "Content-Length": str(len(data))}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **client.headers}.items())
@@ -279,7 +184,7 @@ def _hang_up(running: RunningServer, client: Any, **args: int) -> None:
 
 
 def test_requests_that_repeat_one_call_are_few(running: RunningServer) -> None:
-    client = BySessions(running)
+    client = BySessions(running.client, "patient")
     client.begin()
     with ThreadPoolExecutor(20) as pool:
         calls = [pool.submit(client.end) for _ in range(20)]
@@ -292,8 +197,8 @@ def test_requests_that_repeat_one_call_are_few(running: RunningServer) -> None:
 @pytest.mark.parametrize("role", ["policy", "control"])
 def test_a_policys_session_is_driven_by_its_own_protocol_only(running: RunningServer, role: str) -> None:
     SCORE.set()
-    client = ByMcp(running)
-    client.path = f"/mcp/patient?seed=1&role={role}"
+    client = ByMcp(running.client, "patient")
+    client.role = role
     client.begin()
     session = client.headers["Mcp-Session-Id"]
     found = 404 if role == "policy" else 200

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from tests.interop.shared.every_protocol import DRIVERS, Episode, Place, by_nemo, text_on_wire
+from tests.interop.shared.every_protocol import DRIVERS, Place, by_nemo, episode_of, text_on_wire
 from tests.machine import skip_if_it_cannot_play
 from tests.serve.running_server import KEY, opened, request_body
 
@@ -56,9 +56,7 @@ def compare(place: Place, environment: str, policy: str, seed: int) -> None:
     body = request_body(environment, policy, seed)
     rollout = place.web.post("/rollout", json=body, timeout=300).raise_for_status().json()
     (trajectory,) = rollout["trajectories"]
-    calls = [(call["tool"], call["args"]) for step in trajectory["steps"] for call in step["tool_calls"]]
-    split = place.running.service.spec.environments[environment].split_names[0]
-    episode = Episode(environment, split, seed, calls)
+    episode = episode_of(rollout)
     seen = {name: driver(place, episode) for name, driver in DRIVERS.items()}
     first = seen["sessions"]
     assert first.observations == [
@@ -66,12 +64,12 @@ def compare(place: Place, environment: str, policy: str, seed: int) -> None:
         *(text_on_wire(step["obs"]) for step in trajectory["steps"]),
     ]
     assert first.digest == rollout["digest"]
-    assert first.ends == [False] * (len(calls) - 1) + [True]
+    assert first.ends == [False] * (len(episode.calls) - 1) + [True]
     assert sum(reward or 0.0 for reward in first.rewards) == pytest.approx(rollout["reward"])
     for name, other in seen.items():
         assert (name, other) == (name, first)
     words = place.running.service.spec.environments[environment].text_action
-    if words is None or all(tool != words.name for tool, _ in calls):  # there, words end the agent's run
+    if words is None or all(tool != words.name for tool, _ in episode.calls):  # there, words end the agent's run
         agent = by_nemo(place, episode)
         assert [text.rstrip() for text in first.observations[1:]] == [text.rstrip() for text in agent.observations]
         assert (agent.digest, agent.rewards) == (rollout["digest"], [rollout["reward"]])
@@ -103,3 +101,8 @@ def test_the_same_episode_whichever_way_it_is_played(
         compare(place, environment, policy, seed)
 
     holds()
+
+
+def test_worker_processes_play_the_same(places: Places) -> None:
+    with opened(SETTINGS, workers=1, serves=find_app(ADDER)) as running:
+        compare(Place(running, ADDER), "adder", "random", 3)
