@@ -1,6 +1,5 @@
 """Gymnasium environments through the adapter, played by the service: whole episodes, real environments."""
 
-import asyncio
 import importlib.util
 import json
 import logging
@@ -15,11 +14,12 @@ import numpy
 import pytest
 from gymnasium import spaces
 
-from taskapp_kit import DeclarationError, Image, InvalidAction, RolloutFailed, Step, TaskApp, Text
+from taskapp_kit import DeclarationError, Image, InvalidAction, RolloutFailed, TaskApp, Text
 from taskapp_kit.interop.gymnasium import from_gymnasium
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.service import Service
-from taskapp_kit.wire.rollout import RolloutRequest
+from tests import rollouts
+from tests.interop.shared.adapted_apps import PLAYED as PLAYED_CODE
+from tests.interop.shared.adapted_apps import printed_by_processes
 
 PLAYED = (
     "FrozenLake-v1",
@@ -34,26 +34,17 @@ PLAYED = (
 )
 
 
-def play(made: Any, *, seed: int = 0, policy: str = "random", action: Any = None, max_steps: int | None = 150,
-         **config: Any) -> Rollout:  # fmt: skip
+def app_of(made: Any, **limits: Any) -> TaskApp:
     app = TaskApp("played")
-    app.environment("it", max_steps=max_steps)(made)
-    request = {
-        "run_id": "test",
-        "mode": "eval",
-        "env": {"seed": seed, "config": config},
-        "policy": {"policy_name": policy, "config": {} if action is None else {"action": {"step": {"action": action}}}},
-        "ops": [],
-    }
+    app.environment("it", splits={"train": range(1000)}, **limits)(made)
+    return app
 
-    async def one() -> Rollout:
-        service = Service(app)
-        try:
-            return await service.rollout(RolloutRequest.model_validate(request))
-        finally:
-            await service.close()
 
-    return asyncio.run(one())
+def play(
+    made: Any, *, seed: int = 0, policy: str = "random", action: Any = None, max_steps: int | None = 150, **config: Any
+) -> Rollout:
+    chosen = {} if action is None else {"action": {"step": {"action": action}}}
+    return rollouts.play(app_of(made, max_steps=max_steps), policy, seed=seed, config=config, **chosen)
 
 
 class Drawn(gymnasium.Env[Any, Any]):
@@ -101,10 +92,12 @@ def bare(made: Any, seed: int = 0, **config: Any) -> tuple[Any, Any]:
     return episode, episode.reset(seed)
 
 
-def schema_of(made: Any, description: str = "step") -> Any:
-    app = TaskApp("described")
-    app.environment("it")(made)
-    return app.freeze().environments["it"].actions[description].arguments.schema["properties"]["action"]
+def spec_of(made: Any) -> Any:
+    return app_of(made).freeze().environments["it"]
+
+
+def schema_of(made: Any) -> Any:
+    return spec_of(made).actions["step"].arguments.schema["properties"]["action"]
 
 
 # -- whole episodes -----------------------------------------------------------------------------------------------
@@ -120,19 +113,10 @@ def test_same_seed_plays_the_same_episode_and_another_seed_another(name: str) ->
 @pytest.mark.ci
 @pytest.mark.process
 def test_digests_are_equal_in_two_processes() -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path.cwd())!r}); import importlib.util as u\n"
-        f"spec = u.spec_from_file_location('adapter_tests', {__file__!r}); m = u.module_from_spec(spec)\n"
-        "spec.loader.exec_module(m)\n"
-        "print([m.play(m.from_gymnasium(name), seed=7).digest for name in m.PLAYED])"
-    )
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": hash_seed}
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert outputs[0] == outputs[1] == f"{[play(from_gymnasium(name), seed=7).digest for name in PLAYED]}\n"
+    code = f"""{PLAYED_CODE}
+from taskapp_kit.interop.gymnasium import from_gymnasium
+print([digest(from_gymnasium(name), 7, max_steps=150) for name in {PLAYED!r}])"""
+    assert printed_by_processes(code) == {f"{[play(from_gymnasium(name), seed=7).digest for name in PLAYED]}"}
 
 
 def test_episode_equals_gymnasium_itself() -> None:
@@ -158,25 +142,20 @@ def test_no_random_state_of_the_process_is_touched() -> None:
 # -- the end ------------------------------------------------------------------------------------------------------
 
 
-def test_time_limit_truncates_and_is_named() -> None:
-    rollout = play(from_gymnasium("Pendulum-v1"), max_steps=None)
-    last = rollout.trajectory.steps[-1]
-    assert (rollout.trajectory.status, rollout.trajectory.length) == ("truncated", 200)
-    assert (last.terminated, last.truncated, last.info["truncated_by"]) == (False, True, "time limit of 200 steps")
-
-
-def test_a_limit_given_at_declaration_counts() -> None:
-    rollout = play(from_gymnasium("Pendulum-v1", max_episode_steps=7), max_steps=None)
-    assert rollout.trajectory.length == 7
-    assert rollout.trajectory.steps[-1].info["truncated_by"] == "time limit of 7 steps"
-
-
-def test_an_environment_that_truncates_by_itself_is_not_called_a_time_limit() -> None:
-    rollout = play(from_gymnasium(Drawn, goal=4))
-    assert (rollout.trajectory.status, rollout.trajectory.steps[-1].info["truncated_by"]) == (
-        "truncated",
-        "the environment",
-    )
+@pytest.mark.parametrize(
+    ("made", "length", "name"),
+    [
+        (from_gymnasium("Pendulum-v1"), 200, "time limit of 200 steps"),
+        (from_gymnasium("Pendulum-v1", max_episode_steps=7), 7, "time limit of 7 steps"),
+        (from_gymnasium(Drawn, goal=4), 3, "the environment"),
+    ],
+    ids=["declared by Gymnasium", "declared by the author", "by itself"],
+)
+def test_what_truncated_is_named(made: Any, length: int, name: str) -> None:
+    trajectory = play(made, max_steps=None).trajectory
+    last = trajectory.steps[-1]
+    assert (trajectory.status, trajectory.length) == ("truncated", length)
+    assert (last.terminated, last.truncated, last.info["truncated_by"]) == (False, True, name)
 
 
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
@@ -190,7 +169,7 @@ def test_a_flag_that_is_no_boolean_is_a_failure(name: str, flag: Any) -> None:
 
     with pytest.raises(RolloutFailed) as failed:
         play(from_gymnasium(Loose))
-    assert failed.value.failure.code == "flag_not_bool" and name in failed.value.failure.message
+    assert failed.value.failure.code == "flag_not_bool"
 
 
 def test_rules_terminate() -> None:
@@ -210,7 +189,7 @@ def test_nothing_steps_after_the_end_and_close_closes() -> None:
     episode, _ = bare(from_gymnasium(factory))
     assert made[0].closed  # the one that was asked for its spaces
     assert episode.step(0).terminated
-    with pytest.raises(InvalidAction, match="over"):
+    with pytest.raises(InvalidAction):
         episode.step(0)
     assert len(made[1].taken) == 1
     episode.close()
@@ -294,9 +273,7 @@ def test_named_actions_and_noop() -> None:
     made = from_gymnasium(
         "CartPole-v1", actions=["left", "right"], noop="left", tool="push", description="Push the cart."
     )
-    app = TaskApp("named")
-    app.environment("it")(made)
-    spec = app.freeze().environments["it"].actions["push"]
+    spec = spec_of(made).actions["push"]
     assert spec.tool.description == "Push the cart."
     assert spec.arguments.schema["properties"]["action"] == {"enum": ["left", "right"], "type": "string"}
     assert spec.tool.noop == {"action": "left"}
@@ -370,14 +347,9 @@ def test_pictures_only_when_asked_for_and_they_change_nothing() -> None:
 
 
 def test_image_is_no_setting_where_nothing_can_be_drawn() -> None:
-    def fields(made: Any) -> Any:
-        app = TaskApp("settings")
-        app.environment("it")(made)
-        return app.freeze().environments["it"].config.names
-
-    assert fields(from_gymnasium(lambda goal=5: Drawn(goal=goal))) == ()  # it cannot be told to draw
-    assert fields(from_gymnasium(Drawn)) == ("image",)
-    assert fields(from_gymnasium(Drawn, configurable={"goal": 5})) == ("goal", "image")
+    assert spec_of(from_gymnasium(lambda goal=5: Drawn(goal=goal))).config.names == ()  # it cannot be told to draw
+    assert spec_of(from_gymnasium(Drawn)).config.names == ("image",)
+    assert spec_of(from_gymnasium(Drawn, configurable={"goal": 5})).config.names == ("goal", "image")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pygame") is not None, reason="pygame is installed, so CartPole can draw")
@@ -410,9 +382,7 @@ def test_a_subclass_keeps_the_action() -> None:
 def test_problems_point_at_the_authors_line() -> None:
     line = sys._getframe().f_lineno + 1
     made = from_gymnasium("CartPole-v1")
-    app = TaskApp("placed")
-    app.environment("it")(made)
-    assert app.freeze().environments["it"].actions["step"].place.endswith(f"{Path(__file__).name}:{line}")
+    assert spec_of(made).actions["step"].place.endswith(f"{Path(__file__).name}:{line}")
 
 
 @pytest.mark.parametrize(
@@ -460,16 +430,6 @@ def test_without_gymnasium_the_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "pip install 'taskapp-kit[gymnasium]'" in done.stderr.splitlines()[-1]
-
-
-def test_a_step_returns_what_gymnasium_returned() -> None:
-    episode, _ = bare(from_gymnasium("MountainCarContinuous-v0"), seed=2)
-    step = episode.step([0.5])
-    assert isinstance(step, Step)
-    env = gymnasium.make("MountainCarContinuous-v0")
-    env.reset(seed=2)
-    _, reward, *_ = env.step(numpy.array([0.5], dtype=numpy.float32))
-    assert step.reward == reward
 
 
 def test_the_description_is_the_environments_own() -> None:

@@ -1,6 +1,5 @@
 """Tasks in Harbor's format through the adapter: real boxes, real shells."""
 
-import asyncio
 import os
 import shutil
 import textwrap
@@ -11,12 +10,11 @@ import pytest
 
 from taskapp_kit import DeclarationError, RolloutFailed, TaskApp
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.doctor.examine import examine
-from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.interop.harbor import HarborRow, from_harbor
 from taskapp_kit.interop.harbor.task import INSTALLS, TaskRefused, read_task, task_folders
 from taskapp_kit.testing import Rollout, play
 from tests.interop.harbor.harbor_tasks import TASKS, write_task, write_tasks
+from tests.interop.shared.adapted_apps import wrong_findings
 from tests.sandbox.boxes import LEVELS
 
 needs_box = [
@@ -83,11 +81,7 @@ class TestInABox:
         write_tasks(tmp_path / "tasks")
         (tmp_path / "terminal.py").write_text(textwrap.dedent(APP))
 
-        async def wrong() -> dict[str, str]:
-            found = examine(find_app(str(tmp_path / "terminal.py")), DoctorOptions(quick=True))
-            return {line.name: str(line) async for line in found if line.status == "wrong"}
-
-        assert asyncio.run(wrong()) == {}
+        assert wrong_findings(find_app(str(tmp_path / "terminal.py"))) == {}
 
     def test_a_command_is_read_with_its_status_and_leaves_files_only(self, tmp_path: Path) -> None:
         rollout = after(
@@ -209,58 +203,55 @@ def test_rows_are_the_tasks_by_name_and_their_hash_covers_every_file(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    "files",
     [
-        ({"environment/Dockerfile": "FROM nvidia/cuda:12\n"}, r"line 1: FROM nvidia/cuda:12: its programs"),
-        (
-            {"environment/Dockerfile": "FROM ubuntu\n\nRUN apt-get update && \\\n  apt-get install -y vim\n"},
-            "line 3: RUN.*apt-get",
+        {"environment/docker-compose.yaml": "services: {}\n"},
+        {"tests/test.sh": "curl -LsSf https://example.org/install.sh | sh\n"},
+        {"task.toml": '[environment]\ndocker_image = "x/y"\n'},
+        {"task.toml": "[[steps]]\nname = 'one'\n"},
+        {"task.toml": '[verifier]\nenv = { KEY = "${OPENAI_API_KEY}" }\n'},
+        {"task.toml": "[environment\n"},
+        {"task.toml": "[environment]\nmemory_mb = 1e12\n"},
+        {"task.toml": "[verifier]\ntimeout_sec = inf\n"},
+        {"task.toml": f"a{'.a' * 10_000} = 1\n"},
+        {"instruction.md": "x" * 2**19},
+        *(
+            {"environment/Dockerfile": f"FROM {lines}\n", "environment/a.txt": "a"}
+            for lines in (
+                "nvidia/cuda:12",
+                "ubuntu\n\nRUN apt-get update && \\\n  apt-get install -y vim",
+                "ubuntu\nRUN mkdir -p /app && python3 -m pip install numpy",
+                "ubuntu\nCOPY a.txt /etc/a.txt",
+                "ubuntu\nCOPY b.txt .",
+                "ubuntu\nCOPY ../../task.toml .",
+                "ubuntu\nCOPY --from=b /x /app",
+                "ubuntu AS a\nFROM ubuntu",
+                "ubuntu\nUSER nobody",
+                "ubuntu\nVOLUME /data",
+                "ubuntu\nENV A=xx\n" + "ENV A=$A$A\n" * 40,
+                "ubuntu\nCOPY [1] /app",
+            )
         ),
-        (
-            {"environment/Dockerfile": "FROM ubuntu\nRUN mkdir -p /app && python3 -m pip install numpy\n"},
-            "line 2.*pip needs",
-        ),
-        (
-            {"environment/Dockerfile": "FROM ubuntu\nCOPY a.txt /etc/a.txt\n", "environment/a.txt": "a"},
-            "/etc/a.txt is not in",
-        ),
-        ({"environment/Dockerfile": "FROM ubuntu\nCOPY a.txt .\n"}, "environment/ has no a.txt"),
-        ({"environment/Dockerfile": "FROM ubuntu\nCOPY ../../task.toml .\n"}, "environment/ has no"),
-        ({"environment/Dockerfile": "FROM ubuntu\nCOPY --from=b /x /app\n"}, "options of COPY"),
-        ({"environment/Dockerfile": "FROM ubuntu AS a\nFROM ubuntu\n"}, "line 2: FROM ubuntu"),
-        ({"environment/Dockerfile": "FROM ubuntu\nUSER nobody\n"}, "USER nobody: needs a container"),
-        ({"environment/Dockerfile": "FROM ubuntu\nVOLUME /data\n"}, "VOLUME /data: needs a container"),
-        ({"environment/docker-compose.yaml": "services: {}\n"}, "docker-compose.yaml needs"),
-        ({"tests/test.sh": "curl -LsSf https://example.org/install.sh | sh\n"}, "tests/test.sh runs curl"),
-        ({"task.toml": '[environment]\ndocker_image = "x/y"\n'}, "docker_image"),
-        ({"task.toml": "[[steps]]\nname = 'one'\n"}, "several steps"),
-        ({"task.toml": '[verifier]\nenv = { KEY = "${OPENAI_API_KEY}" }\n'}, "a variable of the machine"),
-        ({"task.toml": "[environment\n"}, "is not TOML"),
-        ({"task.toml": "[environment]\nmemory_mb = 1e12\n"}, "memory_mb"),
-        ({"task.toml": "[verifier]\ntimeout_sec = inf\n"}, "timeout_sec"),
-        ({"task.toml": f"a{'.a' * 10_000} = 1\n"}, "task.toml has more than"),
-        ({"instruction.md": "x" * 2**19}, "instruction.md has more than"),
-        ({"environment/Dockerfile": "FROM ubuntu\nENV A=xx\n" + "ENV A=$A$A\n" * 40}, "a value of more than"),
-        ({"environment/Dockerfile": "FROM ubuntu\nCOPY [1] /app\n"}, "its arguments cannot be read"),
     ],
 )
-def test_what_a_box_does_not_have_is_refused_by_name(files: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_what_a_box_does_not_have_is_refused(files: dict[str, str], tmp_path: Path) -> None:
     task = write_task(tmp_path / "task", {"instruction.md": "x", "tests/test.sh": "true\n", **files})
-    with pytest.raises(TaskRefused, match=message):
+    with pytest.raises(TaskRefused):
         read_task(task)
-    app = TaskApp("refused")
-    made = from_harbor(task)
-    app.environment("terminal", tasks={"train": made.rows}, row=HarborRow)(made)
     with pytest.raises(DeclarationError, match=rf"{Path(__file__).name}.*cannot play the task 'task'"):
-        app.freeze()
+        app_of(task).freeze()
+
+
+def test_a_refusal_names_the_line(tmp_path: Path) -> None:
+    dockerfile = "FROM ubuntu\n\nRUN apt-get update && \\\n  apt-get install -y vim\n"
+    files = {"instruction.md": "x", "tests/test.sh": "true\n", "environment/Dockerfile": dockerfile}
+    with pytest.raises(TaskRefused, match=r"line 3: RUN.*apt-get"):
+        read_task(write_task(tmp_path / "task", files))
 
 
 def test_a_folder_without_tasks_is_reported(tmp_path: Path) -> None:
-    app = TaskApp("none")
-    made = from_harbor(tmp_path / "nowhere")
-    app.environment("terminal", tasks={"train": made.rows}, row=HarborRow)(made)
     with pytest.raises(DeclarationError, match="finds no task"):
-        app.freeze()
+        app_of(tmp_path / "nowhere").freeze()
 
 
 @pytest.mark.parametrize(

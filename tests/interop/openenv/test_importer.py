@@ -21,7 +21,6 @@ from taskapp_kit import DeclarationError, Image, RolloutFailed, Step, TaskApp, T
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.errors import Unavailable
 from taskapp_kit.interop.openenv import from_openenv
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import Rollout, play
@@ -120,27 +119,6 @@ def test_several_actions_pictures_and_settings_round_trip(monkeypatch: pytest.Mo
         info = ours.trajectory.steps[0].info
         assert info["info"] == {"at": 1} and KEY not in json.dumps(info)
         assert ours.trajectory.final_state["state"]["step_count"] == ours.trajectory.length
-
-
-def test_a_wrong_key_and_an_unset_variable_are_named(adder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"{adder}/openenv/adder"
-    monkeypatch.setenv("ADDER_KEY", "wrong-sentinel-key")
-    with pytest.raises(DeclarationError, match=r"HTTP 401[\s\S]*in headers=") as refused:
-        app_of(url, "adder", headers={"X-API-Key": "ADDER_KEY"}).freeze()
-    assert "wrong-sentinel-key" not in str(refused.value)
-    monkeypatch.delenv("ADDER_KEY")
-    with pytest.raises(Unavailable, match="from the variable ADDER_KEY, which is not set"):
-        app_of(url, "adder", headers={"X-API-Key": "ADDER_KEY"})
-    with pytest.raises(DeclarationError, match="has a key in its URL") as inside:
-        app_of(url.replace("http://", "http://key:sentinel@"), "adder").freeze()
-    assert "sentinel" not in str(inside.value)
-    with pytest.raises(DeclarationError, match="names no variable") as written:
-        app_of(url, "adder", headers={"X-API-Key": "sk-sentinel"}).freeze()
-    assert "sk-sentinel" not in str(written.value)
-    with pytest.raises(DeclarationError, match="expected: the http"):
-        app_of("ws://here", "adder").freeze()
-    with pytest.raises(DeclarationError, match="refuses connections"):
-        app_of("http://127.0.0.1:9", "adder").freeze()
 
 
 # -- servers that misbehave ------------------------------------------------------------------------------------------

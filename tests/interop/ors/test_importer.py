@@ -15,7 +15,6 @@ from taskapp_kit import DeclarationError, RolloutFailed, TaskApp
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.errors import Unavailable
 from taskapp_kit.interop.ors import from_ors
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import play
@@ -78,35 +77,6 @@ def test_several_actions_and_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
                 seen(step.observation) for step in there.trajectory.steps
             ]
             assert here.reward == there.reward
-
-
-def test_wrong_calls_are_named(adder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADDER_KEY", "wrong-sentinel-key")
-    for options, sentence in (
-        ({"headers": {"X-API-Key": "ADDER_KEY"}}, r"HTTP 401[\s\S]*in headers="),
-        ({"headers": {"X-API-Key": "no-variable"}}, "names no variable"),
-        ({"environment": "subtracter"}, "HTTP 401"),
-    ):
-        with pytest.raises(DeclarationError, match=sentence) as refused:
-            app_of(adder, **options).freeze()
-        assert "sentinel" not in str(refused.value)
-    monkeypatch.setenv("ADDER_KEY", KEY)
-    for options, sentence in (
-        ({"environment": "subtracter"}, "one of adder"),
-        ({"sample": {"subtract": lambda rng: {}}}, "sample= for 'subtract'"),
-    ):
-        with pytest.raises(DeclarationError, match=sentence):
-            app_of(adder, headers={"X-API-Key": "ADDER_KEY"}, **options).freeze()  # type: ignore[arg-type]
-    for url, sentence in (
-        ("ftp://x", "the http"), ("http://u:secret-sentinel@x", "has a key in its URL"),
-        ("http://127.0.0.1:9", "cannot read the environment"),
-    ):  # fmt: skip
-        with pytest.raises(DeclarationError, match=sentence) as refused:
-            app_of(url).freeze()
-        assert "secret-sentinel" not in str(refused.value)
-    monkeypatch.delenv("ADDER_KEY")
-    with pytest.raises(Unavailable, match="ADDER_KEY, which is not set"):
-        from_ors(adder, headers={"X-API-Key": "ADDER_KEY"})
 
 
 class Odd(BaseHTTPRequestHandler):

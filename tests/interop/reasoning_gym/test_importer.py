@@ -1,7 +1,6 @@
 """Generators of reasoning-gym through the adapter, played by the service."""
 
 import ast
-import asyncio
 import inspect
 import os
 import subprocess
@@ -18,12 +17,11 @@ import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
 from taskapp_kit import DeclarationError, InvalidAction, RequestError, RolloutFailed, TaskApp
-from taskapp_kit.doctor.examine import examine
-from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.interop.reasoning_gym import from_reasoning_gym
 from taskapp_kit.interop.reasoning_gym import importer as adapter
 from taskapp_kit.testing import Rollout, play
+from tests.interop.shared.adapted_apps import printed_by_processes, wrong_findings
 
 THREE = ("chain_sum", "gsm_symbolic", "mini_sudoku")
 EVALUATED = sorted(adapter.LISTS | adapter.FORMULAS - adapter.UNORDERED)
@@ -59,31 +57,8 @@ def test_gold_is_right_and_nothing_private_is_recorded(name: str) -> None:
 @pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize("name", THREE)
-def test_the_doctor_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
-    from taskapp_kit.declare.discovery import find_app
-
-    file = tmp_path / "asked.py"
-    file.write_text(
-        textwrap.dedent(
-            f"""
-            from taskapp_kit import TaskApp
-            from taskapp_kit.interop.reasoning_gym import from_reasoning_gym
-
-            app = TaskApp("asked")
-            Made = from_reasoning_gym({name!r})
-            app.environment("asked", splits={{"train": range(5000), "test": range(5000, 6000)}}, max_turns=3)(Made)
-            app.policy("gold", environment="asked")(Made.gold)
-            """
-        )
-    )
-
-    async def lines() -> dict[str, str]:
-        found = find_app(str(file))
-        return {
-            line.name: str(line) async for line in examine(found, DoctorOptions(quick=True)) if line.status == "wrong"
-        }
-
-    assert asyncio.run(lines()) == {}
+def test_the_doctor_finds_nothing_wrong(name: str) -> None:
+    assert wrong_findings(app_of(name)) == {}
 
 
 @pytest.mark.ci
@@ -94,15 +69,8 @@ def test_a_seed_is_the_same_problem_in_every_process_and_past_a_block() -> None:
         "from taskapp_kit.interop.reasoning_gym.importer import from_reasoning_gym as made\n"
         f"print([made(name)().reset(seed) for name in {names!r} for seed in (7, 999, 1000, 4321)])"
     )
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]  # fmt: skip
     here = [from_reasoning_gym(name)().reset(seed) for name in names for seed in (7, 999, 1000, 4321)]
-    assert outputs[0] == outputs[1] == f"{here}\n"
+    assert printed_by_processes(code) == {f"{here}"}
     assert len(set(here)) == len(here)
 
 
@@ -254,20 +222,12 @@ def test_mistakes_are_reported() -> None:
 
 @pytest.mark.process
 def test_what_is_drawn_in_the_order_of_a_set_needs_a_fixed_order() -> None:
-    code = (
-        "from taskapp_kit import TaskApp\n"
-        "from taskapp_kit.interop.reasoning_gym import from_reasoning_gym\n"
-        "app = TaskApp('it')\n"
-        "app.environment('it')(from_reasoning_gym('ransom_note'))\n"
-        "app.freeze()"
-    )
+    code = "from taskapp_kit.interop.reasoning_gym import from_reasoning_gym\nfrom_reasoning_gym('ransom_note')()"
     for hash_seed, fine in (("0", True), ("random", False)):
-        ran = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True, text=True, check=False, env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        )  # fmt: skip
+        environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environ)
         assert (ran.returncode == 0) is fine
-        assert fine or "set PYTHONHASHSEED=0" in ran.stderr
+        assert fine or "PYTHONHASHSEED=0" in ran.stderr
 
 
 def test_the_process_keeps_its_random_state() -> None:

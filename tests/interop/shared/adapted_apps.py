@@ -1,0 +1,48 @@
+"""What the tests of importers ask of an app that is made of another library's environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+from taskapp_kit import TaskApp
+from taskapp_kit.doctor.examine import examine
+from taskapp_kit.doctor.options import DoctorOptions
+
+
+def wrong_findings(app: TaskApp) -> dict[str, str]:
+    """What the quick examination finds wrong, by the names of the findings."""
+
+    async def examined() -> dict[str, str]:
+        findings = examine(app, DoctorOptions(quick=True))
+        return {finding.name: str(finding) async for finding in findings if finding.status == "wrong"}
+
+    return asyncio.run(examined())
+
+
+def printed_by_processes(code: str) -> set[str]:
+    """The last lines of what two processes print that hash strings with different seeds."""
+    return {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        ).stdout.splitlines()[-1]
+        for hash_seed in ("1", "2")
+    }
+
+
+PLAYED = """
+from taskapp_kit import TaskApp
+from taskapp_kit.testing import play
+
+def digest(made, seed, **limits):
+    app = TaskApp("played")
+    app.environment("it", splits={"train": range(1000)}, **limits)(made)
+    return play(app, seed=seed).digest
+"""
+"""Code for `printed_by_processes`."""
