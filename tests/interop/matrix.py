@@ -11,11 +11,9 @@ import json
 import math
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,10 +28,8 @@ from taskapp_kit.deploy.packaging.verifiers_package import write_verifiers_packa
 from taskapp_kit.testing import ChatRequest, MockModel, bad
 from tests.interop.matrix_app import PLAYED
 from tests.interop.matrix_clients import AT_ONCE, COLUMNS, ENVIRONMENTS, FAILURES, Client
-from tests.interop.peers import peer
+from tests.interop.peer_programs import HERE, ROOT, free_port, python_of, server_process
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 APP = HERE / "matrix_app.py"
 SEED, BAD_SEED = 5, 6
 BAD = {
@@ -44,7 +40,6 @@ BAD = {
 }
 """An action that the environment has, with a value that it refuses."""
 NOWHERE = "http://127.0.0.1:9/v1"
-START_SECONDS = 60.0
 PROGRAM_SECONDS = 280.0
 FRAGMENT = 6
 """So many characters of a key in what a client saw are a leak."""
@@ -194,8 +189,8 @@ class Matrix:
     # -- the run --------------------------------------------------------------------------------------------------
 
     def run(self, client: Client, environments: Sequence[str] = ENVIRONMENTS, *, failures: bool = True) -> Seen:
-        """Returns what the client saw. Raises PeerUnavailable, and RuntimeError when its program broke off."""
-        python = str(peer(client.peer).python) if client.peer else sys.executable
+        """Returns what the client saw. Raises RuntimeError when its program broke off."""
+        python = str(python_of(client.peer)) if client.peer else sys.executable
         plan = self.plan(client, environments, failures=failures)
         variables = {"PATH": os.environ["PATH"], "HOME": str(self.home), "HF_HUB_OFFLINE": "1", **client.variables}
         if client.way == "adapter":  # it plays the app in its own process, or at the URL
@@ -350,43 +345,21 @@ def served(app: str = str(APP), **variables: str) -> Iterator[Matrix]:
             "TASKAPP_USER_URL": NOWHERE,
             "TASKAPP_USER_MODEL": "user",
         }
+        url = f"http://127.0.0.1:{(port := free_port())}"
+        command = [sys.executable, "-m", "taskapp_kit", "serve", app, "--protocols", "all", "--workers", "2"]
+        command += ["--gold", "--store", "none", "--port", str(port)]
         holder: list[Matrix] = []
         with (
             MockModel(lambda request: holder[0].answer(request), record=10) as model,  # noqa: PLW0108
-            serving(app, key, {**models, **variables}, home) as url,
+            server_process(
+                command,
+                f"{url}/health",
+                home / "server.log",
+                PYTHONPATH=str(ROOT),
+                ENVIRONMENT_API_KEY=key,
+                **models,
+                **variables,
+            ),
         ):
             holder.append(Matrix(url, key, model, home, models, app))
             yield holder[0]
-
-
-@contextmanager
-def serving(app: str, key: str, settings: dict[str, str], home: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "taskapp_kit", "serve", app, "--protocols", "all", "--workers", "2"]
-    command += ["--gold", "--store", "none", "--port", str(port)]
-    variables = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT), "ENVIRONMENT_API_KEY": key}
-    variables |= settings
-    log = home / "server.log"
-    url = f"http://127.0.0.1:{port}"
-    with log.open("w") as output:
-        server = subprocess.Popen(command, env=variables, cwd=home, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            deadline = time.monotonic() + START_SECONDS
-            while True:
-                if server.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"The server did not come up: {log.read_text()[-4000:]}")
-                try:
-                    if httpx.get(f"{url}/health", headers={"X-API-Key": key}, timeout=5).status_code == 200:
-                        break
-                except httpx.TransportError:
-                    time.sleep(0.1)
-            yield url
-        finally:
-            server.terminate()
-            try:
-                server.wait(timeout=40)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()

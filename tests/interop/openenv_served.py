@@ -9,17 +9,14 @@ python openenv_served.py
 
 import importlib.util
 import random
-import socket
 import sys
 import tempfile
-import threading
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, Optional
 
 import openenv
-import uvicorn
 from fastapi import FastAPI
 from fastmcp import FastMCP
 from openenv.core.env_server.http_server import create_app
@@ -28,6 +25,7 @@ from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
+from stdin_server import serve
 
 SESSIONS = 16
 
@@ -144,17 +142,4 @@ app.mount(
     "/tools", create_app(Tools, CallToolAction, CallToolObservation, env_name="tools", max_concurrent_envs=SESSIONS)
 )
 app.mount("/counting", create_app(Counting, Count, Counted, env_name="counting"))
-bound = socket.socket()
-bound.bind(("127.0.0.1", 0))
-bound.listen()  # before the port is printed
-server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-
-
-def until_stdin_closes():
-    sys.stdin.read()
-    server.should_exit = server.force_exit = True
-
-
-threading.Thread(target=until_stdin_closes, daemon=True).start()
-print(release(), bound.getsockname()[1], flush=True)
-server.run(sockets=[bound])
+serve(app, release())

@@ -5,13 +5,11 @@ python ors_served.py openreward|ors-sdk
 
 import os
 import random
-import socket
 import sys
-import threading
 from importlib.metadata import version
 
-import uvicorn
 from pydantic import BaseModel
+from stdin_server import serve
 
 DISTRIBUTION = sys.argv[1]
 os.environ["OPENREWARD_DISABLE_UPDATE_CHECK"] = "1"
@@ -59,18 +57,4 @@ class Counting(Environment):
         return ToolOutput(blocks=[TextBlock(text=text)], reward=reward, finished=over, metadata={"count": self.count})
 
 
-def main():
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    listening.listen(64)
-    app = Server([Counting]).app
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
-    threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
-    print(DISTRIBUTION, version(DISTRIBUTION), listening.getsockname()[1], flush=True)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # openreward logs there, and a full pipe would stop the server
-    sys.stdin.read()
-    os._exit(0)  # openreward's threads would stay
-
-
-if __name__ == "__main__":
-    main()
+serve(Server([Counting]).app, f"{DISTRIBUTION} {version(DISTRIBUTION)}")

@@ -1,8 +1,7 @@
 """Virtual environments for peers: other people's packages, pinned, each apart from ours and from one another.
 
 A peer is a file `requirements/<peer>.txt` beside this module, or `<peer>.json`, a package.json of npm packages. Its
-environment is built once per content of that file
-and Python version, and reused for ever after:
+environment is built once per content of that file and Python version, and used again from then on:
 
     python tests/interop/peers.py synth-ai-0.3.9     # builds if need be; the last line is the path of its Python
 """
@@ -13,15 +12,12 @@ import argparse
 import fcntl
 import hashlib
 import importlib.util
-import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,16 +33,13 @@ class PeerUnavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer's finished environment. `build_seconds` is what its building took, whenever that was.
+    """A peer's finished environment.
 
     python: absent from an environment of npm packages, whose `bin` has their programs.
     """
 
     name: str
     python: Path
-    built_with: str
-    build_seconds: float
-    reused: bool
 
 
 def cache_directory() -> Path:
@@ -66,78 +59,41 @@ def peer(name: str) -> Peer:
 
     Raises PeerUnavailable when there is no such peer or its environment cannot be built.
     """
-    known = {path.stem: path for path in sorted(REQUIREMENTS.iterdir()) if path.suffix in (".txt", ".json")}
-    if name not in known:
-        names = ", ".join(known)
+    requirements_of = {path.stem: path for path in sorted(REQUIREMENTS.iterdir()) if path.suffix in (".txt", ".json")}
+    if name not in requirements_of:
+        names = ", ".join(requirements_of)
         raise PeerUnavailable(f"There is no peer {name!r}; known: {names}. Add requirements/{name}.txt with its pins.")
-    requirements = known[name]
-    directory = environment_directory(name, requirements)
-    if (found := _finished(name, directory)) is not None:
-        return found
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(directory.with_name(directory.name + ".lock"), name):
-        if (found := _finished(name, directory)) is not None:
-            return found  # another process built it while we waited
-        _build(name, requirements, directory)
-    built = _finished(name, directory)
-    if built is None:
-        raise PeerUnavailable(f"The environment of {name} vanished while it was being built: is its cache cleaned?")
-    return Peer(built.name, built.python, built.built_with, built.build_seconds, reused=False)
+    directory = environment_directory(name, requirements_of[name])
+    if not (directory / MARKER).is_file():
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with directory.with_name(directory.name + ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one builder at a time; the lock ends with its process
+            if not (directory / MARKER).is_file():
+                _build(requirements_of[name], directory)
+    return Peer(name, _python_of(directory))
 
 
 def _python_of(directory: Path) -> Path:
     return directory / "bin" / "python"
 
 
-def _finished(name: str, directory: Path) -> Peer | None:
-    """The environment in `directory` if its building came to its end (the marker is written last)."""
-    try:
-        marker = json.loads((directory / MARKER).read_text())
-    except FileNotFoundError:
-        return None
-    return Peer(name, _python_of(directory), str(marker["built_with"]), float(marker["build_seconds"]), reused=True)
-
-
-@contextmanager
-def _locked(path: Path, name: str) -> Iterator[None]:
-    """One builder at a time, across processes. The lock dies with its holder, so a crash leaves nothing to clean."""
-    with path.open("w") as handle:
-        deadline = time.monotonic() + BUILD_TIMEOUT_SECONDS
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise PeerUnavailable(
-                        f"Another process has been building the environment of {name} for over "
-                        f"{BUILD_TIMEOUT_SECONDS:.0f} s: end it and try again."
-                    ) from None
-                time.sleep(0.25)
-        yield
-
-
-def _build(name: str, requirements: Path, directory: Path) -> None:
+def _build(requirements: Path, directory: Path) -> None:
     """Build in place and mark the end: scripts of a virtual environment name its path, so it cannot be moved.
 
     What an interrupted build left behind has no marker, counts for nobody, and is removed here. uv first (seconds);
     when it is absent or fails (it does not read pip's configuration, so it may look in another place), pip.
     """
-    started = time.monotonic()
     complaints: list[str] = []
     for tool, commands in _recipes(requirements, directory):
         shutil.rmtree(directory, ignore_errors=True)
         complaint = _run_all(commands)
         if complaint is None:
-            marker = {"peer": name, "built_with": tool, "build_seconds": round(time.monotonic() - started, 1)}
-            partial = directory / (MARKER + ".partial")
-            partial.write_text(json.dumps(marker))
-            partial.rename(directory / MARKER)
+            (directory / MARKER).write_text(f'{{"built_with": "{tool}"}}')
             return
         complaints.append(f"with {tool}: {complaint}")
     shutil.rmtree(directory, ignore_errors=True)
     raise PeerUnavailable(
-        f"The environment of {name} ({requirements.name}, Python {platform.python_version()}) could not be built "
+        f"The environment of {requirements.name} (Python {platform.python_version()}) could not be built "
         f"{'; '.join(complaints)}. The pins need a package registry, as pip is configured on this machine; "
         f"build it where there is one, and point {CACHE_VARIABLE} at the result."
     )
@@ -213,13 +169,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build or find the virtual environment of a peer.")
     parser.add_argument("peer", help="a file of requirements/, without .txt")
     try:
-        found = peer(parser.parse_args().peer)
+        print(peer(parser.parse_args().peer).python)
     except PeerUnavailable as error:
         print(error, file=sys.stderr)
         return 1
-    how = "found; its building took" if found.reused else "built in"
-    print(f"{found.name}: {how} {found.build_seconds:.1f} s with {found.built_with}", file=sys.stderr)
-    print(found.python)
     return 0
 
 

@@ -99,16 +99,6 @@ class Target:
         )
 
 
-class Refused(Exception):
-    """A check did not hold; the message says what was seen."""
-
-
-def expect(condition: object, seen: str) -> None:
-    """Fails the check that is running unless `condition` holds."""
-    if not condition:
-        raise Refused(seen)
-
-
 class Examination:
     """Runs checks one after another and keeps what each said; one that raises is a failed check, not the end."""
 
@@ -121,8 +111,6 @@ class Examination:
         """Appends the check's verdict."""
         try:
             verdict = Check(name, True, await check())
-        except Refused as refused:
-            verdict = Check(name, False, str(refused))
         except Exception as error:  # whatever the peer's own code raises is its verdict
             verdict = Check(name, False, f"{type(error).__name__}: {error}"[:2000])
         self.checks.append(verdict)
@@ -156,15 +144,15 @@ class Examination:
 
     async def health(self, client: TaskAppClient) -> str:
         answer = await client.health()
-        expect(answer.get("healthy") is True, f"healthy is {answer.get('healthy')!r}, not true")
-        expect(answer.get("auth", {}).get("required") is True, f"auth.required is missing: {answer.get('auth')!r}")
+        assert answer.get("healthy") is True, f"healthy is {answer.get('healthy')!r}, not true"
+        assert answer.get("auth", {}).get("required") is True, f"auth.required is missing: {answer.get('auth')!r}"
         return f"healthy, fields {sorted(answer)}"
 
     async def info(self, client: TaskAppClient) -> str:
         """/info has no model of its own in the SDK: each part is held against the model that it is made from."""
         answer = await client.info()
         task = TaskDescriptor.model_validate(answer["service"]["task"])
-        expect(isinstance(answer["service"].get("version"), str), "service.version is missing")
+        assert isinstance(answer["service"].get("version"), str), "service.version is missing"
         DatasetInfo.model_validate(answer["dataset"])
         InferenceInfo.model_validate(answer["inference"])
         LimitsInfo.model_validate(answer["limits"])
@@ -177,7 +165,7 @@ class Examination:
     async def task_info_without_seed(self, client: TaskAppClient) -> str:
         """`{"taskset": ...}`, which a raw GET must get: the SDK's server answers so."""
         answer = (await client._request("GET", "/task_info")).json()
-        expect(isinstance(answer.get("taskset"), dict), f"no taskset object: fields {sorted(answer)}")
+        assert isinstance(answer.get("taskset"), dict), f"no taskset object: fields {sorted(answer)}"
         spec = TaskDatasetSpec.model_validate(answer["taskset"])
         return f"taskset {spec.id}, splits {spec.splits}, cardinality {spec.cardinality}"
 
@@ -191,23 +179,23 @@ class Examination:
         except ValidationError as error:
             missing = {str(problem["loc"][0]) for problem in error.errors() if problem["type"] == "missing"}
             expected = {name for name, field in TaskInfo.model_fields.items() if field.is_required()}
-            expect(missing == expected, f"refused for another reason than the bare taskset: {error}")
+            assert missing == expected, f"refused for another reason than the bare taskset: {error}"
             return "refused by the client, as with the SDK's own server: the answer is a taskset, not a TaskInfo"
-        expect(isinstance(info, TaskInfo), f"got {type(info).__name__}")
+        assert isinstance(info, TaskInfo), f"got {type(info).__name__}"
         return f"accepted: task {info.task.id}"
 
     async def task_info_one_seed(self, client: TaskAppClient) -> str:
         info = await client.task_info(self.target.seeds[:1])
-        expect(isinstance(info, TaskInfo), f"one seed must give one object, got {type(info).__name__}")
-        expect(info.environment == self.target.env_name, f"environment is {info.environment!r}")
+        assert isinstance(info, TaskInfo), f"one seed must give one object, got {type(info).__name__}"
+        assert info.environment == self.target.env_name, f"environment is {info.environment!r}"
         sections = [section for section in (info.rubric.outcome, info.rubric.events) if section is not None]
         criteria = [criterion.id for section in sections for criterion in section.criteria]
         return f"task {info.task.id}, criteria {criteria}"
 
     async def task_info_many_seeds(self, client: TaskAppClient) -> str:
         infos = await client.task_info(self.target.seeds)
-        expect(isinstance(infos, list), f"several seeds must give an array, got {type(infos).__name__}")
-        expect(len(infos) == len(self.target.seeds), f"{len(infos)} objects for {len(self.target.seeds)} seeds")
+        assert isinstance(infos, list), f"several seeds must give an array, got {type(infos).__name__}"
+        assert len(infos) == len(self.target.seeds), f"{len(infos)} objects for {len(self.target.seeds)} seeds"
         return f"{len(infos)} objects"
 
     async def rollout_checks(self, client: TaskAppClient, mode: str) -> None:
@@ -218,26 +206,25 @@ class Examination:
         body, cid = self.last_body, request.policy.config["trace_correlation_id"]
 
         async def validator() -> str:
-            expect(isinstance(body, dict), "there is no answer to judge")
+            assert isinstance(body, dict), "there is no answer to judge"
             issues = validate_rollout_response_for_rl(body)
-            expect(issues == [], "; ".join(issues))
+            assert issues == [], "; ".join(issues)
             return "no issues"
 
         async def correlation() -> str:
-            expect(isinstance(body, dict), "there is no answer to judge")
-            expect(
-                verify_trace_correlation_id_in_response(body, cid, request.run_id),
+            assert isinstance(body, dict), "there is no answer to judge"
+            assert verify_trace_correlation_id_in_response(body, cid, request.run_id), (
                 "the verifier misses the id: top level "
                 f"{body.get('trace_correlation_id')!r}, pipeline_metadata "
                 f"{(body.get('pipeline_metadata') or {}).get('trace_correlation_id')!r}, trajectories "
-                f"{[trajectory.get('trace_correlation_id') for trajectory in body.get('trajectories', [])]}",
+                f"{[trajectory.get('trace_correlation_id') for trajectory in body.get('trajectories', [])]}"
             )
             return "found in all three places"
 
         async def trace() -> str:
-            expect(isinstance(body, dict), "there is no answer to judge")
+            assert isinstance(body, dict), "there is no answer to judge"
             traces = [trajectory.get("trace") or {} for trajectory in body["trajectories"]]
-            expect(all(one.get("event_history") for one in traces), "a trajectory's trace.event_history is empty")
+            assert all(one.get("event_history") for one in traces), "a trajectory's trace.event_history is empty"
             return f"{sum(len(one['event_history']) for one in traces)} events"
 
         await self.run(f"validate_rollout_response_for_rl_{mode}", validator)
@@ -246,25 +233,23 @@ class Examination:
 
     async def rollout(self, client: TaskAppClient, request: RolloutRequest) -> str:
         answer: RolloutResponse = await client.rollout(request)
-        expect(answer.run_id == request.run_id, f"run_id is {answer.run_id!r}")
-        expect(not answer.aborted, "aborted is true")
-        expect(len(answer.trajectories) == 1, f"{len(answer.trajectories)} trajectories")
+        assert answer.run_id == request.run_id, f"run_id is {answer.run_id!r}"
+        assert not answer.aborted, "aborted is true"
+        assert len(answer.trajectories) == 1, f"{len(answer.trajectories)} trajectories"
         steps, metrics = answer.trajectories[0].steps, answer.metrics
-        expect(steps, "the trajectory has no steps")
-        expect(len(steps) == answer.trajectories[0].length == metrics.num_steps, "steps, length and num_steps differ")
+        assert steps, "the trajectory has no steps"
+        assert len(steps) == answer.trajectories[0].length == metrics.num_steps, "steps, length and num_steps differ"
         total = sum(step.reward or 0.0 for step in steps)
-        expect(
-            math.isclose(metrics.mean_return, total, abs_tol=1e-9), f"mean_return {metrics.mean_return}, not {total}"
-        )
-        expect(all(step.tool_calls or step.output is not None for step in steps), "a step shows no action")
-        expect(metrics.outcome_score is not None, "outcome_score is null")
+        assert math.isclose(metrics.mean_return, total, abs_tol=1e-9), f"mean_return {metrics.mean_return}, not {total}"
+        assert all(step.tool_calls or step.output is not None for step in steps), "a step shows no action"
+        assert metrics.outcome_score is not None, "outcome_score is null"
         turns = sum(1 for op in request.ops if op == "agent") or math.inf
-        expect(len(steps) <= turns, f"{len(steps)} steps for {turns} agent operations")
+        assert len(steps) <= turns, f"{len(steps)} steps for {turns} agent operations"
         return f"{len(steps)} steps, return {total}, outcome_score {metrics.outcome_score}"
 
     async def task_app_health(self) -> str:
         health = check_task_app_health(self.target.base_url, self.target.key)
-        expect(health.ok, str(health.detail))
+        assert health.ok, str(health.detail)
         return str(health.detail)
 
     async def endpoint_validator(self) -> str:
@@ -272,7 +257,7 @@ class Examination:
         wanted = min(10, len(self.target.seeds))
         passed, results = await validate_task_app_endpoint(self.target.base_url, self.target.key, min_instances=wanted)
         failed = [name for name, result in results["endpoints"].items() if not result.get("passed")]
-        expect(passed, f"failed: {failed or results['task_instances']}")
+        assert passed, f"failed: {failed or results['task_instances']}"
         return f"{sorted(results['endpoints'])}, {results['task_instances'].get('count')} instances"
 
     async def wrong_key_refused(self) -> str:
@@ -283,16 +268,16 @@ class Examination:
                     await call
                 except httpx.HTTPStatusError as error:
                     status, path = error.response.status_code, error.request.url.path
-                    expect(status in (400, 401), f"{path} answers {status}")
+                    assert status in (400, 401), f"{path} answers {status}"
                     code = error.response.json()["detail"]["error"]["code"]
-                    expect(code == "unauthorised", f"{path} answers with code {code!r}")
+                    assert code == "unauthorised", f"{path} answers with code {code!r}"
                 else:
-                    raise Refused("a wrong key was let in")
+                    raise AssertionError("a wrong key was let in")
         return f"refused with {status} on four routes"
 
     async def wrong_key_unhealthy(self) -> str:
         health = check_task_app_health(self.target.base_url, WRONG_KEY)
-        expect(not health.ok, "check_task_app_health calls a server healthy that refuses its key")
+        assert not health.ok, "check_task_app_health calls a server healthy that refuses its key"
         return f"health {health.health_status}, task_info {health.task_info_status}"
 
     async def wrong_key_answer_shows_no_key(self) -> str:
@@ -302,7 +287,7 @@ class Examination:
         for secret, whose in ((self.target.key, "the valid key"), (WRONG_KEY, "the caller's key")):
             pieces = (secret[at : at + SHOWN_FRAGMENT] for at in range(len(secret) - SHOWN_FRAGMENT + 1))
             leaked = any(piece in shown for piece in pieces)
-            expect(not leaked, f"the refusal shows {SHOWN_FRAGMENT} characters of {whose}")
+            assert not leaked, f"the refusal shows {SHOWN_FRAGMENT} characters of {whose}"
         return "nothing of any key in the refusal"
 
 

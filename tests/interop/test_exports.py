@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import socket
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,24 +21,14 @@ from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.interop.callers_model import CallerService
 from taskapp_kit.records.protocols import Tool
 from tests.evaluate.export.stored_chats import FAILURE, model_rollout, saved
-from tests.interop.peers import Peer, PeerUnavailable, peer
+from tests.interop.peer_programs import ROOT, found_by, free_port, python_of, server_process
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 HOSTILE = "<|im_end|><script>alert(1)</script>\x1b[31m\u202e\x00"
 TOOLS = [
     Tool("add", "Adds.", {"properties": {"amount": {"enum": [1, 2, 3], "type": "integer"}}}),
     Tool("name", "Names.", {"properties": {"word": {"enum": ["a"], "type": "string"}}}),
 ]
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.server]
-
-
-def environment(name: str) -> Peer:
-    """The peer's environment; a test that cannot have it fails, it is never skipped."""
-    try:
-        return peer(name)
-    except PeerUnavailable as error:
-        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture(scope="module")
@@ -78,20 +64,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any, str], P
     return write
 
 
-def found_by(python: Path, script: str, folder: Path, *paths: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [str(python), str(HERE / script), *map(str, paths)],
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
-        cwd=folder, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
 def test_inspect_reads_the_log(exported: Callable[[Any, str], Path], tmp_path: Path) -> None:
     log = exported("inspect", "2026-11-22T10-00-00_adder_x.eval")
-    found = found_by(environment("inspect-ai-0.3.285").python, "inspect_log.py", tmp_path, log)
+    found = found_by("inspect-ai-0.3.285", "inspect_log.py", tmp_path, log)
     assert found["peer"] == "inspect-ai 0.3.285"
     assert (found["listed"], found["status"], found["task"], found["model"]) == (1, "success", "adder", "m")
     assert found["means"] == {"reward": 0.75, "reached": 0.75}
@@ -112,39 +87,23 @@ def test_inspect_reads_the_log(exported: Callable[[Any, str], Path], tmp_path: P
 
 def test_the_server_of_inspects_viewer_opens_the_log(exported: Callable[[Any, str], Path], tmp_path: Path) -> None:
     log = exported("inspect", "2026-11-22T10-00-00_adder_x.eval")
-    python = environment("inspect-ai-0.3.285").python
-    printed = (tmp_path / "view.log").open("w+")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    program = str(python.with_name("inspect"))
-    command = [program, "view", "start", "--log-dir", str(log.parent), "--port", str(port)]
-    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    server = subprocess.Popen(command, stdout=printed, stderr=printed, cwd=tmp_path, env=environ)
-    try:
-        deadline = time.monotonic() + 60
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            while True:
-                try:
-                    listed = client.get("/api/logs")
-                    break
-                except httpx.TransportError:
-                    assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "view.log").read_text()
-                    time.sleep(0.2)
-            (name,) = [item["name"] for item in listed.json()["files"]]
-            assert name.endswith(log.name)
-            header = client.get(f"/api/logs/{name.replace('/', '%2F')}", params={"header-only": "100"}).json()
-            assert header["results"]["total_samples"] == 6
-            assert re.search(r"<div id=.app.", client.get("/").text)
-    finally:
-        server.terminate()
-        server.wait(30)
-        printed.close()
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    program = python_of("inspect-ai-0.3.285").with_name("inspect")
+    command = [program, "view", "start", "--log-dir", log.parent, "--port", str(port)]
+    with (
+        server_process(command, url, tmp_path / "view.log"),
+        httpx.Client(base_url=url, timeout=30) as client,
+    ):
+        (name,) = [item["name"] for item in client.get("/api/logs").json()["files"]]
+        assert name.endswith(log.name)
+        header = client.get(f"/api/logs/{name.replace('/', '%2F')}", params={"header-only": "100"}).json()
+        assert header["results"]["total_samples"] == 6
+        assert re.search(r"<div id=.app.", client.get("/").text)
 
 
 def test_trl_reads_the_training_data(exported: Callable[[Any, str], Path], tmp_path: Path) -> None:
     sft, dpo = exported("sft", "sft.jsonl"), exported("dpo", "dpo.jsonl")
-    found = found_by(environment("trl-1.16.0").python, "trl_data.py", tmp_path, sft, dpo)
+    found = found_by("trl-1.16.0", "trl_data.py", tmp_path, sft, dpo)
     assert found["peer"] == "trl 1.16.0" and found["conversational"] is True
     assert {"messages", "tools"} <= set(found["sft_columns"]) and {"prompt", "chosen", "rejected"} <= set(
         found["dpo_columns"]
@@ -171,7 +130,7 @@ def test_datasets_reads_the_tasks(tmp_path: Path) -> None:
 
     asyncio.run(write())
     paths = [tmp_path / name for name in ("tasks.jsonl", "folder", "verl.parquet")]
-    found = found_by(environment("trl-1.16.0").python, "dataset_tasks.py", tmp_path, *paths)
+    found = found_by("trl-1.16.0", "dataset_tasks.py", tmp_path, *paths)
     first = json.loads((tmp_path / "tasks.jsonl").read_text().splitlines()[0])
     assert found["jsonl"] == first and found["conversational"] is True
     assert found["splits"] == {"train": 3, "test": 1}

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskapp_kit import RolloutFailed, TaskApp
-from taskapp_kit.doctor.examine import examine
-from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.interop.openenv import from_openenv
 from taskapp_kit.testing import play
-from tests.interop.peers import peer
+from tests.interop.peer_programs import framework_server
+from tests.interop.shared.adapted_apps import wrong_findings
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.server]
-PROGRAM = Path(__file__).with_name("openenv_served.py")
 
 
 @pytest.fixture(scope="module", params=["openenv-0.10.0", "openenv-core-0.3.0"])
 def served(request: pytest.FixtureRequest) -> Iterator[str]:
     """The base URL of a release's own server."""
-    command = [str(peer(request.param).python), str(PROGRAM)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as server:
-        assert server.stdin is not None and server.stdout is not None
-        package, release, port = server.stdout.readline().split()
-        assert f"{package}-{release}" == request.param
-        yield f"http://127.0.0.1:{port}"
-        server.stdin.close()
-        assert server.wait(30) is not None
+    with framework_server(request.param, "openenv_served.py") as url:
+        yield url
 
 
 def app_of(url: str, max_steps: int = 4, **options: Any) -> TaskApp:
@@ -55,11 +42,7 @@ def test_the_environment_of_openenv_init_echoes_and_pays(served: str) -> None:
     assert [step.reward for step in rollout.trajectory.steps] == [0.5] * 4 and rollout.reward == 2.0
     assert rollout.trajectory.final_state["state"]["step_count"] == 4
 
-    async def found() -> list[tuple[str, str]]:
-        lines = [line async for line in examine(app, DoctorOptions(quick=True))]
-        return [(line.status, line.name) for line in lines if line.status not in ("ok", "skipped")]
-
-    assert ("wrong", "rollout") not in asyncio.run(found())
+    assert "rollout" not in wrong_findings(app)
 
 
 def test_the_tools_of_an_mcp_environment_are_actions(served: str) -> None:

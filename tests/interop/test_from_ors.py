@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,26 +11,16 @@ import pytest
 from taskapp_kit import RolloutFailed, TaskApp
 from taskapp_kit.interop.ors import from_ors
 from taskapp_kit.testing import play
-from tests.interop.peers import peer
+from tests.interop.peer_programs import framework_server
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.server]
-PROGRAM = Path(__file__).with_name("ors_served.py")
 
 
 @pytest.fixture(scope="module", params=["openreward-0.1.167", "ors-sdk-0.1.0"])
 def served(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of a package's own server."""
-    name, _, _ = request.param.rpartition("-")
-    command = [str(peer(request.param).python), str(PROGRAM), name]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as server:
-        assert server.stdin is not None and server.stdout is not None
-        package, release, port = server.stdout.readline().split()
-        assert f"{package}-{release}" == request.param
-        yield f"http://127.0.0.1:{port}"
-        server.stdin.close()
-        assert server.wait(30) is not None
+    with framework_server(request.param, "ors_served.py", request.param.rpartition("-")[0]) as url:
+        yield url
 
 
 def app_of(url: str, **options: Any) -> TaskApp:

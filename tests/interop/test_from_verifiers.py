@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.interop.peers import peer
+from tests.interop.peer_programs import HERE, ROOT, found_by
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 pytestmark = [pytest.mark.interop, pytest.mark.process]
 
 Scenario = dict[str, Any]
@@ -24,18 +21,8 @@ Scenario = dict[str, Any]
 
 def played(name: str, folder: Path, scenarios: list[Scenario]) -> list[dict[str, Any]]:
     """What the peer's script found in each scenario."""
-    done = subprocess.run(
-        [str(peer(name).python), str(HERE / "verifiers_played.py"), json.dumps(scenarios)],
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(folder),
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE / 'verifiers_environments'}",
-            "HF_HUB_OFFLINE": "1",
-        },
-        cwd=folder, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    answer = json.loads(done.stdout.splitlines()[-1])
+    path = f"{ROOT}{os.pathsep}{HERE / 'verifiers_environments'}"
+    answer = found_by(name, "verifiers_played.py", folder, json.dumps(scenarios), PYTHONPATH=path)
     assert name == f"verifiers-{answer['peer']}"
     found: list[dict[str, Any]] = answer["found"]
     return found

@@ -6,8 +6,6 @@ Inspect plays all scenarios of a test in one process, because importing it takes
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,9 @@ from typing import Any
 import pytest
 
 from taskapp_kit.testing import ChatRequest, MockModel, bad, play
-from tests.interop.peers import PeerUnavailable, peer
+from tests.interop.peer_programs import HERE, ROOT, found_by, output_of, python_of
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+PEER = "inspect-ai-0.3.285"
 ADDER = ROOT / "examples" / "adder.py"
 STEPPING = HERE / "verifiers_app.py"
 ASKING = HERE / "shared" / "asking_apps.py"
@@ -26,29 +23,13 @@ NOWHERE = "http://127.0.0.1:9/v1"
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.server]
 
 
-def python() -> Path:
-    try:
-        return peer("inspect-ai-0.3.285").python
-    except PeerUnavailable as error:
-        pytest.fail(str(error), pytrace=False)
-
-
-def run(command: list[str], folder: Path, **variables: str) -> str:
-    done = subprocess.run(
-        [str(python()), *command],
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), **variables},
-        cwd=folder, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
-    return done.stdout
-
-
 def played(folder: Path, *scenarios: dict[str, Any], judge_url: str = NOWHERE) -> list[Any]:
     """What Inspect's logs say of each scenario."""
     given = [{**scenario, "app": str(scenario["app"])} for scenario in scenarios]
     variables = {"TASKAPP_JUDGE_URL": judge_url, "TASKAPP_JUDGE_MODEL": "judge"}
-    script = [str(HERE / "inspect_played.py"), str(folder / "logs"), json.dumps(given)]
-    found: list[Any] = json.loads(run(script, folder, **variables).splitlines()[-1])
+    found: list[Any] = found_by(
+        PEER, "inspect_played.py", folder, folder / "logs", json.dumps(given), PYTHONPATH=str(ROOT), **variables
+    )
     return found
 
 
@@ -177,27 +158,11 @@ def test_the_command_line_finds_the_task_by_its_entry_point(tmp_path: Path) -> N
             logs = tmp_path / f"logs of {Path(task).stem}"
             command = ["eval", task, *options, "--model", "openai-api/mock/m", "--model-base-url", model.url]
             command += ["-M", "api_key=none", "--display", "none", "--log-format", "json", "--log-dir", str(logs)]
-            run(["-m", "inspect_ai", *command], tmp_path, PYTHONPATH=str(site), MOCK_API_KEY="none")
+            output_of(
+                [python_of(PEER), "-m", "inspect_ai", *command], tmp_path, PYTHONPATH=str(site), MOCK_API_KEY="none"
+            )
             (found,) = logs.glob("*.json")
             log = json.loads(found.read_text())
             assert log["status"] == "success" and log["results"]["completed_samples"] == 4
             rewards = [sample["scores"]["reward"]["value"] for sample in log["samples"]]
             assert rewards == [play(ADDER, seed=seed, policy=model).reward for seed in range(4)]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "app,turns,answer", [("crafter", 30, {"act": {"actions": ["noop"]}}), ("math", None, "\\boxed{2}")]
-)
-def test_the_bundled_environments_score_as_a_rollout_does(
-    tmp_path: Path, app: str, turns: int | None, answer: Any
-) -> None:
-    with MockModel(lambda request: answer) as model:
-        (found,) = played(
-            tmp_path, {"app": app, "url": model.url, "task": {"seeds": "0-19"}, "eval": {"time_limit": 240}}
-        )
-        for sample, seed in zip(found["samples"], range(3), strict=False):
-            rollout = play(app, seed=seed, policy=model)
-            assert sample["error"] is None and sample["scores"]["reward"] == rollout.reward
-            assert sample["metadata"]["taskapp"]["digest"] == rollout.digest
-    assert len(found["samples"]) == 20

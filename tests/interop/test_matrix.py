@@ -12,10 +12,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from tests.interop.matrix import Matrix, Seen, served
+from tests.interop.matrix import Matrix, served
 from tests.interop.matrix_clients import CLIENTS, ENVIRONMENTS, Client
 from tests.interop.matrix_page import PAGE, table_of, written
-from tests.interop.peers import PeerUnavailable
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.server]
 WRITE = "TASKAPP_WRITE_INTEROP_PAGE"
@@ -54,21 +53,13 @@ def results(request: pytest.FixtureRequest) -> Iterator[Results]:
         PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")
 
 
-def run(matrix: Matrix, results: Results, client: Client, environments: tuple[str, ...], failures: bool) -> Seen:
-    try:
-        seen = matrix.run(client, environments, failures=failures)
-    except PeerUnavailable as error:
-        pytest.fail(str(error), pytrace=False)
-    results.setdefault(client.name, {}).update(seen.cells)
-    return seen
-
-
 @pytest.mark.parametrize(("client", "environments"), RUNS)
 def test_every_cell(matrix: Matrix, results: Results, client: Client, environments: tuple[str, ...]) -> None:
     if client.needs is not None:
         pytest.importorskip(client.needs, reason=f"needs {client.needs}: make test-train")
     failures = ("crafter" if client.slow_failures else "adder") in environments
-    seen = run(matrix, results, client, environments, failures)
+    seen = matrix.run(client, environments, failures=failures)
+    results.setdefault(client.name, {}).update(seen.cells)
     assert {cell: problem for cell, problem in seen.cells.items() if problem is not None} == {}
     for call, environment in client.calls:
         if f"{environment}/{call}" in seen.items:

@@ -18,10 +18,8 @@ import pytest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.deploy.packaging.verifiers_package import write_verifiers_package
 from taskapp_kit.testing import ChatRequest, MockModel, bad, judge, play
-from tests.interop.peers import PeerUnavailable, peer
+from tests.interop.peer_programs import HERE, ROOT, found_by, output_of, python_of
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 APP = HERE / "verifiers_app.py"
 NAME = "taskapp-stepping"
 COUNT = 8
@@ -54,47 +52,26 @@ def model() -> Iterator[MockModel]:
 
 def played(name: str, script: str, installed: Path, scenarios: list[dict[str, Any]], judge_url: str) -> list[Any]:
     """What the peer's script found in each scenario, played in an environment of the peer's."""
-    try:
-        python = peer(name).python
-    except PeerUnavailable as error:
-        pytest.fail(str(error), pytrace=False)
-    done = subprocess.run(
-        [str(python), str(HERE / script), NAME, json.dumps(scenarios)],
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(installed.parent),
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{installed}",
-            "HF_HUB_OFFLINE": "1",
-            "NO_KEY": "none",
-            "TASKAPP_JUDGE_URL": judge_url,
-            "TASKAPP_JUDGE_MODEL": "judge",
-        },
-        cwd=installed.parent, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    found: list[Any] = found_by(
+        name,
+        script,
+        installed.parent,
+        NAME,
+        json.dumps(scenarios),
+        PYTHONPATH=f"{ROOT}{os.pathsep}{installed}",
+        NO_KEY="none",
+        TASKAPP_JUDGE_URL=judge_url,
+        TASKAPP_JUDGE_MODEL="judge",
+    )
     return found
 
 
 def test_the_printed_line_plays_five_tasks_of_the_test_split(installed: Path, model: MockModel, tmp_path: Path) -> None:
     package = write_verifiers_package(find_app(str(APP)), str(APP), tmp_path / "package", beside=tmp_path)
-    try:
-        python = peer("verifiers-0.4.0").python
-    except PeerUnavailable as error:
-        pytest.fail(str(error), pytrace=False)
     line = package.command.replace("MODEL", "m").replace("URL", model.url).split()
-    done = subprocess.run(
-        [str(python.parent / line[0]), *line[1:], "--no-rich"],
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(installed.parent),
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{installed}",
-            "HF_HUB_OFFLINE": "1",
-            "PRIME_API_KEY": "none",
-        },
-        cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    program = python_of("verifiers-0.4.0").with_name(line[0])
+    path = f"{ROOT}{os.pathsep}{installed}"
+    output_of([program, *line[1:], "--no-rich"], tmp_path, PYTHONPATH=path, PRIME_API_KEY="none")
     (traces,) = tmp_path.glob("outputs/*/traces.jsonl")
     tasks = [json.loads(trace)["task"]["data"] for trace in traces.read_text().splitlines()]
     assert sorted((task["split"], task["seed"]) for task in tasks) == [("test", seed) for seed in range(8, 13)]
