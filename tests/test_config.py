@@ -65,10 +65,6 @@ def test_aliases_of_models_are_pairs(tmp_path: Path) -> None:
             load(folder=tmp_path, environ={"TASKAPP_MODEL_ALIASES": wrong})
 
 
-def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("ENVIRONMENT_API_KEY=from-the-file\n")
-    settings = load(folder=tmp_path, environ={"ENVIRONMENT_API_KEY": "  "})
-    assert settings.environment_api_key == "from-the-file"
 
 
 def test_keys_are_read_and_never_shown(tmp_path: Path) -> None:

@@ -74,18 +74,6 @@ def test_a_key_in_a_setting_and_in_the_file_is_the_files(tmp_path: Path) -> None
     assert keys.match([KEY.encode()]) == KeyHolder("trainer", 2)
 
 
-@pytest.mark.parametrize(
-    ("content", "place"),
-    [("a b c\n", ":1"), ("fine\nx,y\n", ":2"), ("label " + "k" * 513 + "\n", ":1")],
-)
-def test_a_line_that_is_no_key_is_named_but_not_shown(tmp_path: Path, content: str, place: str) -> None:
-    file = tmp_path / "keys"
-    file.write_text(content)
-    with pytest.raises(ConfigError, match=place) as caught:
-        Keys(file=file)
-    assert "x,y" not in str(caught.value) and "kkkk" not in str(caught.value)
-
-
 def test_a_file_that_is_missing_at_the_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TASKAPP_KEYS_FILE"):
         Keys(file=tmp_path / "absent")

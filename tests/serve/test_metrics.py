@@ -105,41 +105,11 @@ def test_what_happened_is_counted(accept: str) -> None:
     assert methods == {"GET", "POST", "(other)"}
 
 
-def test_it_asks_for_a_key(running: RunningServer) -> None:
-    assert running.stranger.get("/metrics").status_code == 401
-    assert running.client.post("/metrics").status_code == 405
-
-
-@pytest.mark.parametrize(
-    ("accept", "content_type"),
-    [
-        (None, "text/plain; version=0.0.4; charset=utf-8"),
-        ("text/plain", "text/plain; version=0.0.4; charset=utf-8"),
-        ("application/openmetrics-text", "application/openmetrics-text; version=1.0.0; charset=utf-8"),
-        (
-            "application/openmetrics-text; version=0.0.oops",
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        ),
-    ],
-)
-def test_the_form_is_by_accept(running: RunningServer, accept: str | None, content_type: str) -> None:
-    response = running.client.get("/metrics", headers={} if accept is None else {"Accept": accept})
-    assert response.status_code == 200
-    assert response.headers["content-type"].startswith(content_type)
-    assert response.headers["cache-control"] == "no-store"
-
-
 def test_each_service_has_its_own_numbers() -> None:
     with opened() as one, opened() as two:
         one.client.post("/rollout", json=request_body())
         assert count(scraped(one), "taskapp_rollouts_total") == 1
         assert count(scraped(two), "taskapp_rollouts_total") == 0
-
-
-def test_it_is_in_the_openapi_document(running: RunningServer) -> None:
-    told = running.client.get("/openapi.json").json()["paths"]["/metrics"]["get"]
-    assert "text/plain" in told["responses"]["200"]["content"]
-    assert told["security"]
 
 
 def test_no_key_and_no_callers_text_is_in_numbers_or_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -19,8 +15,9 @@ from taskapp_kit.errors import StoreError
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.sqlite import SqliteStore
-from tests.serve.running_server import KEY, RESETS, RunningServer, error_of, opened, request_body
+from tests.serve.running_server import RESETS, RunningServer, error_of, opened, request_body
 from tests.store.postgres_server import new_server
+from tests.stress.server import Server
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -162,48 +159,23 @@ class Filling:
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
 def test_a_full_disk_refuses_before_playing_and_recovers(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
-    environment = {name: text for name, text in os.environ.items() if "TASKAPP" not in name and "API_KEY" not in name}
-    told = tmp_path / "told"
-    with told.open("wb") as out:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "taskapp_kit", "serve", "app.py", "--port", "0", "--store", "r.db"],
-            cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            env={**environment, "COLUMNS": "200", "ENVIRONMENT_API_KEY": KEY},
-        )  # fmt: skip
-    try:
-        until(lambda: re.search(r" at http://\S+", told.read_text()) is not None or server.poll() is not None)
-        found = re.search(r" at (http://\S+)", told.read_text())
-        assert found is not None, told.read_text()
-        with httpx.Client(base_url=found[1], headers={"X-API-Key": KEY}, timeout=60) as client:
+    with Server(tmp_path, app=tmp_path / "app.py") as server:
 
-            def play(seed: int) -> httpx.Response:
-                body = {
-                    "run_id": "r",
-                    "env": {"seed": seed},
-                    "policy": {"policy_name": "noop"},
-                    "ops": [],
-                    "mode": "rl",
-                }
-                return client.post("/rollout", json=body)
+        def play(seed: int) -> httpx.Response:
+            return server.post(request_body("filling", "noop", seed=seed))
 
-            def status() -> str:
-                return str(client.get("/health").json()["status"])
-
-            assert play(0).status_code == 200
-            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
-            answers = [play(seed) for seed in range(1, 60)]
-            codes = [answer.status_code for answer in answers]
-            kept = codes.index(500)
-            assert codes[:kept] == [200] * kept and set(codes[kept + 1 :]) == {503}, codes
-            assert error_of(answers[-1])["code"] == "store_failing"
-            assert len((tmp_path / "resets").read_text()) == 1 + kept + 1
-            assert status() == "store_failing"
-            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            until(lambda: status() == "healthy")
-            assert play(60).status_code == 200
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(60)
+        assert play(0).status_code == 200
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+        answers = [play(seed) for seed in range(1, 60)]
+        codes = [answer.status_code for answer in answers]
+        kept = codes.index(500)
+        assert codes[:kept] == [200] * kept and set(codes[kept + 1 :]) == {503}, codes
+        assert error_of(answers[-1])["code"] == "store_failing"
+        assert len((tmp_path / "resets").read_text()) == 1 + kept + 1
+        assert server.health()["status"] == "store_failing"
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        until(lambda: server.health()["status"] == "healthy")
+        assert play(60).status_code == 200
 
 
 @pytest.mark.ci

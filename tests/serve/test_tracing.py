@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from taskapp_kit import TaskApp
-from taskapp_kit.config import Settings, from_environment
+from taskapp_kit.config import Settings
 from taskapp_kit.errors import Failure, RolloutFailed
 from taskapp_kit.records.events import (
     Acted,
@@ -487,8 +487,3 @@ def _objects(text: str) -> list[dict[str, Any]]:
         while at < len(text) and text[at].isspace():
             at += 1
     return found
-
-
-def test_the_switch_for_content_is_a_setting() -> None:
-    assert from_environment({"TASKAPP_TRACE_CONTENT": "1"}).trace_content is True
-    assert Settings().trace_content is False

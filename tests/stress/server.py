@@ -161,10 +161,14 @@ class Server:
 
     # -- how it ends -----------------------------------------------------------------------------------------------
 
+    def signal(self, number: int) -> None:
+        """A signal that ends it, and no waiting."""
+        self._ended = True
+        self.process.send_signal(number)
+
     def terminate(self) -> None:
         """SIGTERM, and no waiting."""
-        self._ended = True
-        self.process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
 
     def stop(self, seconds: float = 30.0) -> int:
         """SIGTERM; its exit code. Killed, and a failure, when it does not end within `seconds`."""
