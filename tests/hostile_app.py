@@ -18,7 +18,7 @@ SECRET = "sentinel-private"
 
 
 class Hostile:
-    """Counts its steps. `breaks` names the misdeed, done at step `at`; `slow` are seconds of each step."""
+    """Counts its steps. `breaks` names the fault, done at step `at`; `slow` are seconds of each step."""
 
     def __init__(self, breaks: str = "", at: int = 2, slow: float = 0.0, image: bool = False, mark: str = ""):
         if breaks == "config":
@@ -40,7 +40,7 @@ class Hostile:
             Path(self.mark).write_text(str(os.getpid()))
         time.sleep(self.slow)
         if self.n == self.at and self.breaks:
-            self._misbehave()
+            self._fail()
         shown: Any = str(self.n)
         if self.image:
             shown = [Text(shown), Image(np.full((2, 2, 3), self.n, np.uint8))]
@@ -56,7 +56,7 @@ class Hostile:
         """Private."""
         return {"db": SECRET}
 
-    def _misbehave(self) -> None:
+    def _fail(self) -> None:
         if self.breaks == "hang":
             time.sleep(60)
         elif self.breaks == "hang in C":

@@ -64,7 +64,7 @@ def load_test(
     """Around one attack: it was answered, no rollout began, no answer and no log line has 6 characters of a key, the
     process grew by less than 5 MB, and a good request is answered right after it.
 
-    keys: every key that the server knows. Call it with the server of `besieged`.
+    keys: every key that the server knows. Call it with the server of `attacked_server`.
     """
     resets, (held_bytes, held_objects) = RESETS[0], held()
     attack = LoadTest(running, keys)
@@ -86,7 +86,7 @@ def load_test(
 
 
 @contextmanager
-def besieged(**more: Any) -> Iterator[RunningServer]:
+def attacked_server(**more: Any) -> Iterator[RunningServer]:
     """A server with the two keys, around all the attacks of a file; what would blur their memory figures is done before.
 
     more: further settings.

@@ -1,4 +1,4 @@
-"""The application around the routes: redirects, verbs, headers, documents, other origins, other doors."""
+"""The application around the routes: redirects, verbs, headers, documents, other origins, other routers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_named_origins_are_let_in_without_cookies() -> None:
         )
 
 
-def test_another_door_stands_behind_the_same_key_and_errors() -> None:
+def test_another_router_has_the_same_key_check_and_errors() -> None:
     service = Service(app)
     built = create(service, Settings(environment_api_key=KEY))
     router = APIRouter()

@@ -13,7 +13,7 @@ import pytest
 
 from taskapp_kit.config import Settings
 from taskapp_kit.net.auth import MAX_CANDIDATES, candidates
-from tests.serve.load_test import GROWTH_BYTES, GROWTH_OBJECTS, SECOND, besieged, load_test, parsed
+from tests.serve.load_test import GROWTH_BYTES, GROWTH_OBJECTS, SECOND, attacked_server, load_test, parsed
 from tests.serve.running_server import KEY, RunningServer, error_of, opened, read_answer, request_body
 
 pytestmark = pytest.mark.server
@@ -207,7 +207,7 @@ ATTACKS: dict[str, bytes] = {
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningServer]:
     """A server for the attacks of this file."""
-    with besieged() as found:
+    with attacked_server() as found:
         yield found
 
 

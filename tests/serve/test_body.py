@@ -15,7 +15,7 @@ from starlette.types import Message
 from taskapp_kit.config import Settings
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
-from tests.serve.load_test import besieged, load_test, parsed
+from tests.serve.load_test import attacked_server, load_test, parsed
 from tests.serve.running_server import KEY, RunningServer, error_of, opened, read_answer, refused_fields, request_body
 
 pytestmark = pytest.mark.server
@@ -220,7 +220,7 @@ def post(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningServer]:
     """A server for the attacks of this file."""
-    with besieged() as found:
+    with attacked_server() as found:
         yield found
 
 

@@ -168,15 +168,6 @@ def test_sessions_need_a_key_and_belong_to_it(tmp_path: Path) -> None:
         assert (failed.status_code, error_of(failed)["code"]) == (503, "key_revoked")
 
 
-def test_every_place_taken_is_503_with_retry_after() -> None:
-    with opened(max_concurrent=2) as running:
-        running.service.sessions.queue_seconds = 0.02
-        post(running, "/sessions")
-        full = running.client.post("/sessions")
-        assert (full.status_code, error_of(full)["code"], full.headers["retry-after"]) == (503, "saturated", "5")
-        assert running.client.post("/rollout", json=request_body()).status_code == 200
-
-
 @pytest.mark.parametrize(
     "method,path", [("GET", ""), ("DELETE", ""), ("POST", "/reset"), ("POST", "/step"), ("POST", "/close")]
 )

@@ -62,7 +62,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Any]
     with ExitStack() as stack:
         user = stack.enter_context(MockModel(lambda _: "Hello, sentinel-answer."))
 
-        def door_of(says: Any) -> RunningServer:
+        def server_of(says: Any) -> RunningServer:
             verdict = stack.enter_context(MockModel(says))
             variables = {
                 "TASKAPP_USER_URL": user.url, "TASKAPP_USER_MODEL": "u", "TASKAPP_JUDGE_URL": verdict.url, "TASKAPP_JUDGE_MODEL": "j",
@@ -74,7 +74,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Any]
 
             return stack.enter_context(opened(exposure="local", store=open_store("memory"), serves=app, make=make))
 
-        yield door_of
+        yield server_of
 
 
 def shown_by(running: RunningServer, rollout_id: str) -> RolloutDetails:

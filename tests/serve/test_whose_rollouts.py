@@ -30,7 +30,7 @@ ALL = ("root", "operator")
 
 
 @dataclass
-class Street:
+class TwoServers:
     """Two servers of different apps on one store, and what alice and bob played at the first."""
 
     running: RunningServer
@@ -54,8 +54,8 @@ def settings(folder: Path) -> Settings:
 
 
 @pytest.fixture(scope="module", params=["file", "postgres"])
-def street(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Street]:
-    folder = tmp_path_factory.mktemp("street")
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoServers]:
+    folder = tmp_path_factory.mktemp("servers")
     address = server().database() if request.param == "postgres" else str(folder / "rollouts.db")
     known, live = settings(folder), find_app(str(LIVE))
     assert isinstance(live, TaskApp)
@@ -63,7 +63,7 @@ def street(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         opened(known, store=open_store(address)) as running,
         opened(known, store=open_store(address), serves=live) as two,
     ):
-        made = Street(running, two)
+        made = TwoServers(running, two)
         for who in ("alice", "bob"):
             bodies = [request_body(seed=1, group_id="shared"), request_body(seed=1, group_id="shared", run_id="two")]
             made.mine[who] = [_played(made.ask(who, "POST", "/rollout", json=body)) for body in bodies]
@@ -84,31 +84,31 @@ def _sees(who: str, whose: str) -> bool:
 
 @pytest.mark.parametrize(("who", "whose"), list(product(KEYS, ("alice", "bob"))))
 @pytest.mark.parametrize("kept", ["mine", "fetched"])
-def test_by_id(street: Street, who: str, whose: str, kept: str) -> None:
-    wanted = street.mine[whose][0] if kept == "mine" else street.fetched[whose]
+def test_by_id(servers: TwoServers, who: str, whose: str, kept: str) -> None:
+    wanted = servers.mine[whose][0] if kept == "mine" else servers.fetched[whose]
     for suffix, headers in (("", {}), ("?events=1", {}), ("", {"Accept": "text/event-stream"})):
-        found = street.ask(who, "GET", f"/rollouts/{wanted}{suffix}", headers=headers)
-        unknown = street.ask(who, "GET", f"/rollouts/{UNKNOWN}{suffix}", headers=headers)
+        found = servers.ask(who, "GET", f"/rollouts/{wanted}{suffix}", headers=headers)
+        unknown = servers.ask(who, "GET", f"/rollouts/{UNKNOWN}{suffix}", headers=headers)
         assert unknown.status_code == 404
         if _sees(who, whose):
             assert found.status_code == 200 and wanted in found.text, found.text
         else:
             assert (found.status_code, found.text) == (404, unknown.text)
-    ended = street.ask(who, "DELETE", f"/rollouts/{wanted}")
+    ended = servers.ask(who, "DELETE", f"/rollouts/{wanted}")
     assert ended.status_code == (200 if _sees(who, whose) else 404)
 
 
 @pytest.mark.parametrize(("who", "whose"), list(product(KEYS, ("alice", "bob"))))
-def test_replay_and_groups(street: Street, who: str, whose: str) -> None:
+def test_replay_and_groups(servers: TwoServers, who: str, whose: str) -> None:
     def replayed(rollout_id: str) -> httpx.Response:
         body = request_body() | {"env": {}, "policy": {"config": {"policy": "replay", "rollout_id": rollout_id}}}
-        return street.ask(who, "POST", "/rollout", json=body)
+        return servers.ask(who, "POST", "/rollout", json=body)
 
-    wanted = street.mine[whose]
+    wanted = servers.mine[whose]
     answer, unknown = replayed(wanted[0]), replayed(UNKNOWN)
     assert unknown.status_code == 422
-    group = street.ask(who, "POST", "/score_group", json={"rollout_ids": wanted})
-    no_group = street.ask(who, "POST", "/score_group", json={"rollout_ids": [UNKNOWN, "1" * 32]})
+    group = servers.ask(who, "POST", "/score_group", json={"rollout_ids": wanted})
+    no_group = servers.ask(who, "POST", "/score_group", json={"rollout_ids": [UNKNOWN, "1" * 32]})
     assert error_of(no_group)["code"] == "no_such_rollout"
     if _sees(who, whose):
         assert answer.status_code == 200, answer.text
@@ -118,45 +118,47 @@ def test_replay_and_groups(street: Street, who: str, whose: str) -> None:
         assert group.text == no_group.text.replace(UNKNOWN, wanted[0])
 
 
-def test_a_group_by_its_label_has_the_callers_own(street: Street) -> None:
-    code = error_of(street.ask("alice", "POST", "/score_group", json={"group_id": "shared"}))["code"]
+def test_a_group_by_its_label_has_the_callers_own(servers: TwoServers) -> None:
+    code = error_of(servers.ask("alice", "POST", "/score_group", json={"group_id": "shared"}))["code"]
     assert code == "unavailable"
-    made = street.ask("bob", "POST", "/rollout", json=request_body(seed=9, group_id="of-bob"))
+    made = servers.ask("bob", "POST", "/rollout", json=request_body(seed=9, group_id="of-bob"))
     assert made.status_code == 200
-    code = error_of(street.ask("alice", "POST", "/score_group", json={"group_id": "of-bob"}))["code"]
+    code = error_of(servers.ask("alice", "POST", "/score_group", json={"group_id": "of-bob"}))["code"]
     assert code == "no_such_group"
 
 
 @pytest.mark.parametrize("who", list(KEYS))
-def test_the_list(street: Street, who: str) -> None:
-    listed = street.ask(who, "GET", "/rollouts?limit=500").json()["rollouts"]
+def test_the_list(servers: TwoServers, who: str) -> None:
+    listed = servers.ask(who, "GET", "/rollouts?limit=500").json()["rollouts"]
     names = {row["id"] for row in listed}
     for whose in ("alice", "bob"):
-        theirs = {*street.mine[whose], street.fetched[whose]}
+        theirs = {*servers.mine[whose], servers.fetched[whose]}
         assert theirs <= names if _sees(who, whose) else not theirs & names
-    assert street.elsewhere not in names
-    by_label = street.ask(who, "GET", "/rollouts?limit=500&key_label=bob")
+    assert servers.elsewhere not in names
+    by_label = servers.ask(who, "GET", "/rollouts?limit=500&key_label=bob")
     if who in ALL:
         found = {row["id"] for row in by_label.json()["rollouts"]}
-        assert set(street.mine["bob"]) <= found and not found & set(street.mine["alice"])
+        assert set(servers.mine["bob"]) <= found and not found & set(servers.mine["alice"])
     else:
         assert by_label.status_code == 403 and error_of(by_label)["code"] == "admin_only"
 
 
 @pytest.mark.parametrize("who", list(KEYS))
-def test_rollouts_of_another_app_in_the_same_store_are_unknown(street: Street, who: str) -> None:
-    assert street.ask(who, "GET", f"/rollouts/{street.elsewhere}").status_code == 404
-    assert street.ask(who, "DELETE", f"/rollouts/{street.elsewhere}").status_code == 404
-    for wanted in (street.mine["alice"][0], street.fetched["alice"]):
-        assert street.ask(who, "GET", f"/rollouts/{wanted}", street.other).status_code == 404
+def test_rollouts_of_another_app_in_the_same_store_are_unknown(servers: TwoServers, who: str) -> None:
+    assert servers.ask(who, "GET", f"/rollouts/{servers.elsewhere}").status_code == 404
+    assert servers.ask(who, "DELETE", f"/rollouts/{servers.elsewhere}").status_code == 404
+    for wanted in (servers.mine["alice"][0], servers.fetched["alice"]):
+        assert servers.ask(who, "GET", f"/rollouts/{wanted}", servers.other).status_code == 404
     # one Idempotency-Key at both apps is two rollouts
-    answer = street.ask("alice", "POST", "/rollout", street.other, json=a_body(4), headers={"Idempotency-Key": "same"})
-    assert answer.status_code == 200 and answer.json()["rollout_id"] != street.fetched["alice"]
+    answer = servers.ask(
+        "alice", "POST", "/rollout", servers.other, json=a_body(4), headers={"Idempotency-Key": "same"}
+    )
+    assert answer.status_code == 200 and answer.json()["rollout_id"] != servers.fetched["alice"]
 
 
-def test_one_under_way_is_seen_and_cancelled_by_its_own_label_alone(street: Street, tmp_path: Path) -> None:
+def test_one_under_way_is_seen_and_cancelled_by_its_own_label_alone(servers: TwoServers, tmp_path: Path) -> None:
     body = a_body(5, gate=tmp_path / "gate", mark=tmp_path / "mark")
-    taken = street.ask("alice", "POST", "/rollout", street.other, json=body, headers={"Prefer": "respond-async"})
+    taken = servers.ask("alice", "POST", "/rollout", servers.other, json=body, headers={"Prefer": "respond-async"})
     assert taken.status_code == 202
     path = taken.headers["location"]
     end = time.monotonic() + 20
@@ -164,7 +166,7 @@ def test_one_under_way_is_seen_and_cancelled_by_its_own_label_alone(street: Stre
         assert time.monotonic() < end
         time.sleep(0.01)
     for method in ("GET", "DELETE"):
-        assert street.ask("bob", method, path, street.other).status_code == 404
-        assert street.ask("bob", method, path).status_code == 404
-    assert street.ask("alice", "GET", path, street.other).status_code == 202
-    assert street.ask("root", "DELETE", path, street.other).json()["status"] == "cancelled"
+        assert servers.ask("bob", method, path, servers.other).status_code == 404
+        assert servers.ask("bob", method, path).status_code == 404
+    assert servers.ask("alice", "GET", path, servers.other).status_code == 202
+    assert servers.ask("root", "DELETE", path, servers.other).json()["status"] == "cancelled"

@@ -1,4 +1,4 @@
-"""An app that burns where env.config says. Servers and worker processes import it from this file."""
+"""An app that fails where env.config says. Servers and worker processes import it from this file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from taskapp_kit import Image, RequestError, Step, TaskApp, Text, Trajectory, action
 
-app = TaskApp("fire", version="1.0.0", description="Burns where it is told to.")
+app = TaskApp("stress", version="1.0.0", description="Fails where it is told to.")
 
 SECRET = "sentinel-of-the-author"
 LARGE_BYTES = 50_000_000
@@ -44,10 +44,10 @@ class Unspeakable(Exception):
         raise RuntimeError(SECRET)
 
 
-class Fire:
+class Faulty:
     """Draws numbers from the seed; its length and rewards follow from seed and actions.
 
-    breaks: the misdeed, done at step `at` (from 1) or in the method it names. slow: seconds of each step. journal: a
+    breaks: the fault, done at step `at` (from 1) or in the method it names. slow: seconds of each step. journal: a
     file that gets a line at reset, at the first step and at close. image: observations hold a picture.
     """
 
@@ -74,7 +74,7 @@ class Fire:
         time.sleep(self.slow)
         seen: Any = f"{self.n} {by * self.rng.randrange(10**9)}"
         if self.breaks and self.n == self.at:
-            seen = self._misbehave() or seen
+            seen = self._fail() or seen
         if self.image:
             seen = [Text(seen), Image(grey((self.seed + self.n) % 256))]
         return Step(seen, by / 10, terminated=self.rng.random() < 0.1)
@@ -101,10 +101,10 @@ class Fire:
             os.write(file, line.encode())
             os.close(file)
 
-    def _misbehave(self) -> Any:
-        """The misdeed; an observation in place of the right one, or nothing."""
-        misdeed = getattr(self, "_" + self.breaks.replace(" ", "_"), None)
-        return misdeed() if misdeed is not None else None
+    def _fail(self) -> Any:
+        """The fault; an observation in place of the right one, or nothing."""
+        fault = getattr(self, "_" + self.breaks.replace(" ", "_"), None)
+        return fault() if fault is not None else None
 
     # -- it does not come back -------------------------------------------------------------------------------------
 
@@ -235,8 +235,8 @@ class Fire:
 
 
 OPTIONS: dict[str, Any] = {"max_steps": 6, "splits": {"train": range(1000), "test": range(1000, 1100)}}
-app.environment("shared", step_timeout_seconds=1.0, **OPTIONS)(Fire)
-app.environment("alone", step_timeout_seconds=1.0, isolation="process", **OPTIONS)(Fire)
+app.environment("shared", step_timeout_seconds=1.0, **OPTIONS)(Faulty)
+app.environment("alone", step_timeout_seconds=1.0, isolation="process", **OPTIONS)(Faulty)
 
 
 @app.rubric

@@ -15,7 +15,7 @@ app = TaskApp("keys", version="1.0.0", description="Tells what it should not.")
 
 
 class Teller:
-    """tells: "environment" shows os.environ, "file" the file at `path`; on each door that it has."""
+    """tells: "environment" shows os.environ, "file" the file at `path`; by each way that it has."""
 
     def __init__(self, tells: str = "", path: str = "", breaks: str = "") -> None:
         self.tells, self.path, self.breaks = tells, path, breaks

@@ -25,7 +25,7 @@ from tests import recording
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
-FIRE = ROOT / "tests" / "stress" / "app.py"
+STRESS_APP = ROOT / "tests" / "stress" / "app.py"
 ADDER = ROOT / "examples" / "adder.py"
 START_SECONDS = 60.0
 STORE = "kept.db"
@@ -41,7 +41,7 @@ class Server:
     """
 
     def __init__(
-        self, folder: Path, *args: str, app: Path = FIRE, descriptors: int | None = None, **variables: str
+        self, folder: Path, *args: str, app: Path = STRESS_APP, descriptors: int | None = None, **variables: str
     ) -> None:
         self.folder = folder
         self.key = secrets.token_urlsafe(24)
@@ -108,7 +108,7 @@ class Server:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Those that open its door."""
+        """Those with its key."""
         return {"X-API-Key": self.key}
 
     def log(self) -> str:

@@ -77,7 +77,7 @@ def over(connection: socket.socket) -> bool:
     return True
 
 
-def besieged(where: Listener, path: bytes, honest: Callable[[], int]) -> None:
+def held_by_strangers(where: Listener, path: bytes, honest: Callable[[], int]) -> None:
     """A thousand requests without a key, their bodies never sent: callers are answered, and the sockets end."""
     with ExitStack() as held:
         strangers = []
@@ -100,7 +100,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_a_thousand_sockets_without_a_key_shut_nobody_out(few: Server) -> None:
-    besieged(
+    held_by_strangers(
         listener(few.url),
         b"/rollout",
         lambda: httpx.get(few.url + "/health", headers=few.headers, timeout=5).status_code,
@@ -137,7 +137,7 @@ def backend(folder: Path) -> Iterator[tuple[str, str]]:
 def test_nor_at_a_backend(tmp_path: Path) -> None:
     with backend(tmp_path) as (url, key):
         headers = {"Authorization": f"Bearer {key}"}
-        besieged(
+        held_by_strangers(
             listener(url),
             b"/api/rl/jobs",
             lambda: httpx.get(url + "/api/rl/jobs", headers=headers, timeout=5).status_code,

@@ -1,6 +1,6 @@
 """kill -9 in the middle of everything: what was answered 200 is in the store, whole, and no worker is left behind.
 
-TASKAPP_FIRE_ROUNDS sets the number of rounds of the longer test (the acceptance has 20).
+TASKAPP_STRESS_ROUNDS sets the number of rounds of the longer test (the acceptance has 20).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.ci, pytest.mark.process]
 
-ROUNDS = int(os.environ.get("TASKAPP_FIRE_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("TASKAPP_STRESS_ROUNDS", "5"))
 CALLERS = 16
 
 

@@ -26,7 +26,7 @@ KINDS = ("408", "429", "500", "502", "503", "reset_early", "reset_late", "trunca
          "content_type", "error_200", "redirect", "empty")  # fmt: skip
 """Faults of the way and of the host. Those that change what the model says (a cut answer, a refusal) make another episode."""
 DECLARED = {("policy", 502), ("timeout", 504)}
-VENDOR_KEY = "sk-fire-vendor-0123456789"
+VENDOR_KEY = "sk-stress-vendor-0123456789"
 
 
 @pytest.fixture(params=["threads", pytest.param("workers", marks=pytest.mark.exhaustive)])
@@ -184,7 +184,7 @@ def test_a_caller_who_goes_while_the_model_is_awaited(server: Server, how: Any, 
         assert (row.failure["boundary"], row.failure["code"], row.reward) == ("cancelled", "cancelled", None)
 
 
-def test_no_key_to_the_door_reaches_a_model(server: Server) -> None:
+def test_no_key_of_the_server_reaches_a_model(server: Server) -> None:
     with MockModel(watch=[server.key, VENDOR_KEY]) as model:
         told = answers(server, [asked(model.url, seed=seed, policy={"api_key": VENDOR_KEY}) for seed in range(8)])
         calls = model.stats["requests"]

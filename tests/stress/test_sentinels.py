@@ -28,12 +28,12 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from tests.sentinels import Key, Search
-from tests.stress.server import FIRE, Server, body
+from tests.stress.server import STRESS_APP, Server, body
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
-KEYS_APP = FIRE.with_name("app_keys.py")
+KEYS_APP = STRESS_APP.with_name("app_keys.py")
 LETTERS = "".join(set(string.ascii_letters) - set("abcdefABCDEF"))
 """No digest has these, so six of them in a row are no chance."""
 STREAM = "Accept: text/event-stream"
@@ -60,24 +60,24 @@ class Ring:
                  "caller_api_key", "caller_header", "caller_url_password", "caller_unknown", "caller_name",
                  "caller_url_query")  # fmt: skip
         self.keys = {name: a_key(name) for name in names}
-        self.keys["fire"] = Key("fire", server_key)
+        self.keys["server"] = Key("server", server_key)
 
     def __getattr__(self, name: str) -> str:
         return self.keys[name].text
 
     @property
-    def doors(self) -> list[str]:
-        """Those that open the door."""
+    def accepted(self) -> list[str]:
+        """Those that the server accepts."""
         return [self.environment, self.alias1, self.alias2, self.development, self.plain_line, self.hashed_line]
 
     @property
     def of_the_server(self) -> list[Key]:
         """Those that author's code in another process must not have."""
-        own = ("environment", "alias1", "alias2", "development", "plain_line", "hashed_line", "env_file_key", "fire")
+        own = ("environment", "alias1", "alias2", "development", "plain_line", "hashed_line", "env_file_key", "server")
         return [self.keys[name] for name in own]
 
 
-def a_server(folder: Path, *args: str, app: Path = FIRE, **more: str) -> tuple[Server, Ring]:
+def a_server(folder: Path, *args: str, app: Path = STRESS_APP, **more: str) -> tuple[Server, Ring]:
     """A server with a key in every place, not started yet; its temporary files go to its folder."""
     (folder / "tmp").mkdir(parents=True)
     server = Server(folder, "--log-level", "debug", "--keys-file", "keys.txt", "--debug-env", *args, app=app, **more)
@@ -103,7 +103,7 @@ def a_server(folder: Path, *args: str, app: Path = FIRE, **more: str) -> tuple[S
 def write_keys(folder: Path, ring: Ring, *lines: str) -> None:
     """The key file, in one piece."""
     digest = hashlib.sha256(ring.hashed_line.encode()).hexdigest()
-    own = [f"fire {ring.fire}", f"plain {ring.plain_line} max_in_flight=1", f"hashed sha256:{digest}", *lines]
+    own = [f"server {ring.server}", f"plain {ring.plain_line} max_in_flight=1", f"hashed sha256:{digest}", *lines]
     (folder / "keys.txt.new").write_text("\n".join(own) + "\n")
     (folder / "keys.txt.new").replace(folder / "keys.txt")
 
@@ -213,7 +213,7 @@ def memory_hits(pid: int, keys: list[Key]) -> list[Any]:
 def every_way_in(caller: Caller) -> None:
     """Each key, each way of sending one, right and wrong."""
     ring = caller.ring
-    for key in ring.doors:
+    for key in ring.accepted:
         for header in (f"X-API-Key: {key}", f"Authorization: Bearer {key}", f"X-API-Keys: nobody,{key}",
                        "Authorization: Basic " + base64.b64encode(f"me:{key}".encode()).decode()):  # fmt: skip
             assert b" 200 " in caller.ask("GET", "/health", header, key="")[:15]
@@ -373,11 +373,11 @@ def the_callers_own(caller: Caller, query: bool = False) -> None:
 def every_boundary(caller: Caller) -> None:
     """Failures of each, in threads or workers, and in a process of its own."""
     for environment in ("shared", "alone"):
-        for misdeed, status in (("step", 500), ("reset", 500), ("final state", 500), ("rubric", 500), ("close", None),
+        for fault, status in (("step", 500), ("reset", 500), ("final state", 500), ("rubric", 500), ("close", None),
                                 ("not json", 500), ("not finite", 500), ("unspeakable", 500)):  # fmt: skip
-            caller.rollout(environment=environment, breaks=misdeed, status=status)
-    for misdeed in ("segfault", "abort", "exit", "kill itself"):
-        caller.rollout(environment="alone", breaks=misdeed, status=500)
+            caller.rollout(environment=environment, breaks=fault, status=status)
+    for fault in ("segfault", "abort", "exit", "kill itself"):
+        caller.rollout(environment="alone", breaks=fault, status=500)
     caller.rollout(environment="alone", breaks="hang", status=504)
     caller.rollout(slow=0.2, max_time_seconds=0.1, status=504)
 
@@ -426,7 +426,7 @@ def rotation(caller: Caller) -> None:
         time.sleep(1.1)
         caller.ask("GET", "/health", key=ring.bad_line)
     write_keys(caller.server.folder, ring)
-    until(lambda: b" 200 " in caller.ask("GET", "/health", key=ring.fire)[:15], 5, "the file is read again")
+    until(lambda: b" 200 " in caller.ask("GET", "/health", key=ring.server)[:15], 5, "the file is read again")
     assert b" 401 " in caller.ask("GET", "/health", key=ring.rotated_line)[:15]
 
 
@@ -512,7 +512,7 @@ def test_a_key_in_a_models_address_is_nowhere(tmp_path: Path, workers: str) -> N
 # -- the search itself ---------------------------------------------------------------------------------------------
 
 
-def test_a_key_that_comes_out_is_found_on_each_door(tmp_path: Path) -> None:
+def test_a_key_that_comes_out_is_found_wherever_it_does(tmp_path: Path) -> None:
     planted = a_key("planted")
     server, ring = a_server(tmp_path / "s", "--workers", "1", "--log-format", "json", app=KEYS_APP)
     file = tmp_path / "s" / "planted.txt"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.stress.load import ask_all, session
-from tests.stress.server import ADDER, FIRE, Server, all_stored, body
+from tests.stress.server import ADDER, STRESS_APP, Server, all_stored, body
 
 pytestmark = [pytest.mark.ci, pytest.mark.process, pytest.mark.server]
 
@@ -21,7 +21,7 @@ WORKERS = ["2", *(pytest.param(count, marks=pytest.mark.exhaustive) for count in
 OWN = {"rollout_id", "timing", "seconds"}
 """What is a rollout's own: its id, and how long things took."""
 
-FIRES = [
+STRESS_BODIES = [
     body(environment, seed=seed, policy=policy, image=image)
     for environment, policy, seed, image in (
         *(("shared", policy, seed, seed % 2 == 1) for policy in ("random", "noop") for seed in (2, 3, 4, 5, 11, 1001)),
@@ -57,7 +57,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(
     ("app", "requests"),
-    [pytest.param(FIRE, FIRES, id="fire"), pytest.param(ADDER, ADDERS, id="adder", marks=pytest.mark.exhaustive)],
+    [
+        pytest.param(STRESS_APP, STRESS_BODIES, id="stress"),
+        pytest.param(ADDER, ADDERS, id="adder", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_the_same_rollouts_whoever_plays(
     servers: Servers, app: Path, requests: list[dict[str, Any]], workers: str
@@ -100,7 +103,7 @@ def _lasting(value: Any) -> Any:
 
 @pytest.mark.parametrize("workers", ["0", *WORKERS])
 def test_streams_repeated_requests_and_later_answers_are_the_same_whoever_plays(servers: Servers, workers: str) -> None:
-    requests, server = FIRES[:8], servers(FIRE, workers)
+    requests, server = STRESS_BODIES[:8], servers(STRESS_APP, workers)
     plain = asyncio.run(ask_all(server, requests))
     streamed = [asyncio.run(_streamed(server, request)) for request in requests]
     together = asyncio.run(_together(server, requests[0], 100))

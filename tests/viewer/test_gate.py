@@ -24,9 +24,10 @@ from taskapp_kit.store import open_store
 from taskapp_kit.viewer import viewer
 from taskapp_kit.viewer.session import MAX_SESSIONS, SESSION_SECONDS, TRIES_AT_ONCE, Sessions
 from taskapp_kit.viewer.viewer import PAGES, Viewer
-from tests.serve.load_test import SECOND, LoadTest, besieged, load_test, parsed
+from tests.serve.load_test import SECOND, LoadTest, attacked_server, load_test, parsed
 from tests.serve.running_server import ALIAS, KEY, RunningServer, error_of, opened, request_body
 from tests.serve.test_auth import ATTACKS, HALF_SENT
+from tests.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
@@ -43,7 +44,7 @@ ROUTES = sorted(
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningServer]:
-    with besieged(ui=True) as found:
+    with attacked_server(ui=True) as found:
         yield found
 
 
@@ -140,47 +141,12 @@ def test_another_origin_is_refused_for_every_verb(running: RunningServer) -> Non
             assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "evil.example",
-        "127.0.0.1.evil.example",
-        "x",
-        "10.0.0.1",
-        "",
-        "user@127.0.0.1",
-        "127.0.0.1:x",
-        "localhost.evil",
-        "127.0.0.1 evil",
-        "localhost/evil",
-        "[::1",
-        "0.0.0.0",
-        "localhost,evil.example",
-    ],
-)
-def test_another_host_is_refused_with_and_without_a_key(running: RunningServer, host: str) -> None:
-    for route in ("/ui/login", "/ui/", "/ui/rollouts.json"):
-        for headers in ({}, {"X-API-Key": KEY}):
-            answer = running.stranger.get(route, headers={"Host": host, **headers})
-            assert answer.status_code in (421, 400), (route, answer.text)
-
-
-def test_names_of_this_machine_and_those_that_are_configured_are_accepted() -> None:
-    settings = Settings(environment_api_key=KEY, ui=True, ui_hosts=("ui.example",))
-    with opened(settings) as found:
-        port = found.server.port
-        for host in (
-            f"127.0.0.1:{port}",
-            f"localhost:{port}",
-            "[::1]",
-            f"[::1]:{port}",
-            "ui.example",
-            "UI.example:443",
-        ):
-            answer = found.client.get("/ui/runs.json", headers={"Host": host})
-            assert answer.status_code == 422 and error_of(answer)["code"] == "unavailable", "there is no store"
-        two = b"GET /ui/ HTTP/1.1\r\nHost: ui.example\r\nHost: evil.example\r\n\r\n"
-        assert not found.raw(two).startswith(b"HTTP/1.1 200")
+def test_other_hosts_are_refused_and_configured_ones_accepted() -> None:
+    with opened(Settings(environment_api_key=KEY, ui=True, ui_hosts=("ui.example",))) as found:
+        for host, code in (("ui.example", "unavailable"), ("127.0.0.1.evil.example", "host_not_allowed")):
+            for headers in ({}, {"X-API-Key": KEY}) if code == "host_not_allowed" else ({"X-API-Key": KEY},):
+                answer = found.stranger.get("/ui/runs.json", headers={"Host": host, **headers})
+                assert error_of(answer)["code"] == code, "there is no store"
 
 
 @pytest.mark.parametrize(
@@ -255,10 +221,7 @@ def test_a_session_dies_with_its_key(tmp_path: Path) -> None:
         alice, bob = log_in(found, "alice-key-7a1d"), log_in(found, "bob-key-88e2")
         assert alice.get("/ui/runs.json").status_code == bob.get("/ui/runs.json").status_code == 200
         key_file.remove(file, "alice")
-        until = time.monotonic() + 10
-        while alice.get("/ui/runs.json").status_code != 401 and time.monotonic() < until:
-            time.sleep(0.05)
-        assert alice.get("/ui/runs.json").status_code == 401
+        until(lambda: alice.get("/ui/runs.json").status_code == 401, 10)
         assert bob.get("/ui/runs.json").status_code == 200
 
 
@@ -378,16 +341,8 @@ def test_without_a_configured_key_no_page_answers() -> None:
 
 def test_headers_of_every_page(local: RunningServer) -> None:
     made = local.client.post("/rollout", json=request_body()).json()["rollout_id"]
-    for route in (
-        "/ui/",
-        "/ui/login",
-        "/ui/rollouts",
-        f"/ui/rollouts/{made}",
-        "/ui/live",
-        "/ui/annotate",
-        "/ui/nothing",
-    ):
-        answer = local.client.get(route, headers={"Accept": "text/html"})
+    for route in ("", "login", "rollouts", f"rollouts/{made}", "live", "annotate", "nothing"):
+        answer = local.client.get(f"/ui/{route}", headers={"Accept": "text/html"})
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy and "unsafe" not in policy and "*" not in policy
         assert "frame-ancestors 'none'" in policy and "base-uri 'none'" in policy

@@ -33,7 +33,7 @@ UNKNOWN = "0" * 32
 
 
 @dataclass
-class Museum:
+class ViewedServer:
     """A server with rollouts of two key labels."""
 
     running: RunningServer
@@ -50,14 +50,14 @@ class Museum:
 
 
 @pytest.fixture(scope="module")
-def museum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Museum]:
-    folder = tmp_path_factory.mktemp("museum")
+def viewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewedServer]:
+    folder = tmp_path_factory.mktemp("viewed")
     file = folder / "keys"
     for who in ("alice", "bob", "root"):
         key_file.add(file, who, KEYS[who], admin=who == "root")
     settings = Settings(environment_api_key=KEY, keys_file=file, ui=True)
     with opened(settings, store=open_store(f"sqlite:///{folder}/rollouts.db")) as running:
-        made = Museum(running)
+        made = ViewedServer(running)
         for who in ("alice", "bob"):
             ids = []
             for seed, run in ((1, "one"), (1, "two"), (2, "one")):
@@ -87,41 +87,41 @@ def about(ids: list[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("who", KEYS)
 @pytest.mark.parametrize("whose", ["alice", "bob"])
-def test_everyone_sees_their_own_and_admins_see_all(museum: Museum, who: str, whose: str) -> None:
+def test_everyone_sees_their_own_and_admins_see_all(viewed: ViewedServer, who: str, whose: str) -> None:
     sees = who in (whose, "root", "operator")
-    mine = museum.ids[whose]
+    mine = viewed.ids[whose]
     for name, path in about(mine).items():
         for suffix in ("", ".json"):
             head, mark, query = path.partition("?")
-            answer = museum.get(f"{head}{suffix}{mark}{query}", who)
+            answer = viewed.get(f"{head}{suffix}{mark}{query}", who)
             assert (answer.status_code == 200) == sees, (name, answer.text)
             if not sees:
-                unknown = museum.get(f"rollouts/{UNKNOWN}", who)
+                unknown = viewed.get(f"rollouts/{UNKNOWN}", who)
                 assert answer.status_code == 404 and answer.text == unknown.text
-    assert (museum.json(f"annotate.json?id={mine[0]}", who)["rollout_id"] == mine[0]) == sees
+    assert (viewed.json(f"annotate.json?id={mine[0]}", who)["rollout_id"] == mine[0]) == sees
     for path in ("rollouts.json", "runs.json", f"run.json?run_id={whose}-one", f"group.json?group_id={whose}-group"):
-        text = museum.get(path, who).text
+        text = viewed.get(path, who).text
         assert (f"{whose}-one" in text) == sees, path
-    stored = museum.running.client.get(f"/rollouts/{mine[0]}", headers={"X-API-Key": KEYS[who]})
+    stored = viewed.running.client.get(f"/rollouts/{mine[0]}", headers={"X-API-Key": KEYS[who]})
     assert (stored.status_code == 200) == sees, "as everywhere else"
 
 
-def test_every_page_has_its_data_as_json(museum: Museum) -> None:
-    rows = museum.json("rollouts.json?run_id=alice-one")["rollouts"]
-    assert {row["rollout_id"] for row in rows} == {museum.ids["alice"][index] for index in (0, 2, 3)}
-    runs = {item["run_id"]: item for item in museum.json("runs.json")["runs"]}
+def test_every_page_has_its_data_as_json(viewed: ViewedServer) -> None:
+    rows = viewed.json("rollouts.json?run_id=alice-one")["rollouts"]
+    assert {row["rollout_id"] for row in rows} == {viewed.ids["alice"][index] for index in (0, 2, 3)}
+    runs = {item["run_id"]: item for item in viewed.json("runs.json")["runs"]}
     assert runs["alice-one"]["rollouts"] == 3 and runs["alice-one"]["failed"] == 1
-    run = museum.json("run.json?run_id=alice-one")
+    run = viewed.json("run.json?run_id=alice-one")
     assert run["reward"]["mean"] == 1.0 and run["reward"]["n"] == 2, "a failure is no number"
     assert run["failures"] == [{"boundary": "environment", "code": run["failures"][0]["code"], "rollouts": 1}]
     assert [item["seed"] for item in run["by_seed"]] == [1, 1, 2]
-    details = museum.json(f"rollouts/{museum.ids['alice'][0]}.json")
+    details = viewed.json(f"rollouts/{viewed.ids['alice'][0]}.json")
     assert details["seed"] == 1 and len(details["turns"]) > 1
-    pair = museum.json(f"compare.json?a={museum.ids['alice'][0]}&b={museum.ids['bob'][0]}")
+    pair = viewed.json(f"compare.json?a={viewed.ids['alice'][0]}&b={viewed.ids['bob'][0]}")
     assert pair["difference"] is None and pair["equal_turns"] == len(details["turns"])
-    other = museum.json(f"compare.json?a={museum.ids['alice'][0]}&b={museum.ids['alice'][2]}")
+    other = viewed.json(f"compare.json?a={viewed.ids['alice'][0]}&b={viewed.ids['alice'][2]}")
     assert other["difference"] is not None and other["equal_turns"] < len(details["turns"])
-    assert museum.json("live.json") == {"rollouts": [], "running": 0}
+    assert viewed.json("live.json") == {"rollouts": [], "running": 0}
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_every_page_has_its_data_as_json(museum: Museum) -> None:
      ("reward_below=0.5", 0), ("environment=broken", 2), ("policy=one", 6), ("run_id=bob-two", 1),
      ("status=nothing", 8), ("reward_above=x", 8), ("page=1", 0), ("order=worst", 6), ("order=nothing", 8)],
 )  # fmt: skip
-def test_filters_and_orders(museum: Museum, query: str, count: int) -> None:
-    assert len(museum.json(f"rollouts.json?{query}")["rollouts"]) == count
-    page = museum.get(f"rollouts?{query}")
+def test_filters_and_orders(viewed: ViewedServer, query: str, count: int) -> None:
+    assert len(viewed.json(f"rollouts.json?{query}")["rollouts"]) == count
+    page = viewed.get(f"rollouts?{query}")
     assert len(re.findall(r'name="pick"', page.text)) == count
 
 
@@ -140,19 +140,19 @@ def test_filters_and_orders(museum: Museum, query: str, count: int) -> None:
     "path", ["rollouts/" + UNKNOWN, "run", "run?run_id=none", "group", "group?group_id=none", f"blobs/{'0' * 64}.png",
              "live/" + UNKNOWN, "nothing", "rollouts/x", "static/../app.py", "static/base.html", "report"],
 )  # fmt: skip
-def test_what_does_not_exist_is_404(museum: Museum, path: str) -> None:
-    assert museum.get(path).status_code == 404
+def test_what_does_not_exist_is_404(viewed: ViewedServer, path: str) -> None:
+    assert viewed.get(path).status_code == 404
 
 
-def test_a_wrong_method_is_405_and_names_the_right_one(museum: Museum) -> None:
-    answer = museum.running.client.post("/ui/rollouts", data={})
+def test_a_wrong_method_is_405_and_names_the_right_one(viewed: ViewedServer) -> None:
+    answer = viewed.running.client.post("/ui/rollouts", data={})
     assert answer.status_code == 405 and answer.headers["allow"] == "GET"
-    assert museum.running.client.get("/ui/logout").status_code == 405
+    assert viewed.running.client.get("/ui/logout").status_code == 405
 
 
-def test_head_answers_as_get_without_the_body(museum: Museum) -> None:
+def test_head_answers_as_get_without_the_body(viewed: ViewedServer) -> None:
     for path in ("/ui/", "/ui/rollouts.json", "/ui/static/ui.js"):
-        got, head = museum.running.client.get(path), museum.running.client.head(path)
+        got, head = viewed.running.client.get(path), viewed.running.client.head(path)
         assert (
             head.status_code == 200 and head.content == b"" and head.headers["content-length"] == str(len(got.content))
         )

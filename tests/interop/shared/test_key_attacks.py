@@ -14,7 +14,7 @@ from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
 from taskapp_kit.interop.protocols import protocol_names
 from taskapp_kit.rollout.service import Service
-from tests.serve.load_test import SECOND, besieged, load_test, parsed
+from tests.serve.load_test import SECOND, attacked_server, load_test, parsed
 from tests.serve.running_server import KEY, RunningServer, app
 from tests.serve.test_auth import BAD, GOOD, Headers, message, one_letter_off
 
@@ -43,7 +43,7 @@ WITHOUT_A_KEY: dict[str, Headers] = {**BAD, **NEARLY}
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningServer]:
     """A server with every protocol, for the attacks of this file."""
-    with besieged(protocols=("all",)) as found:
+    with attacked_server(protocols=("all",)) as found:
         yield found
 
 
