@@ -19,8 +19,6 @@ from taskapp_kit.declare.signature import (
     BadArguments,
     SignatureProblem,
     is_object,
-    names_of,
-    needed_names,
     parameters_of,
 )
 
@@ -153,7 +151,7 @@ def test_an_argument_is_refused_in_a_sentence_that_names_it(annotation: Any, val
     assert all(path[0] == "a" for path, _ in caught.value.fields)
 
 
-SHADOWS = (
+SHADOWS = [
     "copy",
     "json",
     "schema",
@@ -170,7 +168,7 @@ SHADOWS = (
     "a0",
     "given",
     "name",
-)
+]
 
 
 @pytest.mark.parametrize("name", SHADOWS)
@@ -295,13 +293,6 @@ def test_what_json_cannot_carry_is_a_signature_problem(kind: Any) -> None:
     act.__annotations__["a"] = kind
     with pytest.raises(SignatureProblem):
         _ = Arguments("act", tuple(parameters_of(act, skip_first=True))).schema
-
-
-def test_names() -> None:
-    def act(self: Any, a: int, b: int = 1) -> None: ...
-
-    assert names_of(act) == ("a", "b")
-    assert needed_names(act) == ("a",)
 
 
 @given(st.lists(st.integers(-5, 5).flatmap(lambda n: st.sampled_from([n, str(n), float(n)])), max_size=6))
