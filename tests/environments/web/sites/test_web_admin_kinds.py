@@ -1,25 +1,13 @@
 """The problems, read from their words by rules of the tests' own, and solved by requests."""
 
-import random
 import re
 
 import pytest
 
-from environments.web.sites.admin.kinds import BULK, COUNT, EDIT, KINDS, SETTINGS, SWITCH
+from environments.web.sites.admin.kinds import BULK, COUNT, EDIT, SETTINGS, SWITCH
 from environments.web.sites.admin.options import settings_of
 from environments.web.sites.kind import LEVELS, Problem
-from environments.web.sites.site import Request
-
-SEEDS = range(8)
-
-
-def problem_of(kind, level, seed: int, feasible: bool = True) -> Problem:
-    return kind.make(random.Random(f"{kind.name} {level} {seed} {feasible}"), level, feasible)
-
-
-def problems(kind, level, feasible: bool = True):
-    return [problem_of(kind, level, seed, feasible) for seed in SEEDS]
-
+from tests.environments.web.sites.site_requests import get, post, problems_of
 
 CONDITIONS = (
     (r"at the depot (\w+ \w+)", lambda row, depot: row["depot"] == depot),
@@ -68,37 +56,10 @@ def meant(problem: Problem) -> tuple[str, list[dict], list[list[dict]]]:
     return table, satisfying(found), [satisfying(found[:place] + found[place + 1 :]) for place in range(len(found))]
 
 
-def post(problem: Problem, path: str, form: dict[str, tuple[str, ...]]) -> None:
-    assert problem.site.handle(Request("POST", path, {}, form)).location is not None
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_seed_gives_the_same_problem_and_other_seeds_give_others(kind, level):
-    goals = set()
-    for feasible in (True, False) if kind.infeasible else (True,):
-        for seed in SEEDS:
-            one, other = (problem_of(kind, level, seed, feasible) for _ in range(2))
-            goals.add(one.goal)
-            assert (one.goal, one.expected, one.answer, one.feasible) == (
-                other.goal,
-                other.expected,
-                other.answer,
-                feasible,
-            )
-            assert one.site.record() == other.site.record()
-            assert one.site is not other.site
-            changes = kind.verb != "find" and feasible
-            assert (one.expected != one.site.record()) == changes
-            assert bool(one.answer) == (kind.verb == "find")
-            assert one.ends_on_change == (kind is SWITCH)
-    assert len(goals) > 5
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_answer_is_what_the_words_of_the_question_say(level):
     asked = set()
-    for problem in problems(COUNT, level):
+    for problem in problems_of(COUNT, level):
         _, rows, near = meant(problem)
         assert all(len(some) > len(rows) for some in near)
         if problem.goal.startswith("How many"):
@@ -109,7 +70,7 @@ def test_the_answer_is_what_the_words_of_the_question_say(level):
             key = "rate" if "highest rate" in problem.goal else "deposit"
             [largest] = [row for row in rows if row[key] == max(row[key] for row in rows)]
             answer = largest["name"] if key == "rate" else largest["id"]
-            pages = [problem.site.handle(Request("GET", f"/{name}/{answer}")) for name in ("machines", "contracts")]
+            pages = [get(problem.site, f"/{name}/{answer}") for name in ("machines", "contracts")]
             assert key == "rate" or 200 in [page.status for page in pages]
         assert problem.answer == answer, problem.goal
         asked.add(problem.goal.split()[0])
@@ -119,7 +80,7 @@ def test_the_answer_is_what_the_words_of_the_question_say(level):
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_record_is_meant_and_posting_the_fields_gives_what_is_expected(level):
     tables = set()
-    for problem in problems(EDIT, level):
+    for problem in problems_of(EDIT, level):
         table, rows, near = meant(problem)
         tables.add(table)
         [row] = rows
@@ -127,7 +88,8 @@ def test_one_record_is_meant_and_posting_the_fields_gives_what_is_expected(level
         first, last = problem.site.record()[table][row["id"]], problem.expected[table][row["id"]]
         values = dict(re.findall(r'"([\w -]+)" to (.+?)(?= and "|\. Change)', problem.goal))
         assert len(values) == sum(first[key] != last[key] for key in first) > 0
-        post(problem, f"/{table}/{row['id']}/edit", {key: (str(value),) for key, value in last.items()})
+        form = {key: str(value) for key, value in last.items()}
+        assert post(problem.site, f"/{table}/{row['id']}/edit", **form).location
         assert problem.site.record() == problem.expected
     assert tables == {"machines", "contracts", "customers"}
 
@@ -135,12 +97,12 @@ def test_one_record_is_meant_and_posting_the_fields_gives_what_is_expected(level
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_cannot_be_done_is_not_there_or_is_locked(level):
     reasons = set()
-    for problem in problems(EDIT, level, feasible=False):
+    for problem in problems_of(EDIT, level, feasible=False):
         table, rows, near = meant(problem)
         if rows:
             [row] = rows
             assert (table, row["state"]) == ("contracts", "Ended")
-            page = problem.site.handle(Request("GET", f"/contracts/{row['id']}/edit"))
+            page = get(problem.site, f"/contracts/{row['id']}/edit")
             assert "Its machine, days and deposit are locked." in page.html
             assert re.search(r'"(Machine|End|Deposit)" to', problem.goal)
         assert all(len(some) > len(rows) for some in near)
@@ -150,20 +112,20 @@ def test_what_cannot_be_done_is_not_there_or_is_locked(level):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_an_action_for_exactly_the_rows_that_are_meant_gives_what_is_expected(level):
-    for problem in problems(BULK, level):
+    for problem in problems_of(BULK, level):
         table, rows, near = meant(problem)
         assert len(rows) > 1
         assert all(len(some) > len(rows) for some in near)
         action = re.match(r'Do "([\w ]+)"', problem.goal).group(1)
         changed = [id for id, row in problem.site.record()[table].items() if row != problem.expected[table][id]]
         assert sorted(changed) == sorted(row["id"] for row in rows)
-        post(problem, f"/{table}", {"row": tuple(changed), "action": (action,)})
+        assert post(problem.site, f"/{table}", row=tuple(changed), action=action).location
         assert problem.site.record() == problem.expected
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_settings_posted_page_by_page_give_what_is_expected(level):
-    for problem in problems(SETTINGS, level):
+    for problem in problems_of(SETTINGS, level):
         books, wanted = problem.site.books, problem.expected["settings"]
         settings = settings_of(level, books.depots)
         changed = [each for each in settings if wanted[each.key] != books.settings[each.key]]
@@ -176,19 +138,19 @@ def test_settings_posted_page_by_page_give_what_is_expected(level):
             )
         for section in {each.section for each in settings}:
             here = {each.key: wanted[each.key] for each in settings if each.section == section}
-            form = {key: (str(value),) for key, value in here.items() if value is not False}
-            post(problem, f"/settings/{section.lower()}", form)
+            form = {key: str(value) for key, value in here.items() if value is not False}
+            assert post(problem.site, f"/settings/{section.lower()}", **form).location
         assert problem.site.record() == problem.expected
 
 
 @pytest.mark.parametrize(("level", "count"), [("easy", 3), ("medium", 5), ("hard", 8)])
 def test_one_click_stops_the_machine_and_places_vary(level, count):
     places = set()
-    for problem in problems(SWITCH, level):
+    for problem in problems_of(SWITCH, level):
         name = re.fullmatch(r"Stop the machine (\w+ \d)\.", problem.goal).group(1)
         machines = list(problem.site.record()["machines"])
         assert len(set(machines)) == count
         places.add(machines.index(name))
-        post(problem, "/", {"machine": (name,)})
+        assert post(problem.site, "/", machine=name).location
         assert problem.site.record() == problem.expected
     assert len(places) > 2

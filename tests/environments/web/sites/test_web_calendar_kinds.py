@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import random
 import re
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -11,21 +10,10 @@ from typing import Any
 import pytest
 
 from environments.web.sites.calendar.kinds import KINDS
-from environments.web.sites.kind import LEVELS, Kind, Level, Problem
-from environments.web.sites.site import Request
+from environments.web.sites.kind import LEVELS, Level, Problem
+from tests.environments.web.sites.site_requests import get, post, problems_of
 
-SEEDS = 8
-CASES = [
-    pytest.param(kind, level, feasible, id=f"{kind.name}-{level}-{'feasible' if feasible else 'infeasible'}")
-    for kind in KINDS
-    for level in LEVELS
-    for feasible in ((True, False) if kind.infeasible else (True,))
-]
 DAY = r"\w+day (\d+) (\w+) (\d{4})"
-
-
-def made(kind: Kind, level: Level, feasible: bool, seed: int) -> Problem:
-    return kind.make(random.Random(f"{kind.name} {level} {seed} {feasible}"), level, feasible)
 
 
 def iso(found: tuple[str, ...]) -> str:
@@ -37,7 +25,7 @@ def minutes(clock: str) -> int:
 
 
 def page(problem: Problem, path: str, **query: str) -> str:
-    return html.unescape(problem.site.handle(Request("GET", path, query)).html)
+    return html.unescape(get(problem.site, path, **query).html)
 
 
 def rooms(problem: Problem) -> dict[str, dict[str, Any]]:
@@ -62,24 +50,6 @@ def is_free(bookings: list[dict[str, Any]], room: str, day: str, start: int, len
         and start < minutes(one["start"]) + one["length"]
         for one in bookings
     )
-
-
-@pytest.mark.parametrize(("kind", "level", "feasible"), CASES)
-def test_problems_are_made_again_alike_differ_by_seed_and_are_not_solved_by_doing_nothing(
-    kind: Kind, level: Level, feasible: bool
-) -> None:
-    goals = set()
-    for seed in range(SEEDS):
-        one, other = made(kind, level, feasible, seed), made(kind, level, feasible, seed)
-        record = one.site.record()
-        assert one.site is not other.site
-        assert (one.goal, one.answer, one.feasible) == (other.goal, other.answer, feasible)
-        assert (one.expected, record) == (other.expected, other.site.record())
-        assert page(one, "/") == page(other, "/")
-        assert (one.expected == record) == (kind.verb == "find" or not feasible)
-        assert bool(one.answer) == (kind.verb == "find")
-        goals.add(one.goal)
-    assert len(goals) == SEEDS
 
 
 def answers(problem: Problem) -> set[str]:
@@ -122,8 +92,7 @@ def answers(problem: Problem) -> set[str]:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_question_has_one_answer_and_pages_show_it(level: Level) -> None:
-    for seed in range(SEEDS):
-        problem = made(KINDS[0], level, True, seed)
+    for problem in problems_of(KINDS[0], level):
         assert answers(problem) == {problem.answer}
         assert problem.answer is not None
         day, _, clock = problem.answer.rpartition(" ")
@@ -177,9 +146,9 @@ def target_of(problem: Problem, old: dict[str, Any]) -> dict[str, Any]:
 
 def send(problem: Problem, path: str, wanted: dict[str, Any]) -> int:
     """Sends the booking's form; the answer's status."""
-    form = {name: (str(value),) for name, value in wanted.items()}
-    form["room"] = (rooms(problem)[wanted["room"]]["slug"],)
-    return problem.site.handle(Request("POST", path, {}, form)).status
+    form = {name: str(value) for name, value in wanted.items()}
+    form["room"] = rooms(problem)[wanted["room"]]["slug"]
+    return post(problem.site, path, **form).status
 
 
 def path_of(problem: Problem, booking: dict[str, Any]) -> str:
@@ -193,8 +162,7 @@ def path_of(problem: Problem, booking: dict[str, Any]) -> str:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("feasible", [True, False])
 def test_one_booking_is_meant_and_moving_it_gives_the_record(level: Level, feasible: bool) -> None:
-    for seed in range(SEEDS):
-        problem = made(KINDS[1], level, feasible, seed)
+    for problem in problems_of(KINDS[1], level, feasible):
         [old] = meant_by(problem)
         new = target_of(problem, old)
         assert new != old
@@ -206,8 +174,7 @@ def test_one_booking_is_meant_and_moving_it_gives_the_record(level: Level, feasi
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("feasible", [True, False])
 def test_one_room_meets_all_conditions_and_booking_it_gives_the_record(level: Level, feasible: bool) -> None:
-    for seed in range(SEEDS):
-        problem = made(KINDS[2], level, feasible, seed)
+    for problem in problems_of(KINDS[2], level, feasible):
         found = re.match(
             rf"Book a room with at least (\d+) seats and with (.+) on {DAY} from (.{{5}}) to (.{{5}})\."
             r"(?: The room must be on the (.+?)\.)? The title is \"(.+)\", the organiser is (.+), there are (\d+) "
@@ -247,8 +214,7 @@ def test_one_room_meets_all_conditions_and_booking_it_gives_the_record(level: Le
 @pytest.mark.parametrize("level", LEVELS)
 def test_cancelling_what_is_meant_gives_the_record(level: Level) -> None:
     kept_of_the_same_person = 0
-    for seed in range(SEEDS):
-        problem = made(KINDS[3], level, True, seed)
+    for problem in problems_of(KINDS[3], level):
         found = re.match(
             rf"Cancel all bookings that (\w+ \w+) organises on {DAY}( and that begin before 12:00| and that begin at "
             r"12:00 or later)?\. Cancel",
@@ -267,18 +233,18 @@ def test_cancelling_what_is_meant_gives_the_record(level: Level) -> None:
         assert len(doomed) >= 2
         kept_of_the_same_person += len(bookings) - len(doomed)
         for one in doomed:
-            problem.site.handle(Request("POST", path_of(problem, one) + "/cancel"))
+            post(problem.site, path_of(problem, one) + "/cancel")
         assert problem.site.record() == problem.expected
     assert (kept_of_the_same_person > 0) == (level == "hard")
 
 
 def test_the_names_of_rooms_do_not_begin_with_one_another() -> None:
-    for seed in range(SEEDS):
-        names = list(rooms(made(KINDS[1], "hard", True, seed)))
+    for problem in problems_of(KINDS[1], "hard"):
+        names = list(rooms(problem))
         assert len(names) == 9
         assert not [(one, other) for one in names for other in names if one != other and other.startswith(one)]
 
 
 def test_both_parts_of_a_day_are_asked_for() -> None:
-    goals = [made(KINDS[3], "hard", True, seed).goal for seed in range(SEEDS)]
+    goals = [problem.goal for problem in problems_of(KINDS[3], "hard")]
     assert {"before" in goal for goal in goals} == {True, False}

@@ -12,15 +12,8 @@ import pytest
 from environments.web.sites.calendar import days
 from environments.web.sites.calendar.data import Booking, House, make_house, record_of
 from environments.web.sites.calendar.site import Calendar
-from environments.web.sites.site import Page, Request
-
-
-def get(site: Calendar, path: str, **query: str) -> Page:
-    return site.handle(Request("GET", path, query))
-
-
-def post(site: Calendar, path: str, **form: str) -> Page:
-    return site.handle(Request("POST", path, {}, {name: (value,) for name, value in form.items()}))
+from environments.web.sites.site import Request
+from tests.environments.web.sites.site_requests import get, post
 
 
 @pytest.fixture
@@ -289,20 +282,6 @@ def test_what_is_over_stays_as_it_was(house: House, site: Calendar) -> None:
             assert answer.location == f"/bookings/{past.number}"
             assert "stays as it was" in get(site, answer.location).html
     assert site.record() == before
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/nowhere", "/rooms", "/rooms/cellar", "/days", "/days/2031-02-30", "/days/x", "/bookings", "/bookings/0",
-        "/bookings/x", "/bookings/²", "/bookings/" + "9" * 5000, "/bookings/-1/change", "/bookings/1/cancel", "/new/1",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
-def test_an_unknown_path_has_a_page_with_a_way_home(site: Calendar, path: str, method: str) -> None:
-    page = site.handle(Request(method, path))
-    assert page.status == 404
-    assert '<a href="/">See all rooms</a>' in page.html
 
 
 @pytest.mark.parametrize("week", ["", "x", "2031-13-01", "1999-01-04"])

@@ -6,19 +6,11 @@ import pytest
 
 from environments.web.sites.mail.builder import Builder
 from environments.web.sites.mail.site import MailSite
-from environments.web.sites.site import Request
+from tests.environments.web.sites.site_requests import get, post
 
 
 def site(level="medium", seed=2):
     return MailSite(Builder(random.Random(seed), level).finish())
-
-
-def get(on, path, **query):
-    return on.handle(Request("GET", path, query))
-
-
-def post(on, path, **form):
-    return on.handle(Request("POST", path, {}, {name: (value,) for name, value in form.items()}))
 
 
 def open_ticket(on):

@@ -7,37 +7,15 @@ import pytest
 from environments.web.sites.mail.builder import Builder
 from environments.web.sites.mail.data import day_text
 from environments.web.sites.mail.site import MailSite
-from environments.web.sites.site import Page, Request
+from tests.environments.web.sites.site_requests import get, post
 
 
 def site(level="hard", seed=1):
     return MailSite(Builder(random.Random(seed), level).finish())
 
 
-def get(on, path, **query) -> Page:
-    return on.handle(Request("GET", path, query))
-
-
-def post(on, path, query=None, **form) -> Page:
-    return on.handle(
-        Request("POST", path, query or {}, {k: v if isinstance(v, tuple) else (v,) for k, v in form.items()})
-    )
-
-
 def in_folder(on, folder):
     return [message for message in on.content.messages if message.folder == folder]
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/nope", "/folder/nope", "/message/0", "/message/x", "/message/٣", "/message/" + "9" * 400, "/message/1/reply",
-     "/sent/0", "/sent/99", "/tickets/T-0", "/tickets/<b>", "/folder/inbox/more", "/assets"],
-)  # fmt: skip
-def test_what_is_not_there_is_a_page_with_a_way_home(path):
-    for method in ("GET", "POST"):
-        page = site().handle(Request(method, path))
-        assert page.status == 404
-        assert 'href="/"' in page.html
 
 
 def test_a_folder_has_its_messages_newest_first_in_pages():
