@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +55,38 @@ def a_service(
     return Service(app, ServiceSettings(**settings), store=store, clock=clock, models=models)
 
 
-def play(app: TaskApp, policy: str | None = "random", **given: Any) -> Rollout:
-    """One rollout on a service of its own; raises what `Service.rollout` raises."""
+@asynccontextmanager
+async def serving(app: TaskApp, **options: Any) -> AsyncIterator[Service]:
+    """A service, closed at the end."""
+    service = a_service(app, **options)
+    try:
+        yield service
+    finally:
+        await service.close()
+
+
+def served(app: TaskApp, request: RolloutRequest, **options: Any) -> Rollout:
+    """One rollout on a service with these settings; raises what `Service.rollout` raises."""
 
     async def once() -> Rollout:
-        service = Service(app)
-        try:
-            return await service.rollout(a_request(policy, **given))
-        finally:
-            await service.close()
+        async with serving(app, **options) as service:
+            return await service.rollout(request)
 
     return asyncio.run(once())
+
+
+def play(app: TaskApp, policy: str | None = "random", **given: Any) -> Rollout:
+    """One rollout on a service with the settings that a server has by default."""
+    return served(app, a_request(policy, **given))
+
+
+def local_models(**variables: str) -> ModelAccess:
+    """The access to models that a server on this machine has, with these variables of the environment."""
+    return model_access(Settings(variables=variables), "local", SystemClock())
 
 
 def one_model_rollout(app: TaskApp, url: str, **given: Any) -> Rollout:
     """One rollout that the model at `url` plays; `policy_config` adds to `policy.config`."""
-
-    async def once() -> Rollout:
-        service = a_service(app, exposure="local", models=model_access(Settings(variables={}), "local", SystemClock()))
-        config = {"inference_url": url, "model": "m", **given.pop("policy_config", {})}
-        try:
-            return await service.rollout(a_request(None, policy_config=config, **{"seed": 3, **given}))
-        finally:
-            await service.close()
-
-    return asyncio.run(once())
+    config = {"inference_url": url, "model": "m", **given.pop("policy_config", {})}
+    request = a_request(None, policy_config=config, **{"seed": 3, **given})
+    return served(app, request, exposure="local", models=local_models())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 import numpy as np
 import orjson
@@ -17,7 +16,6 @@ from taskapp_kit import Image
 from taskapp_kit.records.events import Acted, Called, EpisodeEnded, Event, Observed, Started, encode, encode_one
 from taskapp_kit.rollout.event_buffer import EventBuffer
 
-T = TypeVar("T")
 EVENTS: list[Event] = [
     Started("e", "1", "train", 0, {}, "noop"),
     Observed(["one", Image(np.full((2, 2, 3), 1, np.uint8))], ["go"]),
@@ -25,14 +23,7 @@ EVENTS: list[Event] = [
     EpisodeEnded("terminated", "goal", {"private": "sentinel"}),
 ]
 LINES = [encode_one(number, event) for number, event in enumerate(EVENTS)]
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    async def bounded() -> T:
-        async with asyncio.timeout(10):
-            return await work
-
-    return asyncio.run(bounded())
+pytestmark = pytest.mark.anyio
 
 
 def nothing(_: dict[str, bytes]) -> None:
@@ -42,76 +33,66 @@ def nothing(_: dict[str, bytes]) -> None:
 @given(
     st.lists(st.sampled_from(["tell", "take", "read", "wait"]), max_size=40), st.integers(0, len(EVENTS) + 2), st.data()
 )
-def test_a_follower_gets_each_event_once_and_in_order(what: list[str], first: int, data: st.DataObject) -> None:
-    async def work() -> None:
-        journal = EventBuffer(nothing)
-        found: list[bytes] = []
+async def test_a_follower_gets_each_event_once_and_in_order(what: list[str], first: int, data: st.DataObject) -> None:
+    journal = EventBuffer(nothing)
+    found: list[bytes] = []
 
-        async def follow() -> None:
-            async for lines in journal.follow(first):
-                assert lines
-                found.extend(lines)
+    async def follow() -> None:
+        async for lines in journal.follow(first):
+            assert lines
+            found.extend(lines)
 
-        following = asyncio.create_task(follow())
-        told = 0
-        for step in [*what, "tell", "close"]:
-            if step == "tell" and told < len(EVENTS):
-                journal(EVENTS[told])
-                told += 1
-            elif step == "take":
-                until = data.draw(st.integers(told, len(EVENTS)))
-                if until > told:
-                    journal.take(b",".join(LINES[told:until]), {})
-                    told = until
-            elif step == "read":
-                assert journal.lines == LINES[:told]
-            elif step == "wait":
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-        journal.close()
-        await following
-        assert found == LINES[first:told]
-        assert orjson.loads(journal.text()) == [orjson.loads(line) for line in LINES[:told]]
-
-    run(work())
+    following = asyncio.create_task(follow())
+    told = 0
+    for step in [*what, "tell", "close"]:
+        if step == "tell" and told < len(EVENTS):
+            journal(EVENTS[told])
+            told += 1
+        elif step == "take":
+            until = data.draw(st.integers(told, len(EVENTS)))
+            if until > told:
+                journal.take(b",".join(LINES[told:until]), {})
+                told = until
+        elif step == "read":
+            assert journal.lines == LINES[:told]
+        elif step == "wait":
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+    journal.close()
+    await following
+    assert found == LINES[first:told]
+    assert orjson.loads(journal.text()) == [orjson.loads(line) for line in LINES[:told]]
 
 
-def test_the_lines_are_what_a_store_keeps() -> None:
-    async def work() -> EventBuffer:
-        journal = EventBuffer(nothing)
-        for event in EVENTS:
-            journal(event)
-        return journal
-
-    journal = run(work())
+async def test_the_lines_are_what_a_store_keeps() -> None:
+    journal = EventBuffer(nothing)
+    for event in EVENTS:
+        journal(event)
     assert journal.text() == encode(EVENTS).text
     assert b"sentinel" not in journal.text()
 
 
-def test_a_thread_may_tell_while_others_follow() -> None:
-    async def work() -> None:
-        journal = EventBuffer(nothing)
-        count = 3000
+async def test_a_thread_may_tell_while_others_follow() -> None:
+    journal = EventBuffer(nothing)
+    count = 3000
 
-        def tell() -> None:
-            for turn in range(count):
-                journal(Called(turn))
-            loop.call_soon_threadsafe(journal.close)
+    def tell() -> None:
+        for turn in range(count):
+            journal(Called(turn))
+        loop.call_soon_threadsafe(journal.close)
 
-        async def follow(first: int) -> list[bytes]:
-            return [line async for lines in journal.follow(first) for line in lines]
+    async def follow(first: int) -> list[bytes]:
+        return [line async for lines in journal.follow(first) for line in lines]
 
-        loop = asyncio.get_running_loop()
-        thread = threading.Thread(target=tell)
-        followers = [asyncio.create_task(follow(first)) for first in (0, 0, 1000)]
-        await asyncio.sleep(0)
-        thread.start()
-        one, two, three = await asyncio.gather(*followers)
-        thread.join()
-        assert one == two == [encode_one(turn, Called(turn)) for turn in range(count)]
-        assert three == one[1000:]
-
-    run(work())
+    loop = asyncio.get_running_loop()
+    thread = threading.Thread(target=tell)
+    followers = [asyncio.create_task(follow(first)) for first in (0, 0, 1000)]
+    await asyncio.sleep(0)
+    thread.start()
+    one, two, three = await asyncio.gather(*followers)
+    thread.join()
+    assert one == two == [encode_one(turn, Called(turn)) for turn in range(count)]
+    assert three == one[1000:]
 
 
 class Busy(Image):
@@ -129,65 +110,51 @@ class Busy(Image):
         return super().hash
 
 
-def test_a_picture_is_shown_before_the_event_that_names_it_is_read() -> None:
+async def test_a_picture_is_shown_before_the_event_that_names_it_is_read() -> None:
     shown: dict[str, bytes] = {}
-
-    async def work() -> None:
-        journal = EventBuffer(shown.update)
-        journal(Observed([Busy(lambda: journal(EVENTS[1]))], []))
-        lines = journal.lines
-        assert [orjson.loads(line)["seq"] for line in lines] == [0, 1]
-        assert all(orjson.loads(line)["observation"][-1]["image"] in shown for line in lines)
-
-    run(work())
+    journal = EventBuffer(shown.update)
+    journal(Observed([Busy(lambda: journal(EVENTS[1]))], []))
+    lines = journal.lines
+    assert [orjson.loads(line)["seq"] for line in lines] == [0, 1]
+    assert all(orjson.loads(line)["observation"][-1]["image"] in shown for line in lines)
 
 
-def test_pictures_of_a_worker_come_with_its_events() -> None:
+async def test_pictures_of_a_worker_come_with_its_events() -> None:
     shown: dict[str, bytes] = {}
-
-    async def work() -> list[bytes]:
-        journal = EventBuffer(shown.update)
-        journal.take(b",".join(LINES[:2]), {"abc": b"png"})
-        journal(EVENTS[2])  # the front adds events of its own to what a worker told
-        journal(EVENTS[1])
-        return journal.lines
-
-    lines = run(work())
-    assert lines[:3] == LINES[:3]
-    assert orjson.loads(lines[3])["seq"] == 3
+    journal = EventBuffer(shown.update)
+    journal.take(b",".join(LINES[:2]), {"abc": b"png"})
+    journal(EVENTS[2])  # the front adds its events to what a worker told
+    journal(EVENTS[1])
+    assert journal.lines[:3] == LINES[:3]
+    assert orjson.loads(journal.lines[3])["seq"] == 3
     assert shown["abc"] == b"png"
 
 
-def test_what_is_loaded_stands_in_place_of_what_was_told() -> None:
-    async def work() -> list[list[bytes]]:
-        journal = EventBuffer(nothing)
-        journal(EVENTS[0])
-        journal.load(LINES)
-        journal.close()
-        return [[line async for lines in journal.follow(first) for line in lines] for first in (0, 5, 99)]
-
-    assert run(work()) == [LINES, LINES[5:], []]
+async def test_what_is_loaded_replaces_what_was_told() -> None:
+    journal = EventBuffer(nothing)
+    journal(EVENTS[0])
+    journal.load(LINES)
+    journal.close()
+    followed = [[line async for lines in journal.follow(first) for line in lines] for first in (0, 5, 99)]
+    assert followed == [LINES, LINES[5:], []]
 
 
 @pytest.mark.parametrize("reads", [0, 1])
-def test_a_follower_that_goes_leaves_nothing_behind(reads: int) -> None:
-    async def work() -> None:
-        journal = EventBuffer(nothing)
-        journal(EVENTS[0])
-        follower = journal.follow()
-        for _ in range(reads):
-            await anext(follower)
-        waiting = asyncio.create_task(anext(follower, None))  # type: ignore[arg-type]
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait((waiting,))
-        await follower.aclose()
-        journal(EVENTS[1])
-        journal.close()
-        assert [line async for lines in journal.follow() for line in lines] == LINES[:2]
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run(work())
+async def test_a_follower_that_goes_leaves_nothing_behind(reads: int) -> None:
+    before, journal = asyncio.all_tasks(), EventBuffer(nothing)
+    journal(EVENTS[0])
+    follower = journal.follow()
+    for _ in range(reads):
+        await anext(follower)
+    waiting = asyncio.create_task(anext(follower, None))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    await follower.aclose()
+    journal(EVENTS[1])
+    journal.close()
+    assert [line async for lines in journal.follow() for line in lines] == LINES[:2]
+    assert asyncio.all_tasks() == before
 
 
 def test_a_thread_may_tell_after_the_loop_is_gone() -> None:
@@ -198,6 +165,6 @@ def test_a_thread_may_tell_after_the_loop_is_gone() -> None:
         following.cancel()
         return journal
 
-    journal = run(work())
+    journal = asyncio.run(work())
     journal(EVENTS[0])
     assert journal.lines == LINES[:1]

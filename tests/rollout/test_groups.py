@@ -101,21 +101,18 @@ class World:
         return [await self.keep({"add": {"amount": n}}, **{"seed": 4, "group_id": "g", **given}) for n in (1, 3, 2)]
 
 
-def test_a_group_is_found_however_many_rollouts_are_newer(tmp_path: Path) -> None:
-    async def run() -> None:
-        world = World(tmp_path)
-        names = await world.three()
-        kept = await world.store.load(names[0])
-        assert kept is not None
-        newer = [
-            replace(kept, rollout_id=f"{n:032x}", group_id=None, created_at=float(n), blobs={}) for n in range(10, 2020)
-        ]
-        await asyncio.gather(*map(world.store.save, newer))
-        group = await load_group(world.planner, world.stored, ANYONE, group_id="g")
-        assert group.rollout_ids == names
-        await world.store.close()
-
-    asyncio.run(run())
+async def test_a_group_is_found_however_many_rollouts_are_newer(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    names = await world.three()
+    kept = await world.store.load(names[0])
+    assert kept is not None
+    newer = [
+        replace(kept, rollout_id=f"{n:032x}", group_id=None, created_at=float(n), blobs={}) for n in range(10, 2020)
+    ]
+    await asyncio.gather(*map(world.store.save, newer))
+    group = await load_group(world.planner, world.stored, ANYONE, group_id="g")
+    assert group.rollout_ids == names
+    await world.store.close()
 
 
 def by_count(body: dict[str, Json]) -> str:
@@ -141,81 +138,72 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_stored_rollouts_are_ranked(world: World) -> None:
-    async def run() -> None:
-        names = await world.three()
-        for asked in ({"rollout_ids": names}, {"group_id": "g"}):
-            models = Models(by_count)
-            group = await load_group(world.planner, world.stored, ANYONE, **asked)  # type: ignore[arg-type]
-            answer = group.score(models)
-            assert [(item["rollout_id"], item["rank"]) for item in answer["scores"]] == [
-                (names[0], 3), (names[1], 1), (names[2], 2),
-            ]  # fmt: skip
-            assert [item["score"] for item in answer["scores"]] == pytest.approx([1 / 3, 1.0, 2 / 3])
-            assert [item["reason"] for item in answer["scores"]] == ["1", "3", "2"]
-            assert (answer["group_id"], answer["environment"], answer["seed"]) == ("g", "counter", 4)
-            (judge,) = answer["judges"]
-            assert (judge["name"], judge["cost"], judge["spreads"]) == ("best", 0.002, dict.fromkeys(names, 0.0))
-            assert [sorted(order) for order in judge["orders"]] == [names, names]
-            assert judge["orders"][0] != judge["orders"][1]
-            assert sum(part["type"] == "image_url" for part in models.asked[0][1]["messages"][1]["content"]) == 3
-            ScoreGroupResponse.model_validate(answer)
-        await world.store.close()
-
-    asyncio.run(run())
+async def test_stored_rollouts_are_ranked(world: World) -> None:
+    names = await world.three()
+    for asked in ({"rollout_ids": names}, {"group_id": "g"}):
+        models = Models(by_count)
+        group = await load_group(world.planner, world.stored, ANYONE, **asked)  # type: ignore[arg-type]
+        answer = group.score(models)
+        assert [(item["rollout_id"], item["rank"]) for item in answer["scores"]] == [
+            (names[0], 3), (names[1], 1), (names[2], 2),
+        ]  # fmt: skip
+        assert [item["score"] for item in answer["scores"]] == pytest.approx([1 / 3, 1.0, 2 / 3])
+        assert [item["reason"] for item in answer["scores"]] == ["1", "3", "2"]
+        assert (answer["group_id"], answer["environment"], answer["seed"]) == ("g", "counter", 4)
+        (judge,) = answer["judges"]
+        assert (judge["name"], judge["cost"], judge["spreads"]) == ("best", 0.002, dict.fromkeys(names, 0.0))
+        assert [sorted(order) for order in judge["orders"]] == [names, names]
+        assert judge["orders"][0] != judge["orders"][1]
+        assert sum(part["type"] == "image_url" for part in models.asked[0][1]["messages"][1]["content"]) == 3
+        ScoreGroupResponse.model_validate(answer)
+    await world.store.close()
 
 
-def test_rows_are_read_again_and_private_values_stay_here(world: World) -> None:
+async def test_rows_are_read_again_and_private_values_stay_here(world: World) -> None:
     def answer(body: dict[str, Json]) -> str:
         return json.dumps({f"answer_{n}": {"reason": "not rain-secret", "score": 0.5} for n in (1, 2)})
 
-    async def run() -> None:
-        names = [await world.keep(text, env_name="rows", seed=0) for text in ("Wind.", "Fog.")]
-        group = await load_group(world.planner, world.stored, ANYONE, rollout_ids=names)
-        assert group.task.answer == "rain-secret"
-        told = group.score(Models(answer))
-        assert told["group_id"] is None
-        assert "rain-secret" not in json.dumps(told)
-        await world.store.close()
-
-    asyncio.run(run())
+    names = [await world.keep(text, env_name="rows", seed=0) for text in ("Wind.", "Fog.")]
+    group = await load_group(world.planner, world.stored, ANYONE, rollout_ids=names)
+    assert group.task.answer == "rain-secret"
+    told = group.score(Models(answer))
+    assert told["group_id"] is None
+    assert "rain-secret" not in json.dumps(told)
+    await world.store.close()
 
 
-def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> None:
+async def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> None:
     async def refused(code: str, words: str, names: list[str] | None = None, **given: Any) -> None:
         with pytest.raises(RequestError) as caught:
             await load_group(world.planner, world.stored, ANYONE, rollout_ids=names, **given)
         assert (caught.value.code, words in caught.value.message) == (code, True), caught.value.message
 
-    async def run() -> None:
-        one, two, _ = await world.three()
-        act = {"add": {"amount": 1}}
-        await refused("not_one_group", "differ in seed;", [one, await world.keep(act, seed=5)])
-        await refused("not_one_group", "differ in config;", [one, await world.keep(act, seed=4, config={"high": 9})])
-        plain = await world.keep(act, seed=4, env_name="plain")
-        await refused("not_one_group", "differ in environment;", [one, plain])
-        row = await world.keep("x", seed=0, env_name="rows")
-        await refused("not_one_group", "differ in environment, seed, task;", [one, row])
-        await refused("no_such_rollout", "f" * 32, [one, "f" * 32])
-        await refused("duplicate_rollout", "twice", [one, one])
-        await refused("bad_group", "has 1 rollouts", [one])
-        await refused("bad_group", "has more than 64 rollouts", [f"{n:032x}" for n in range(65)])
-        await refused("no_such_group", "group_id", group_id="nobody's")
-        old = await _copy(world, one, spec_hash="0" * 64, rollout_id="a" * 32)
-        await refused("not_one_group", "spec hash", [one, old])
-        await refused(
-            "other_declarations", "spec hash", [old, await _copy(world, two, spec_hash="0" * 64, rollout_id="b" * 32)]
-        )
-        failed = await _copy(world, one, status="failed", rollout_id="c" * 32)
-        await refused("rollout_failed", "failed", [one, failed])
-        other = await world.keep(act, seed=4, env_name="plain")
-        with pytest.raises(Unavailable, match=r"'plain' .*@app\.judge\(group=True\)"):
-            await load_group(world.planner, world.stored, ANYONE, rollout_ids=[plain, other])
-        with pytest.raises(Unavailable, match="/score_group .*--store"):
-            await load_group(world.planner, RolloutReader(world.spec.name, None), ANYONE, rollout_ids=[one, two])
-        await world.store.close()
-
-    asyncio.run(run())
+    one, two, _ = await world.three()
+    act = {"add": {"amount": 1}}
+    await refused("not_one_group", "differ in seed;", [one, await world.keep(act, seed=5)])
+    await refused("not_one_group", "differ in config;", [one, await world.keep(act, seed=4, config={"high": 9})])
+    plain = await world.keep(act, seed=4, env_name="plain")
+    await refused("not_one_group", "differ in environment;", [one, plain])
+    row = await world.keep("x", seed=0, env_name="rows")
+    await refused("not_one_group", "differ in environment, seed, task;", [one, row])
+    await refused("no_such_rollout", "f" * 32, [one, "f" * 32])
+    await refused("duplicate_rollout", "twice", [one, one])
+    await refused("bad_group", "has 1 rollouts", [one])
+    await refused("bad_group", "has more than 64 rollouts", [f"{n:032x}" for n in range(65)])
+    await refused("no_such_group", "group_id", group_id="nobody's")
+    old = await _copy(world, one, spec_hash="0" * 64, rollout_id="a" * 32)
+    await refused("not_one_group", "spec hash", [one, old])
+    await refused(
+        "other_declarations", "spec hash", [old, await _copy(world, two, spec_hash="0" * 64, rollout_id="b" * 32)]
+    )
+    failed = await _copy(world, one, status="failed", rollout_id="c" * 32)
+    await refused("rollout_failed", "failed", [one, failed])
+    other = await world.keep(act, seed=4, env_name="plain")
+    with pytest.raises(Unavailable, match=r"'plain' .*@app\.judge\(group=True\)"):
+        await load_group(world.planner, world.stored, ANYONE, rollout_ids=[plain, other])
+    with pytest.raises(Unavailable, match="/score_group .*--store"):
+        await load_group(world.planner, RolloutReader(world.spec.name, None), ANYONE, rollout_ids=[one, two])
+    await world.store.close()
 
 
 async def _copy(world: World, name: str, **changed: Any) -> str:
@@ -226,17 +214,14 @@ async def _copy(world: World, name: str, **changed: Any) -> str:
     return str(changed["rollout_id"])
 
 
-def test_a_judge_without_a_verdict_fails_and_scores_nobody(world: World) -> None:
-    async def run() -> None:
-        group = await load_group(world.planner, world.stored, ANYONE, rollout_ids=await world.three())
-        with pytest.raises(RolloutFailed, match="'best' .*verdict") as caught:
-            group.score(Models(["All are equally good."]))
-        assert caught.value.boundary == "scoring"
-        with pytest.raises(RolloutFailed, match="TASKAPP_JUDGE_URL"):
-            group.score(None)
-        await world.store.close()
-
-    asyncio.run(run())
+async def test_a_judge_without_a_verdict_fails_and_scores_nobody(world: World) -> None:
+    group = await load_group(world.planner, world.stored, ANYONE, rollout_ids=await world.three())
+    with pytest.raises(RolloutFailed, match="'best' .*verdict") as caught:
+        group.score(Models(["All are equally good."]))
+    assert caught.value.boundary == "scoring"
+    with pytest.raises(RolloutFailed, match="TASKAPP_JUDGE_URL"):
+        group.score(None)
+    await world.store.close()
 
 
 class Wired(Service):

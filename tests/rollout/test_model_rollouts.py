@@ -7,34 +7,29 @@ import itertools
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import orjson
 import pytest
 
 from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, Trajectory, action
-from taskapp_kit.config import Settings
 from taskapp_kit.evaluate.replay import replay
 from taskapp_kit.records.events import Limited, encode
-from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.response import answer_bytes, response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import Faults, MockModel
 from taskapp_kit.wire.rollout import RolloutRequest, RolloutResponse
 from tests.rollout.models.raw_server import http, raw_server
-from tests.rollouts import a_request, a_service, app_from
+from tests.rollouts import a_request, app_from, local_models, served, serving
 from tests.waiting import until_async
 
-pytestmark = pytest.mark.server
-
-T = TypeVar("T")
+pytestmark = [pytest.mark.anyio, pytest.mark.server]
 APP = """
 import json, pathlib
 
@@ -140,22 +135,15 @@ def asked(url: str, **more: Any) -> RolloutRequest:
     return a_request(None, policy_config=config, **{"seed": 3, **more})
 
 
-def serving(app: TaskApp, work: Callable[[Service], Awaitable[T]], *, variables: dict[str, str] | None = None,
-            **options: Any) -> T:  # fmt: skip
-    async def main() -> T:
-        settings = Settings(variables=variables or {})
-        models = model_access(settings, "local", SystemClock())
-        service = a_service(app, exposure="local", models=models, **options)
-        try:
-            return await work(service)
-        finally:
-            await service.close()
-
-    return asyncio.run(main())
+def asking(
+    app: TaskApp, *, variables: dict[str, str] | None = None, **options: Any
+) -> AbstractAsyncContextManager[Service]:
+    """A service that may ask models on this machine."""
+    return serving(app, exposure="local", models=local_models(**variables or {}), **options)
 
 
-def one(app: TaskApp, request: RolloutRequest, **options: Any) -> Rollout:
-    return serving(app, lambda service: service.rollout(request), **options)
+def one(app: TaskApp, request: RolloutRequest, *, variables: dict[str, str] | None = None, **options: Any) -> Rollout:
+    return served(app, request, exposure="local", models=local_models(**variables or {}), **options)
 
 
 @pytest.fixture(scope="module")
@@ -225,13 +213,13 @@ async def play(env, model, task):
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_loop_that_waits_for_something_else_ends_with_its_rollout(
+async def test_a_loop_that_waits_for_something_else_ends_with_its_rollout(
     tmp_path: Path, workers: int, cancelled: bool
 ) -> None:
     began, mark = tmp_path / "began", tmp_path / "mark"
     app = app_from(tmp_path, APP + WAITS.replace("MARK", str(mark)).replace("BEGAN", str(began)))
 
-    async def work(service: Service) -> None:
+    async with asking(app, workers=workers) as service:
         await service.rollout(a_request(env_name="sums"))  # the worker has started
         safety = {"max_time_s": 600.0 if cancelled else 2.5}
         playing = asyncio.ensure_future(service.rollout(asked("http://127.0.0.1:9/v1", safety=safety)))
@@ -249,29 +237,22 @@ def test_a_loop_that_waits_for_something_else_ends_with_its_rollout(
         await until_async(mark.exists)
         await until_async(lambda: service.pinned_threads.hung == service.model_threads.hung == 0)
 
-    serving(app, work, workers=workers)
-
 
 @pytest.mark.parametrize("which", ["plain", "looped"])
-def test_a_caller_that_goes_while_the_model_thinks(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-
-    async def work(service: Service) -> str:
-        task = asyncio.create_task(service.rollout(asked(model.url, config={"mark": str(mark)})))
-        while not model.requests:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        async with asyncio.timeout(1):
-            while not mark.exists():
-                await asyncio.sleep(0.01)
-        assert service.store is not None
-        (kept,) = await service.store.recent()
-        return f"{kept.status} {(kept.failure or {})['boundary']}"
-
+async def test_a_caller_that_goes_while_the_model_thinks(
+    which: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    mark, store = tmp_path / "mark", open_store("memory")
     with MockModel(ADDS, faults=Faults(rate={"hang": 1.0})) as model:
-        assert serving(request.getfixturevalue(which), work, store=open_store("memory")) == "failed cancelled"
+        async with asking(request.getfixturevalue(which), store=store) as service:
+            task = asyncio.create_task(service.rollout(asked(model.url, config={"mark": str(mark)})))
+            await until_async(lambda: model.requests)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await until_async(mark.exists, 1)
+            (kept,) = await store.recent()
+            assert (kept.status, (kept.failure or {})["boundary"]) == ("failed", "cancelled")
 
 
 def test_an_environment_that_breaks_is_not_the_models_fault(plain: TaskApp) -> None:
@@ -280,49 +261,40 @@ def test_an_environment_that_breaks_is_not_the_models_fault(plain: TaskApp) -> N
     assert caught.value.boundary == "environment"
 
 
-def test_an_address_is_looked_at_before_anything_runs(plain: TaskApp) -> None:
-    async def work(service: Service) -> None:
+async def test_an_address_is_looked_at_before_anything_runs(plain: TaskApp) -> None:
+    async with asking(plain) as service:
         for url, code in (("ftp://example.org", "invalid_address"), ("http://169.254.169.254/v1", "address_refused")):
             with pytest.raises(RequestError) as caught:
                 await service.rollout(asked(url))
             assert caught.value.code == code
         assert service.in_flight == 0
 
-    serving(plain, work)
 
-
-def test_the_callers_own_key_is_used_and_kept_nowhere(plain: TaskApp) -> None:
-    key = "sk-sentinel-of-the-caller"
-
-    async def work(service: Service) -> str:
-        rollout = await service.rollout(asked(model.url, policy={"api_key": key, "temperature": 0.5}))
-        assert service.store is not None
-        kept = await service.store.load(rollout.rollout_id)
-        assert kept is not None and kept.policy["temperature"] == 0.5
-        return f"{kept}{encode(rollout.events).text!r}{rollout.policy}"
-
+async def test_the_callers_own_key_is_used_and_kept_nowhere(plain: TaskApp) -> None:
+    key, store = "sk-sentinel-of-the-caller", open_store("memory")
     with MockModel(ADDS, api_key=key) as model:
-        assert key not in serving(plain, work, store=open_store("memory"))
+        async with asking(plain, store=store) as service:
+            rollout = await service.rollout(asked(model.url, policy={"api_key": key, "temperature": 0.5}))
+            kept = await store.load(rollout.rollout_id)
+    assert kept is not None and kept.policy["temperature"] == 0.5
+    assert key not in f"{kept}{encode(rollout.events).text!r}{rollout.policy}"
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_key_that_the_model_repeats_reaches_neither_caller_nor_store(
+async def test_a_key_that_the_model_repeats_reaches_neither_caller_nor_store(
     plain: TaskApp, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In words, as a tool's name and as an argument, each of which comes back in a refusal."""
     key = "sk-sentinel-of-the-caller"
     says = [f"I was sent {key}.", {f"add_{key}": {"amount": 2}}, {"add": {"amount": key}}, *ADDS]
-
-    async def work(service: Service) -> str:
-        rollout = await service.rollout(asked(model.url, policy={"api_key": key}, record={"return_trace": True}))
-        assert rollout.trajectory.length > 0
-        assert service.store is not None
-        kept = await service.store.load(rollout.rollout_id)
-        return f"{kept}{answer_bytes(rollout)!r}{encode(rollout.events).text!r}"
-
+    store = open_store("memory")
     with MockModel(says, api_key=key) as model:
-        told = serving(plain, work, workers=workers, store=open_store("memory")) + caplog.text
+        async with asking(plain, workers=workers, store=store) as service:
+            rollout = await service.rollout(asked(model.url, policy={"api_key": key}, record={"return_trace": True}))
+            kept = await store.load(rollout.rollout_id)
+    assert rollout.trajectory.length > 0
+    told = f"{kept}{answer_bytes(rollout)!r}{encode(rollout.events).text!r}{caplog.text}"
     assert "(key)" in told
     places = [told.find(key[start : start + 12]) for start in range(len(key) - 11)]
     assert max(places) < 0, [told[max(0, at - 200) : at + 80] for at in places if at >= 0][:1]
@@ -330,24 +302,22 @@ def test_a_key_that_the_model_repeats_reaches_neither_caller_nor_store(
 
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_environment_asks_a_second_model(plain: TaskApp, workers: int) -> None:
+async def test_an_environment_asks_an_auxiliary_model(plain: TaskApp, workers: int) -> None:
+    store = open_store("memory")
     with MockModel(["Good day.", "Well said."]) as user:
         variables = {"TASKAPP_USER_URL": user.url, "TASKAPP_USER_MODEL": "crowd"}
-
-        async def work(service: Service) -> tuple[Rollout, Any]:
+        async with asking(plain, variables=variables, workers=workers, store=store) as service:
             rollout = await service.rollout(a_request("noop", env_name="guest", seed=1))
-            assert service.store is not None
-            kept = await service.store.load(rollout.rollout_id)
+            kept = await store.load(rollout.rollout_id)
             assert kept is not None
-            return rollout, kept.private["second_calls"]
-
-        rollout, calls = serving(plain, work, variables=variables, workers=workers, store=open_store("memory"))
         assert [request.body["model"] for request in user.requests] == ["crowd", "crowd"]
         assert user.requests[1].body["temperature"] == 0
     assert rollout.trajectory.initial == "Good day." and rollout.trajectory.steps[0].observation == "Good day."
-    assert [(call["role"], call["messages"][-1]["content"], call["reply"]["content"]) for call in calls] == [
-        ("user", "begin", "Good day."), ("user", "hello", "Good day."),
-    ]  # fmt: skip
+    calls = [
+        (call["role"], call["messages"][-1]["content"], call["reply"]["content"])
+        for call in kept.private["second_calls"]
+    ]
+    assert calls == [("user", "begin", "Good day."), ("user", "hello", "Good day.")]
     metrics = rollout.trajectory.metrics
     assert metrics["calls_user"] == 2 and metrics["tokens_user"] > 0
     assert rollout.usage == {}, "a second model's tokens are not the policy's"
@@ -356,7 +326,9 @@ def test_an_environment_asks_a_second_model(plain: TaskApp, workers: int) -> Non
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("environment", ["guest", "wrapping guest"])
-def test_a_second_model_that_fails_is_named_and_not_the_policy(plain: TaskApp, environment: str, workers: int) -> None:
+def test_an_auxiliary_model_that_fails_is_named_and_not_the_policy(
+    plain: TaskApp, environment: str, workers: int
+) -> None:
     sent = a_request("noop", env_name=environment.replace(" ", "_"), seed=1)
     with MockModel(faults=Faults(rate={"400": 1.0})) as user:
         address = f"{user.url}/proxy/v1/chat/completions"
@@ -542,22 +514,18 @@ def test_an_answer_that_was_cut_at_its_limit_of_tokens_is_judged_with_a_warning(
     assert (whole.trajectory.answer_text, whole.warnings) == ("Paris", [])
 
 
-def answered(app: TaskApp, answer: object, **more: Any) -> Rollout:
+async def answered(app: TaskApp, answer: object, **more: Any) -> Rollout:
     """A rollout whose model gives this very answer each time."""
-
-    async def work(service: Service) -> Rollout:
-        async with raw_server([http(200, answer)]) as server:
-            return await service.rollout(asked(server.url, **more))
-
-    return serving(app, work)
+    async with asking(app) as service, raw_server([http(200, answer)]) as server:
+        return await service.rollout(asked(server.url, **more))
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("which", ["plain", "looped"])
-def test_a_bound_of_tokens_truncates_before_the_next_call(
+async def test_a_bound_of_tokens_truncates_before_the_next_call(
     which: str, workers: int, request: pytest.FixtureRequest
 ) -> None:
-    async def work(service: Service) -> None:
+    async with asking(request.getfixturevalue(which), workers=workers) as service:
         with MockModel([{"add": {"amount": 1}}] * 9) as model:
             free = await service.rollout(asked(model.url))
             first = free.trajectory.turns[0].answer.usage
@@ -571,8 +539,6 @@ def test_a_bound_of_tokens_truncates_before_the_next_call(
             assert (trajectory.length, rollout.ops_executed) == (turns, 2 * turns)
             assert rollout.scorecard.reward == 0.0
             assert [event.value for event in rollout.events if isinstance(event, Limited)] == [limit]
-
-    serving(request.getfixturevalue(which), work, workers=workers)
 
 
 CAUTIOUS = """
@@ -649,30 +615,25 @@ LIMITS: dict[str, tuple[Any, dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_a_replay_ends_where_a_limit_of_the_request_ended_the_rollout(
+async def test_a_replay_ends_where_a_limit_of_the_request_ended_the_rollout(
     plain: TaskApp, tmp_path: Path, workers: int
 ) -> None:
-    async def work(service: Service) -> list[tuple[Rollout, Rollout, Any]]:
-        found = []
-        for answer, safety in LIMITS.values():
+    store = open_store(str(tmp_path / "kept.db"))
+    async with asking(plain, workers=workers, store=store) as service:
+        for name, (answer, safety) in LIMITS.items():
             with MockModel([answer] * 9) as model:
                 first = await service.rollout(asked(model.url, safety=safety))
             again = await service.rollout(a_request("replay", policy_config={"rollout_id": first.rollout_id}))
-            assert service.store is not None
-            stored = await service.store.load(first.rollout_id)
+            stored = await store.load(first.rollout_id)
             assert stored is not None
-            found.append((first, again, await replay(service, service.store, stored, a_request(None))))
-        return found
-
-    played = serving(plain, work, workers=workers, store=open_store(str(tmp_path / "kept.db")))
-    for (name, (_, safety)), (first, again, compared) in zip(LIMITS.items(), played, strict=True):
-        assert first.trajectory.stop_reason == again.trajectory.stop_reason == name.split()[0], name
-        assert first.digest == again.digest, name
-        assert compared.same, (name, compared.difference, compared.problem)
-        assert [event.value for event in first.events if isinstance(event, Limited)] == [*safety.values()]
+            compared = await replay(service, store, stored, a_request(None))
+            assert first.trajectory.stop_reason == again.trajectory.stop_reason == name.split()[0], name
+            assert first.digest == again.digest, name
+            assert compared.same, (name, compared.difference, compared.problem)
+            assert [event.value for event in first.events if isinstance(event, Limited)] == [*safety.values()]
 
 
-def test_second_models_count_and_judges_do_not(quiz: TaskApp) -> None:
+def test_auxiliary_models_count_and_judges_do_not(quiz: TaskApp) -> None:
     with MockModel(behaviour="echo") as model, MockModel(["fine"] * 40) as user:
         variables = {"TASKAPP_USER_URL": user.url, "TASKAPP_USER_MODEL": "u"}
         limits = {"max_rollout_tokens": 200}
@@ -684,27 +645,33 @@ def test_second_models_count_and_judges_do_not(quiz: TaskApp) -> None:
         assert model.records.requests == 0
 
 
-def test_tokens_that_no_endpoint_counts_are_estimated(plain: TaskApp) -> None:
+async def test_tokens_that_no_endpoint_counts_are_estimated(plain: TaskApp) -> None:
     reply = {"choices": [{"message": {"role": "assistant", "tool_calls": [
         {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"amount": 1}'}}]}}]}  # fmt: skip
-    rollout = answered(plain, reply, safety={"max_rollout_tokens": 400})
+    rollout = await answered(plain, reply, safety={"max_rollout_tokens": 400})
     assert (rollout.trajectory.stop_reason, rollout.usage) == ("max_rollout_tokens", {})
     assert 1 <= rollout.trajectory.length < 6
 
 
 @pytest.mark.parametrize("count", ["1e308", "-1", "1000000000001", "null"])
-def test_a_count_of_tokens_that_cannot_be_is_no_count(plain: TaskApp, count: str) -> None:
+async def test_a_count_of_tokens_that_cannot_be_is_no_count(plain: TaskApp, count: str) -> None:
     told = orjson.Fragment(count.encode())
     call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"amount": 3}'}}
     message = {"role": "assistant", "tool_calls": [call]}
     answer = {"choices": [{"message": message}], "usage": {"prompt_tokens": told, "completion_tokens": 5}}
-    rollout = answered(plain, orjson.dumps(answer))
+    rollout = await answered(plain, orjson.dumps(answer))
     assert rollout.usage == {"completion_tokens": 10}
     RolloutResponse.model_validate_json(answer_bytes(rollout))
 
 
 STUCK = threading.Event()
-STUCK.set()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_stuck() -> Iterator[None]:
+    STUCK.set()
+    yield
+    STUCK.set()
 
 
 class Counts:
@@ -725,11 +692,10 @@ class Counts:
         return Step(f"{self.count} of 3", reward=1.0, terminated=self.count == 3)
 
 
-def test_quick_rollouts_share_threads_and_one_that_hangs_fails_its_neighbours_by_name() -> None:
+async def test_quick_rollouts_share_threads_and_one_that_hangs_fails_its_neighbours_by_name() -> None:
     app = TaskApp("shared")
     app.environment("counts", splits={"train": range(100)}, max_steps=3)(Counts)
-
-    async def work(service: Service) -> None:
+    async with asking(app) as service:
         service.model_threads.grace_seconds = 0.05
         with MockModel([{"add": {"amount": 1}}] * 3, latency_seconds=0.02) as model:
 
@@ -758,16 +724,11 @@ def test_quick_rollouts_share_threads_and_one_that_hangs_fails_its_neighbours_by
             STUCK.set()
             await until_async(lambda: service.health()["hung_threads"] == 0)
 
-    try:
-        serving(app, work)
-    finally:
-        STUCK.set()
-
 
 SCORED_TOGETHER = 8
 
 
-def test_rollouts_that_share_threads_are_scored_at_the_same_time() -> None:
+async def test_rollouts_that_share_threads_are_scored_at_the_same_time() -> None:
     app = TaskApp("scored")
     app.environment("counts", splits={"train": range(100)}, max_steps=3)(Counts)
     together: list[threading.Barrier] = []
@@ -779,7 +740,7 @@ def test_rollouts_that_share_threads_are_scored_at_the_same_time() -> None:
             together[0].wait(20)
         return 1.0
 
-    async def work(service: Service) -> None:
+    async with asking(app) as service:
         with MockModel([{"add": {"amount": 1}}] * 3) as model:
 
             async def rollouts(seeds: range) -> list[Rollout]:
@@ -788,8 +749,6 @@ def test_rollouts_that_share_threads_are_scored_at_the_same_time() -> None:
             await rollouts(range(40))
             together.append(threading.Barrier(SCORED_TOGETHER))
             assert {one.scorecard.reward for one in await rollouts(range(SCORED_TOGETHER))} == {1.0}
-
-    serving(app, work)
 
 
 DIGITS = """
@@ -815,15 +774,11 @@ class Digits:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.process)])
-def test_context_variables_of_one_rollout_do_not_reach_the_next(tmp_path: Path, workers: int) -> None:
-    app = app_from(tmp_path, DIGITS)
-
-    async def work(service: Service) -> list[Any]:
+async def test_context_variables_of_one_rollout_do_not_reach_the_next(tmp_path: Path, workers: int) -> None:
+    async with asking(app_from(tmp_path, DIGITS), workers=workers, threads=1) as service:
         with MockModel([{"end": {}}]) as model:
             played = [await service.rollout(request) for request in (a_request(), asked(model.url)) for _ in range(3)]
-        return [rollout.trajectory.initial for rollout in played]
-
-    assert serving(app, work, workers=workers, threads=1) == ["28"] * 6
+    assert [rollout.trajectory.initial for rollout in played] == ["28"] * 6
 
 
 class Bound:
@@ -855,12 +810,12 @@ class Bound:
             self.ended.append((self.seed, str(error)))
 
 
-def test_whatever_ends_a_rollout_closes_its_environment_once_in_its_own_thread() -> None:
+async def test_whatever_ends_a_rollout_closes_its_environment_once_in_its_own_thread() -> None:
     app = TaskApp("bound")
     app.environment("bound", splits={"train": range(200)}, max_steps=4)(Bound)
     Bound.ended.clear()
 
-    async def work(service: Service) -> None:
+    async with asking(app, max_concurrent=512) as service:
         with MockModel([{"add": {"amount": 1}}] * 4, latency_seconds=0.01) as model:
 
             def begun(seeds: range, **more: Any) -> list[asyncio.Task[Rollout]]:
@@ -875,17 +830,14 @@ def test_whatever_ends_a_rollout_closes_its_environment_once_in_its_own_thread()
                     task.cancel()
             ended = await asyncio.gather(*late, *gone, *whole, return_exceptions=True)
             assert {one.status for one in ended[-40:] if isinstance(one, Rollout)} == {"truncated"}
-
-    serving(app, work, max_concurrent=512)
     assert {how for _, how in Bound.ended} == {"closed"}
     assert max(Counter(seed for seed, _ in Bound.ended).values()) == 1
 
 
-def test_a_rollout_that_is_cancelled_while_it_waits_for_a_thread_is_stored() -> None:
-    app = TaskApp("waits")
+async def test_a_rollout_that_is_cancelled_while_it_waits_for_a_thread_is_stored() -> None:
+    app, store = TaskApp("waits"), open_store("sqlite://")
     app.environment("counts", splits={"train": range(9)}, max_steps=3)(Counts)
-
-    async def work(service: Service) -> None:
+    async with asking(app, max_concurrent=1, store=store) as service:
         service.model_threads.grace_seconds = 0.05
         with MockModel([{"add": {"amount": 1}}] * 3) as model:
             STUCK.clear()
@@ -898,11 +850,5 @@ def test_a_rollout_that_is_cancelled_while_it_waits_for_a_thread_is_stored() -> 
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert service.store is not None
-            stored = await service.store.load(waits.rollout_id)
+            stored = await store.load(waits.rollout_id)
             assert stored is not None and (stored.failure or {})["code"] == "cancelled"
-
-    try:
-        serving(app, work, max_concurrent=1, store=open_store("sqlite://"))
-    finally:
-        STUCK.set()

@@ -7,14 +7,12 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from pydantic import ValidationError
 
 from taskapp_kit import Image, RequestError, RolloutFailed, RolloutSummary, Step, TaskApp, Text, Trajectory, action
 from taskapp_kit.errors import Saturated, StoreError, Unavailable
@@ -26,14 +24,15 @@ from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store.open import open_store
-from tests.rollouts import a_request, a_service, app_from
+from tests.rollouts import a_request, app_from, served, serving
+from tests.waiting import until_async
 
-T = TypeVar("T")
+pytestmark = pytest.mark.anyio
 SECRET = "sentinel-private"
 
 
-class Shelf:
-    """A store in memory: a real one, for whoever needs no disk."""
+class MemoryStore:
+    """A store of rollouts in memory, which may be full."""
 
     def __init__(self) -> None:
         self.rollouts: dict[str, StoredRollout] = {}
@@ -43,7 +42,7 @@ class Shelf:
 
     async def save(self, rollout: StoredRollout) -> None:
         if self.full:
-            raise StoreError("the shelf is full.")
+            raise StoreError("the store is full.")
         orjson.dumps(list(rollout.events))
         self.rollouts[rollout.rollout_id] = rollout
         self.blobs.update(rollout.blobs)
@@ -68,7 +67,7 @@ class Shelf:
 
 
 class Gate:
-    """Holds an environment until it is opened."""
+    """Holds an environment in its step until it is opened."""
 
     def __init__(self) -> None:
         self.entered, self.leave, self.closed = threading.Event(), threading.Event(), threading.Event()
@@ -136,26 +135,8 @@ def gate(request: pytest.FixtureRequest) -> Any:
     GATES[name].leave.set()
 
 
-def serving(app: TaskApp, work: Callable[[Service], Awaitable[T]], **options: Any) -> T:
-    async def main() -> T:
-        service = a_service(app, **options)
-        try:
-            return await work(service)
-        finally:
-            await service.close()
-
-    return asyncio.run(main())
-
-
-async def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
-        await asyncio.sleep(0.005)
-
-
 def test_a_rollout_from_request_to_result(app: TaskApp) -> None:
-    rollout = serving(app, lambda service: service.rollout(a_request("noop", seed=4)))
+    rollout = served(app, a_request("noop", seed=4))
     assert rollout.trajectory.initial == "seed 4"
     assert rollout.scorecard.reward == 1.0
     assert rollout.digest == rollout.trajectory.digest()
@@ -172,61 +153,50 @@ def test_a_rollout_from_request_to_result(app: TaskApp) -> None:
     assert again == rollout.trajectory
 
 
-def test_each_rollout_has_an_id_of_its_own_and_the_same_digest(app: TaskApp) -> None:
-    async def work(service: Service) -> list[Any]:
-        return [await service.rollout(a_request("noop", seed=seed)) for seed in (1, 1, 2)]
-
-    one, two, three = serving(app, work)
+async def test_each_rollout_has_its_id_and_the_same_digest(app: TaskApp) -> None:
+    async with serving(app) as service:
+        one, two, three = [await service.rollout(a_request("noop", seed=seed)) for seed in (1, 1, 2)]
     assert one.rollout_id != two.rollout_id
     assert one.digest == two.digest != three.digest
 
 
-def test_an_absent_seed_is_drawn_and_told(app: TaskApp) -> None:
-    seeds = serving(app, lambda service: seeds_of(service, 40))
+async def test_an_absent_seed_is_drawn_and_told(app: TaskApp) -> None:
+    async with serving(app) as service:
+        seeds = {(await service.rollout(a_request("noop"))).trajectory.seed for _ in range(40)}
     assert seeds <= set(range(10))
     assert len(seeds) > 3
 
 
-async def seeds_of(service: Service, count: int) -> set[int]:
-    return {(await service.rollout(a_request("noop"))).trajectory.seed for _ in range(count)}
-
-
-def test_rollouts_side_by_side_do_not_touch_each_other(app: TaskApp) -> None:
-    async def work(service: Service) -> list[Any]:
-        return await asyncio.gather(
+async def test_concurrent_rollouts_do_not_touch_each_other(app: TaskApp) -> None:
+    async with serving(app, threads=8) as service:
+        rollouts = await asyncio.gather(
             *(service.rollout(a_request("noop", seed=seed % 10, config={"slow": 0.002})) for seed in range(30))
         )
-
-    rollouts = serving(app, work, threads=8)
     assert [rollout.trajectory.initial for rollout in rollouts] == [f"seed {seed % 10}" for seed in range(30)]
     assert {len(rollout.trajectory.steps) for rollout in rollouts} == {3}
 
 
-def test_the_loop_stays_free_while_an_environment_works(app: TaskApp, gate: str) -> None:
-    async def work(service: Service) -> None:
+async def test_the_loop_stays_free_while_an_environment_works(app: TaskApp, gate: str) -> None:
+    async with serving(app) as service:
         task = asyncio.create_task(service.rollout(a_request("noop", config={"gate": gate})))
-        await until(GATES[gate].entered.is_set)
+        await until_async(GATES[gate].entered.is_set)
         assert service.health()["in_flight"] == 1
         assert (await service.rollout(a_request("noop"))).trajectory.length == 3
         GATES[gate].leave.set()
         assert (await task).trajectory.length == 3
         assert service.health()["in_flight"] == 0
 
-    serving(app, work)
 
-
-def test_saturation_is_told_at_once(app: TaskApp, gate: str) -> None:
-    async def work(service: Service) -> None:
+async def test_saturation_is_told_at_once(app: TaskApp, gate: str) -> None:
+    async with serving(app, max_concurrent=2) as service:
         running = [asyncio.create_task(service.rollout(a_request("noop", config={"gate": gate}))) for _ in range(2)]
-        await until(lambda: service.in_flight == 2)
+        await until_async(lambda: service.in_flight == 2)
         with pytest.raises(Saturated) as caught:
             await service.rollout(a_request("noop"))
         assert caught.value.retry_after_seconds >= 1
         GATES[gate].leave.set()
         await asyncio.gather(*running)
         assert (await service.rollout(a_request("noop"))).trajectory.length == 3
-
-    serving(app, work, max_concurrent=2)
 
 
 @pytest.mark.parametrize(
@@ -236,11 +206,11 @@ def test_saturation_is_told_at_once(app: TaskApp, gate: str) -> None:
 def test_a_failure_is_kept_told_and_logged_with_one_id(
     app: TaskApp, config: dict[str, Any], boundary: str, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shelf = Shelf()
+    store = MemoryStore()
     with caplog.at_level(logging.ERROR), pytest.raises(RolloutFailed) as caught:
-        serving(app, lambda service: service.rollout(a_request("noop", config=config)), store=shelf)
+        served(app, a_request("noop", config=config), store=store)
     failure = caught.value.failure
-    stored = shelf.rollouts[caught.value.rollout_id]
+    stored = store.rollouts[caught.value.rollout_id]
     assert (failure.boundary, failure.code) == (boundary, code)
     assert SECRET not in str(caught.value)
     assert SECRET in caplog.text
@@ -261,45 +231,43 @@ def test_a_failure_is_kept_told_and_logged_with_one_id(
 
 
 def test_the_deadline_fails_and_is_never_scored(app: TaskApp) -> None:
-    shelf = Shelf()
+    store = MemoryStore()
     request = a_request("noop", config={"slow": 0.05}, safety={"max_time_s": 0.07})
     with pytest.raises(RolloutFailed) as caught:
-        serving(app, lambda service: service.rollout(request), store=shelf)
+        served(app, request, store=store)
     assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "deadline")
     assert "safety.max_time_s" in caught.value.failure.hint
-    assert 1 <= shelf.last().length < 3
-    assert (shelf.last().status, shelf.last().stop_reason) == ("failed", "deadline")
+    assert 1 <= store.last().length < 3
+    assert (store.last().status, store.last().stop_reason) == ("failed", "deadline")
 
 
 def test_the_servers_own_deadline_binds_too(app: TaskApp) -> None:
     with pytest.raises(RolloutFailed) as caught:
-        serving(app, lambda service: service.rollout(a_request("noop", config={"slow": 0.05})), max_time_seconds=0.07)
+        served(app, a_request("noop", config={"slow": 0.05}), max_time_seconds=0.07)
     assert caught.value.boundary == "timeout"
 
 
-def test_a_hung_environment_costs_its_rollout_and_the_service_goes_on(app: TaskApp, gate: str) -> None:
-    shelf = Shelf()
+async def test_a_hung_environment_costs_its_rollout_and_the_service_goes_on(app: TaskApp, gate: str) -> None:
+    store = MemoryStore()
 
-    async def work(service: Service) -> None:
+    async with serving(app, store=store) as service:
         service.pinned_threads.grace_seconds = 0.05
         request = a_request("noop", config={"gate": gate}, safety={"max_time_s": 0.05})
         with pytest.raises(RolloutFailed) as caught:
             await service.rollout(request)
         assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "environment_hung")
-        assert shelf.last().failure is not None
-        assert shelf.last().events[0]["kind"] == "started"
+        assert store.last().failure is not None
+        assert store.last().events[0]["kind"] == "started"
         assert service.health()["hung_threads"] == 1
         assert service.health()["status"] == "healthy"
         assert (await service.rollout(a_request("noop"))).trajectory.length == 3
         GATES[gate].leave.set()
-        await until(lambda: service.health()["hung_threads"] == 0)
-        await until(GATES[gate].closed.is_set)
-
-    serving(app, work, store=shelf)
+        await until_async(lambda: service.health()["hung_threads"] == 0)
+        await until_async(GATES[gate].closed.is_set)
 
 
-def test_so_many_hung_threads_drain_the_server(app: TaskApp, gate: str) -> None:
-    async def work(service: Service) -> None:
+async def test_so_many_hung_threads_drain_the_server(app: TaskApp, gate: str) -> None:
+    async with serving(app) as service:
         service.pinned_threads.grace_seconds = 0.05
         requests = [a_request("noop", config={"gate": gate}, safety={"max_time_s": 0.05}) for _ in range(HUNG_LIMIT)]
         failed = await asyncio.gather(*map(service.rollout, requests), return_exceptions=True)
@@ -310,53 +278,47 @@ def test_so_many_hung_threads_drain_the_server(app: TaskApp, gate: str) -> None:
         assert caught.value.code == "draining"
         assert service.in_flight == 0
         GATES[gate].leave.set()
-        await until(lambda: service.health()["status"] == "healthy")
+        await until_async(lambda: service.health()["status"] == "healthy")
         assert (await service.rollout(a_request("noop"))).trajectory.length == 3
 
-    serving(app, work)
 
+async def test_a_rollout_that_found_no_thread_says_so(app: TaskApp, gate: str) -> None:
+    store = MemoryStore()
 
-def test_a_rollout_that_found_no_thread_says_so(app: TaskApp, gate: str) -> None:
-    shelf = Shelf()
-
-    async def work(service: Service) -> None:
+    async with serving(app, threads=1, store=store) as service:
         first = asyncio.create_task(service.rollout(a_request("noop", config={"gate": gate})))
-        await until(GATES[gate].entered.is_set)
+        await until_async(GATES[gate].entered.is_set)
         with pytest.raises(RolloutFailed) as caught:
             await service.rollout(a_request("noop", safety={"max_time_s": 0.05}))
         assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "no_thread")
-        assert shelf.last().length == 0
+        assert store.last().length == 0
         assert service.health()["hung_threads"] == 0
         GATES[gate].leave.set()
         await first
 
-    serving(app, work, threads=1, store=shelf)
 
+async def test_a_cancelled_rollout_stops_closes_and_is_kept(app: TaskApp, gate: str) -> None:
+    store = MemoryStore()
 
-def test_a_cancelled_rollout_stops_closes_and_is_kept(app: TaskApp, gate: str) -> None:
-    shelf = Shelf()
-
-    async def work(service: Service) -> None:
+    async with serving(app, store=store) as service:
         task = asyncio.create_task(service.rollout(a_request("noop", config={"gate": gate})))
-        await until(GATES[gate].entered.is_set)
+        await until_async(GATES[gate].entered.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert service.in_flight == 0
         assert service.health()["hung_threads"] == 0, "it has not hung: it was not given the time to notice"
         GATES[gate].leave.set()
-        await until(GATES[gate].closed.is_set)
-
-    serving(app, work, store=shelf)
-    stored = shelf.last()
+        await until_async(GATES[gate].closed.is_set)
+    stored = store.last()
     assert stored.failure is not None
     assert (stored.status, stored.failure["boundary"]) == ("failed", "cancelled")
     assert stored.reward is None
     assert stored.seconds > 0
 
 
-def test_what_is_kept(app: TaskApp) -> None:
-    shelf = Shelf()
+async def test_what_is_kept(app: TaskApp) -> None:
+    store = MemoryStore()
     config = {
         "inference_url": "https://user:pw@host/v1?cid=c1&key=k",
         "api_key": SECRET,
@@ -365,8 +327,9 @@ def test_what_is_kept(app: TaskApp) -> None:
         "extra_headers": {"Authorization": SECRET},
     }
     request = a_request("noop", seed=1, policy_config=config, group_id="g")
-    rollout = serving(app, lambda service: service.rollout(request, caller=Caller(key_label="blue")), store=shelf)
-    stored = shelf.rollouts[rollout.rollout_id]
+    async with serving(app, store=store) as service:
+        rollout = await service.rollout(request, caller=Caller(key_label="blue"))
+    stored = store.rollouts[rollout.rollout_id]
     assert stored.policy == {
         "name": "noop",
         "model": "m",
@@ -376,36 +339,26 @@ def test_what_is_kept(app: TaskApp) -> None:
     assert SECRET not in json.dumps([stored.policy, list(stored.events), stored.scorecard])
     assert stored.private == {"final_state": {"db": SECRET}}
     assert (stored.key_label, stored.group_id, stored.split, stored.seed) == ("blue", "g", "train", 1)
+    assert stored.spec_hash == app.freeze().hash
     assert (stored.digest, stored.reward, stored.status) == (rollout.digest, 1.0, "truncated")
     assert [event["kind"] for event in stored.events][-2:] == ["ended", "scored"]
     assert fold(map(from_json, stored.events)).steps == rollout.trajectory.steps
-    assert shelf.closed
-
-
-def test_the_stored_spec_hash_is_the_apps(app: TaskApp) -> None:
-    shelf = Shelf()
-    serving(app, lambda service: service.rollout(a_request("noop")), store=shelf)
-    assert shelf.last().spec_hash == app.freeze().hash
+    assert store.closed
 
 
 def test_an_answer_that_could_not_be_kept_is_no_answer(app: TaskApp) -> None:
-    shelf = Shelf()
-    shelf.full = True
+    store = MemoryStore()
+    store.full = True
     with pytest.raises(StoreError):
-        serving(app, lambda service: service.rollout(a_request("noop")), store=shelf)
+        served(app, a_request("noop"), store=store)
 
 
-def test_a_stored_rollout_can_be_replayed(app: TaskApp) -> None:
-    shelf = Shelf()
-
-    async def work(service: Service) -> tuple[Any, Any]:
-        first = await service.rollout(
-            a_request("constant", seed=3, action=[{"go": {"words": "a"}}, {"go": {"words": "b"}}])
-        )
+async def test_a_stored_rollout_can_be_replayed(app: TaskApp) -> None:
+    async with serving(app, store=MemoryStore()) as service:
+        actions = [{"go": {"words": "a"}}, {"go": {"words": "b"}}]
+        first = await service.rollout(a_request("constant", seed=3, action=actions))
         config = {"rollout_id": first.rollout_id}
-        return first, await service.rollout(a_request("replay", seed=3, policy_config=config))
-
-    first, second = serving(app, work, store=shelf)
+        second = await service.rollout(a_request("replay", seed=3, policy_config=config))
     assert first.digest == second.digest
     assert second.policy == "replay"
 
@@ -413,25 +366,23 @@ def test_a_stored_rollout_can_be_replayed(app: TaskApp) -> None:
 @pytest.mark.parametrize("config", [{}, {"rollout_id": 3}, {"rollout_id": "none"}], ids=repr)
 def test_a_replay_of_nothing_is_the_callers_mistake(app: TaskApp, config: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
-        serving(app, lambda service: service.rollout(a_request("replay", policy_config=config)), store=Shelf())
+        served(app, a_request("replay", policy_config=config), store=MemoryStore())
     assert caught.value.fields[0].loc[-1] == "rollout_id"
 
 
 def test_a_replay_without_a_store(app: TaskApp) -> None:
     with pytest.raises(Unavailable, match="'replay' .*--store"):
-        serving(app, lambda service: service.rollout(a_request("replay", policy_config={"rollout_id": "x"})))
+        served(app, a_request("replay", policy_config={"rollout_id": "x"}))
 
 
-def test_pictures_are_served_by_name_with_and_without_a_store(app: TaskApp) -> None:
-    async def work(service: Service) -> None:
+@pytest.mark.parametrize("stored", [True, False])
+async def test_pictures_are_served_by_name_with_and_without_a_store(app: TaskApp, stored: bool) -> None:
+    async with serving(app, store=MemoryStore() if stored else None) as service:
         rollout = await service.rollout(a_request("noop", config={"image": True}))
         for step in rollout.trajectory.steps:
             picture = step.observation[1]
             assert await service.stored.blob(picture.hash) == picture.png
         assert await service.stored.blob("0" * 64) is None
-
-    serving(app, work)
-    serving(app, work, store=Shelf())
 
 
 PICTURES = """
@@ -455,8 +406,9 @@ class Gallery:
 """
 
 
-def test_two_digests_tell_other_pictures_from_another_episode(tmp_path: Path) -> None:
-    async def work(service: Service) -> None:
+async def test_two_digests_tell_other_pictures_from_another_episode(tmp_path: Path) -> None:
+    async with serving(app_from(tmp_path, PICTURES), store=open_store(f"sqlite:///{tmp_path}/w.db")) as service:
+
         async def told(**given: Any) -> tuple[str, str | None]:
             rollout = await service.rollout(a_request("noop", seed=1, **given))
             assert service.store is not None
@@ -475,25 +427,17 @@ def test_two_digests_tell_other_pictures_from_another_episode(tmp_path: Path) ->
         assert black[1] != grey[1]
         assert blind[1] is None
 
-    serving(app_from(tmp_path, PICTURES), work, store=open_store(f"sqlite:///{tmp_path}/w.db"))
-
-
-def test_a_request_with_only_zero_weights(app: TaskApp) -> None:
-    with pytest.raises(ValidationError) as caught:
-        a_request("noop", reward={})
-    assert caught.value.errors()[0]["loc"] == ("reward",)
-
 
 def test_a_request_whose_every_action_is_scripted_needs_no_policy(app: TaskApp) -> None:
     request = a_request(None, ops=[{"type": "env", "tool": "go", "args": {}}] * 2)
-    rollout = serving(app, lambda service: service.rollout(request))
+    rollout = served(app, request)
     assert (rollout.trajectory.length, rollout.ops_executed, rollout.trajectory.stop_reason) == (2, 2, "ops")
     with pytest.raises(RequestError, match=r"policy\.config\.inference_url"):
-        serving(app, lambda service: service.rollout(a_request(None, ops=["agent"])))
+        served(app, a_request(None, ops=["agent"]))
 
 
 def test_a_wrong_request_runs_nothing(app: TaskApp) -> None:
-    shelf = Shelf()
+    store = MemoryStore()
     for wrong in (
         {"seed": 10},
         {"env_name": "f"},
@@ -503,9 +447,9 @@ def test_a_wrong_request_runs_nothing(app: TaskApp) -> None:
         {"config": {"index": 1}, "seed": 2},
     ):
         with pytest.raises(RequestError) as caught:
-            serving(app, lambda service, wrong=wrong: service.rollout(a_request("noop", **wrong)), store=shelf)
+            served(app, a_request("noop", **wrong), store=store)
         assert caught.value.fields
-    assert not shelf.rollouts
+    assert not store.rollouts
 
 
 def test_a_judge_that_weighs_something_is_refused_at_start_naming_the_variable(app: TaskApp) -> None:
@@ -515,31 +459,29 @@ def test_a_judge_that_weighs_something_is_refused_at_start_naming_the_variable(a
         return ""
 
     with pytest.raises(Unavailable) as caught:
-        serving(app, lambda service: service.rollout(a_request("noop")))
+        served(app, a_request("noop"))
     assert "judge 'style'" in caught.value.message
     assert "test_service.py:" in caught.value.message
     assert "TASKAPP_JUDGE_URL" in caught.value.message
     assert "give it weight=0" in caught.value.hint
 
 
-def test_a_judge_that_only_measures_warns_once_at_start(app: TaskApp, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_judge_that_only_measures_warns_once_at_start(app: TaskApp, caplog: pytest.LogCaptureFixture) -> None:
     @app.judge(weight=0)
     def style(trajectory: Trajectory) -> str:
         """Is it elegant?"""
         return ""
 
-    async def work(service: Service) -> list[Any]:
-        return [await service.rollout(a_request("noop")) for _ in range(3)]
-
     with caplog.at_level(logging.WARNING):
-        rollouts = serving(app, work)
+        async with serving(app) as service:
+            rollouts = [await service.rollout(a_request("noop")) for _ in range(3)]
     assert caplog.text.count("not_configured") == 1
     assert [(c.name, c.score, c.reason) for c in rollouts[0].scorecard.criteria][1] == ("style", None, "not_configured")
     assert rollouts[0].scorecard.reward == 1.0
 
 
-def test_health_and_instances_and_aggregates(app: TaskApp) -> None:
-    async def work(service: Service) -> None:
+async def test_health_and_instances_and_aggregates(app: TaskApp) -> None:
+    async with serving(app) as service:
         health = service.health()
         assert (health["healthy"], health["capacity"], health["in_flight"], health["hung_threads"]) == (
             True,
@@ -556,12 +498,11 @@ def test_health_and_instances_and_aggregates(app: TaskApp) -> None:
         with pytest.raises(RolloutFailed, match="aggregate 'mean'"):
             service.aggregate([])
 
-    serving(app, work)
 
-
-def test_events_are_told_as_they_happen(app: TaskApp) -> None:
+async def test_events_are_told_as_they_happen(app: TaskApp) -> None:
     told: list[str] = []
-    serving(app, lambda service: service.rollout(a_request("noop"), listener=lambda event: told.append(event.kind)))
+    async with serving(app) as service:
+        await service.rollout(a_request("noop"), listener=lambda event: told.append(event.kind))
     assert told[0] == "started"
     assert told[-2:] == ["ended", "scored"]
     assert told.count("stepped") == 3
@@ -572,24 +513,15 @@ def test_the_clock_can_be_held(app: TaskApp) -> None:
         def now(self) -> float:
             return 43_200.0
 
-    assert serving(app, lambda service: service.rollout(a_request("noop")), clock=Noon()).created_at == 43_200.0
+    assert served(app, a_request("noop"), clock=Noon()).created_at == 43_200.0
 
 
-def test_many_rollouts_leave_no_threads_behind(app: TaskApp) -> None:
+async def test_many_rollouts_leave_no_threads_behind(app: TaskApp) -> None:
     before = threading.active_count()
 
-    async def work(service: Service) -> None:
+    async with serving(app, threads=4) as service:
         await asyncio.gather(*(service.rollout(a_request("noop")) for _ in range(50)))
-
-    serving(app, work, threads=4)
-    end = time.monotonic() + 3
-    while threading.active_count() > before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert threading.active_count() <= before
-
-
-def test_the_path_of_the_app_is_where_context_paths_lie(app: TaskApp) -> None:
-    assert app.file == Path(__file__)
+    await until_async(lambda: threading.active_count() <= before)
 
 
 # -- places, quotas, the end ---------------------------------------------------------------------------------------
@@ -599,13 +531,13 @@ async def at_the_gate(service: Service, gate: str, count: int = 1, caller: Calle
     """So many rollouts, all of them waiting in their first step."""
     request = a_request("noop", config={"gate": gate})
     tasks = [asyncio.create_task(service.rollout(request, caller=caller or Caller())) for _ in range(count)]
-    await until(GATES[gate].entered.is_set)
-    await until(lambda: service.in_flight >= count)
+    await until_async(GATES[gate].entered.is_set)
+    await until_async(lambda: service.in_flight >= count)
     return tasks
 
 
-def test_a_drain_with_nothing_to_wait_for_is_over_at_once(app: TaskApp) -> None:
-    async def work(service: Service) -> None:
+async def test_a_drain_with_nothing_to_wait_for_is_over_at_once(app: TaskApp) -> None:
+    async with serving(app) as service:
         await service.rollout(a_request("noop"))
         async with asyncio.timeout(0.5):
             await service.drain(60.0)
@@ -616,16 +548,14 @@ def test_a_drain_with_nothing_to_wait_for_is_over_at_once(app: TaskApp) -> None:
         assert caught.value.code == "draining"
         assert caught.value.retry_after_seconds >= 1
 
-    serving(app, work)
 
+async def test_a_drain_lets_finish_what_runs(app: TaskApp, gate: str) -> None:
+    store = MemoryStore()
 
-def test_a_drain_lets_finish_what_runs(app: TaskApp, gate: str) -> None:
-    shelf = Shelf()
-
-    async def work(service: Service) -> None:
+    async with serving(app, store=store) as service:
         running = await at_the_gate(service, gate, 3)
         draining = asyncio.create_task(service.drain(20.0))
-        await until(lambda: service.health()["status"] == "draining")
+        await until_async(lambda: service.health()["status"] == "draining")
         with pytest.raises(Saturated):
             await service.rollout(a_request("noop"))
         assert not draining.done()
@@ -633,15 +563,13 @@ def test_a_drain_lets_finish_what_runs(app: TaskApp, gate: str) -> None:
         assert [rollout.trajectory.length for rollout in await asyncio.gather(*running)] == [3, 3, 3]
         async with asyncio.timeout(20):
             await draining
-
-    serving(app, work, store=shelf)
-    assert [row.status for row in shelf.rollouts.values()] == ["truncated"] * 3
+    assert [row.status for row in store.rollouts.values()] == ["truncated"] * 3
 
 
-def test_what_a_drain_cannot_wait_for_is_told_and_kept_as_cancelled(app: TaskApp, gate: str) -> None:
-    shelf = Shelf()
+async def test_what_a_drain_cannot_wait_for_is_told_and_kept_as_cancelled(app: TaskApp, gate: str) -> None:
+    store = MemoryStore()
 
-    async def work(service: Service) -> None:
+    async with serving(app, store=store, threads=1) as service:
         running = await at_the_gate(service, gate, 3)  # one in a step that hangs, two in line for its thread
         began = time.monotonic()
         await service.drain(0.1)
@@ -652,21 +580,19 @@ def test_what_a_drain_cannot_wait_for_is_told_and_kept_as_cancelled(app: TaskApp
                 await task
             failure = caught.value.failure
             assert (failure.boundary, failure.code) == ("cancelled", "server_stopping")
-            stored = shelf.rollouts[caught.value.rollout_id]
+            stored = store.rollouts[caught.value.rollout_id]
             assert stored.failure is not None
             assert (stored.status, stored.failure["error_id"]) == ("failed", failure.error_id)
             assert stored.events[-1]["code"] == "server_stopping"
             assert stored.reward is None
         assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
         GATES[gate].leave.set()
-
-    serving(app, work, store=shelf, threads=1)
-    assert len(shelf.rollouts) == 3
-    assert max(len(row.events) for row in shelf.rollouts.values()) > 4, "with what was played"
+    assert len(store.rollouts) == 3
+    assert max(len(row.events) for row in store.rollouts.values()) > 4, "with what was played"
 
 
-def test_a_second_drain_may_be_less_patient(app: TaskApp, gate: str) -> None:
-    async def work(service: Service) -> None:
+async def test_a_second_drain_may_be_less_patient(app: TaskApp, gate: str) -> None:
+    async with serving(app) as service:
         running = await at_the_gate(service, gate)
         patient = asyncio.create_task(service.drain(60.0))
         await asyncio.sleep(0.02)
@@ -677,13 +603,13 @@ def test_a_second_drain_may_be_less_patient(app: TaskApp, gate: str) -> None:
             await running[0]
         GATES[gate].leave.set()
 
-    serving(app, work)
 
+async def test_a_client_that_goes_while_the_server_drains_is_a_cancellation_like_any_other(
+    app: TaskApp, gate: str
+) -> None:
+    store = MemoryStore()
 
-def test_a_client_that_goes_while_the_server_drains_is_a_cancellation_like_any_other(app: TaskApp, gate: str) -> None:
-    shelf = Shelf()
-
-    async def work(service: Service) -> None:
+    async with serving(app, store=store) as service:
         running = await at_the_gate(service, gate)
         draining = asyncio.create_task(service.drain(20.0))
         await asyncio.sleep(0.02)
@@ -693,16 +619,14 @@ def test_a_client_that_goes_while_the_server_drains_is_a_cancellation_like_any_o
         async with asyncio.timeout(20):
             await draining
         GATES[gate].leave.set()
-
-    serving(app, work, store=shelf)
-    assert shelf.last().stop_reason == "cancelled"
+    assert store.last().stop_reason == "cancelled"
 
 
 BLUE, RED = Caller("blue", max_in_flight=2), Caller("red", max_in_flight=2)
 
 
-def test_a_key_has_its_quota_and_others_theirs(app: TaskApp, gate: str) -> None:
-    async def work(service: Service) -> None:
+async def test_a_key_has_its_quota_and_others_theirs(app: TaskApp, gate: str) -> None:
+    async with serving(app) as service:
         running = await at_the_gate(service, gate, 2, BLUE)
         with pytest.raises(Saturated, match="'blue'") as caught:
             await service.rollout(a_request("noop"), caller=BLUE)
@@ -712,8 +636,6 @@ def test_a_key_has_its_quota_and_others_theirs(app: TaskApp, gate: str) -> None:
         GATES[gate].leave.set()
         await asyncio.gather(*running)
         assert (await service.rollout(a_request("noop"), caller=BLUE)).trajectory.length == 3
-
-    serving(app, work)
 
 
 @pytest.mark.parametrize(
@@ -728,10 +650,12 @@ def test_a_key_has_its_quota_and_others_theirs(app: TaskApp, gate: str) -> None:
     ],
     ids=str,
 )
-def test_a_place_is_given_back_however_it_ends(app: TaskApp, given: dict[str, Any], error: type[Exception]) -> None:
+async def test_a_place_is_given_back_however_it_ends(
+    app: TaskApp, given: dict[str, Any], error: type[Exception]
+) -> None:
     one = Caller("blue", max_in_flight=1)
 
-    async def work(service: Service) -> None:
+    async with serving(app, max_concurrent=1) as service:
         request = a_request(given.pop("policy", "noop"), **given)
         for _ in range(3):
             with pytest.raises(error) as caught:
@@ -740,42 +664,37 @@ def test_a_place_is_given_back_however_it_ends(app: TaskApp, given: dict[str, An
         assert service.in_flight == 0
         await service.rollout(a_request("noop"), caller=one)
 
-    serving(app, work, max_concurrent=1)
-
 
 @pytest.mark.ci
-def test_a_place_is_given_back_when_the_client_goes_or_the_store_fails(app: TaskApp, gate: str) -> None:
-    one, shelf = Caller("blue", max_in_flight=1), Shelf()
+async def test_a_place_is_given_back_when_the_client_goes_or_the_store_fails(app: TaskApp, gate: str) -> None:
+    one, store = Caller("blue", max_in_flight=1), MemoryStore()
 
-    async def work(service: Service) -> None:
+    async with serving(app, store=store) as service:
         (running,) = await at_the_gate(service, gate, 1, one)
         running.cancel()
         await asyncio.wait((running,))
         GATES[gate].leave.set()
-        shelf.full = True
+        store.full = True
         with pytest.raises(StoreError):
             await service.rollout(a_request("noop"), caller=one)
         with pytest.raises(Saturated) as refused:  # before it is played
             await service.rollout(a_request("noop"), caller=one)
         assert refused.value.code == "store_failing"
-        shelf.full = False
-        while service.store_state.failing:
-            await asyncio.sleep(0.05)
+        store.full = False
+        await until_async(lambda: not service.store_state.failing)
         await service.rollout(a_request("noop"), caller=one)
         assert service.in_flight == 0
 
-    serving(app, work, store=shelf)
 
-
-def test_a_watcher_is_given_each_rollout_that_is_over_once(app: TaskApp, gate: str) -> None:
-    shelf = Shelf()
+async def test_a_watcher_is_given_each_rollout_that_is_over_once(app: TaskApp, gate: str) -> None:
+    store = MemoryStore()
     seen: list[tuple[InFlightRollout, Rollout]] = []
 
     def watch(course: InFlightRollout, finished: Rollout) -> None:
-        assert course.rollout_id in shelf.rollouts, "what it is given is kept"
+        assert course.rollout_id in store.rollouts, "what it is given is kept"
         seen.append((course, finished))
 
-    async def work(service: Service) -> None:
+    async with serving(app, store=store) as service:
         service.watchers.append(watch)
         rollout = await service.rollout(a_request("noop", seed=3), caller=BLUE)
         course, finished = seen[-1]
@@ -796,9 +715,7 @@ def test_a_watcher_is_given_each_rollout_that_is_over_once(app: TaskApp, gate: s
         for refused in (a_request("noop", seed=1000), a_request("noop", config={"breaks": "config"})):
             with pytest.raises(RequestError):
                 await service.rollout(refused)
-        shelf.full = True
+        store.full = True
         with pytest.raises(StoreError):
             await service.rollout(a_request("noop"))
         assert len(seen) == len({course.rollout_id for course, _ in seen}) == 4
-
-    serving(app, work, store=shelf)

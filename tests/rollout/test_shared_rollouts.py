@@ -7,9 +7,10 @@ import gc
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -34,12 +35,13 @@ from taskapp_kit.store.sqlite import SqliteStore
 from taskapp_kit.wire.rollout import RolloutRequest
 from tests.live_app import SECRET, a_body, marks
 from tests.rollouts import a_service
+from tests.waiting import until_async
 
-T = TypeVar("T")
+pytestmark = pytest.mark.anyio
 APP = find_app(str(Path(__file__).parents[1] / "live_app.py"))
 
 
-class Party:
+class SharingServer:
     """A service and its shared rollouts, as one server process has them."""
 
     def __init__(self, store: Store | None = None, coordinator: IdempotencyStore | None = None, **options: Any) -> None:
@@ -48,61 +50,38 @@ class Party:
         self.shared = SharedRollouts(self.service, coordinator)
 
     def start(
-        self, body: dict[str, Any] | None = None, key: str | None = "k", label: str = "", quota: int | None = None,
-        *, detached: bool = False, followed: bool = False,
-    ) -> SharedRollout:  # fmt: skip
+        self, body: dict[str, Any] | None = None, key: str | None = "k", label: str = "", **how: bool
+    ) -> SharedRollout:
         body = body or a_body()
-        return self.shared.start(
-            RolloutRequest.model_validate(body),
-            body=body,
-            caller=Caller(label or None, quota),
-            idempotency_key=key,
-            detached=detached,
-            followed=followed,
-        )
+        request, caller = RolloutRequest.model_validate(body), Caller(label or None)
+        return self.shared.start(request, body=body, caller=caller, idempotency_key=key, **how)
 
     async def close(self) -> None:
         await self.shared.close()
         await self.service.close()
 
 
-def party(work: Callable[[Party], Awaitable[T]], store: Store | None = None, **options: Any) -> T:
-    """Runs `work` with a server of its own; afterwards no task is left, and no error that nobody took."""
-
-    async def main() -> T:
-        here = Party(store, **options)
-        try:
-            return await work(here)
-        finally:
-            await here.close()
-
-    return alone(main)
-
-
-def alone(main: Callable[[], Awaitable[T]]) -> T:
+@pytest.fixture(autouse=True)
+async def nothing_left() -> AsyncIterator[None]:
+    """At the end no task is left, and no error that nobody took."""
     complaints: list[Any] = []
+    before = len(asyncio.all_tasks())
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    yield
+    await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == before, asyncio.all_tasks()
+    gc.collect()
+    assert not complaints, complaints
 
-    async def watched() -> T:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        async with asyncio.timeout(30):
-            result = await main()
-        await asyncio.sleep(0)
-        left = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
-        assert not left, left
-        return result
 
+@asynccontextmanager
+async def running(store: Store | None = None, **options: Any) -> AsyncIterator[SharingServer]:
+    """One server, closed at the end."""
+    server = SharingServer(store, **options)
     try:
-        return asyncio.run(watched())
+        yield server
     finally:
-        gc.collect()
-        assert not complaints, complaints
-
-
-async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
-        await asyncio.sleep(0.005)
+        await server.close()
 
 
 async def answer_of(shared: SharedRollout) -> bytes:
@@ -123,9 +102,9 @@ def kinds(shared: SharedRollout) -> list[str]:
     return [json.loads(line)["kind"] for line in shared.event_buffer.lines]
 
 
-async def stored(here: Party, rollout_id: str) -> StoredRollout:
-    assert here.service.store is not None
-    found = await here.service.store.load(rollout_id)
+async def stored(server: SharingServer, rollout_id: str) -> StoredRollout:
+    assert server.service.store is not None
+    found = await server.service.store.load(rollout_id)
     assert found is not None
     return found
 
@@ -137,11 +116,11 @@ def sqlite(folder: Path) -> SqliteStore:
 # -- who waits -----------------------------------------------------------------------------------------------------
 
 
-def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
-    async def work(here: Party) -> None:
-        shared = here.start(a_body(gate=tmp_path / "never", mark=tmp_path / "mark"))
+async def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
+    async with running(SqliteStore(None)) as server:
+        shared = server.start(a_body(gate=tmp_path / "never", mark=tmp_path / "mark"))
         one, two = shared.subscribe(), shared.subscribe()
-        await until(lambda: marks(tmp_path / "mark", "waiting") == 1)
+        await until_async(lambda: marks(tmp_path / "mark", "waiting") == 1)
         one.leave()
         one.leave()
         await asyncio.sleep(0.02)
@@ -149,20 +128,18 @@ def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
         two.leave()
         failure = await failure_of(shared)
         assert (failure["boundary"], failure["code"]) == ("cancelled", "cancelled")
-        kept = await stored(here, shared.rollout_id)
+        kept = await stored(server, shared.rollout_id)
         assert kept.failure is not None
         assert (kept.status, kept.failure["error_id"]) == ("failed", failure["error_id"])
         assert [event["kind"] for event in kept.events] == kinds(shared)
         assert kinds(shared)[-1] == "failed"
         (tmp_path / "never").touch()
-        await until(lambda: marks(tmp_path / "mark", "close") == 1)
-
-    party(work, SqliteStore(None))
+        await until_async(lambda: marks(tmp_path / "mark", "close") == 1)
 
 
-def test_who_comes_back_within_the_grace_finds_it_running(tmp_path: Path) -> None:
-    async def work(here: Party) -> None:
-        shared = here.start(a_body(gate=tmp_path / "gate"))
+async def test_who_comes_back_within_the_grace_finds_it_running(tmp_path: Path) -> None:
+    async with running() as server:
+        shared = server.start(a_body(gate=tmp_path / "gate"))
         shared.subscribe(0.3).leave()
         await asyncio.sleep(0.05)
         subscriber = shared.subscribe(0.3)
@@ -176,12 +153,10 @@ def test_who_comes_back_within_the_grace_finds_it_running(tmp_path: Path) -> Non
         (tmp_path / "gate").touch()
         assert await answer_of(shared)
 
-    party(work)
 
-
-def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_path: Path) -> None:
-    async def work(here: Party) -> None:
-        shared = here.start(a_body(gate=tmp_path / "gate"))
+async def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_path: Path) -> None:
+    async with running() as server:
+        shared = server.start(a_body(gate=tmp_path / "gate"))
         patient, other = shared.subscribe(0.4), shared.subscribe()
         patient.leave()
         other.leave()
@@ -193,183 +168,159 @@ def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_pat
         assert (await failure_of(shared))["code"] == "cancelled"
         (tmp_path / "gate").touch()
 
-    party(work)
 
-
-def test_one_that_is_detached_needs_nobody(tmp_path: Path) -> None:
-    async def work(here: Party) -> None:
-        shared = here.start(a_body(gate=tmp_path / "gate"))
+async def test_one_that_is_detached_needs_nobody(tmp_path: Path) -> None:
+    async with running() as server:
+        shared = server.start(a_body(gate=tmp_path / "gate"))
         subscriber = shared.subscribe()
-        assert here.start(a_body(gate=tmp_path / "gate"), detached=True) is shared, "a joiner may detach it"
+        assert server.start(a_body(gate=tmp_path / "gate"), detached=True) is shared, "a joiner may detach it"
         subscriber.leave()
         await asyncio.sleep(0.05)
         (tmp_path / "gate").touch()
         assert await answer_of(shared)
 
-    party(work)
 
-
-def test_cancelled_before_its_first_step_it_is_over_too() -> None:
-    async def work(here: Party) -> None:
-        shared = here.start()
+async def test_cancelled_before_its_first_step_it_is_over_too() -> None:
+    async with running() as server:
+        shared = server.start()
         shared.subscribe().leave()
         with pytest.raises(RolloutFailed) as caught:
             await shared.admitted()
         assert caught.value.boundary == "cancelled"
         assert shared.over
-        assert await answer_of(here.start())
-
-    party(work)
+        assert await answer_of(server.start())
 
 
 # -- the same key --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", ["memory", "sqlite"])
-def test_a_hundred_with_one_key_are_one_episode(tmp_path: Path, kept: str) -> None:
-    async def work(here: Party) -> None:
+async def test_a_hundred_with_one_key_are_one_episode(tmp_path: Path, kept: str) -> None:
+    async with running(sqlite(tmp_path) if kept == "sqlite" else None) as server:
         body = a_body(mark=tmp_path / "mark", slow=0.02)
-        lives = [here.start(body) for _ in range(100)]
+        lives = [server.start(body) for _ in range(100)]
         answers = await asyncio.gather(*map(answer_of, lives))
         assert len(set(answers)) == 1
-        again = here.start(body)
+        again = server.start(body)
         assert await answer_of(again) == answers[0]
         assert (again.replayed, again.rollout_id) == (True, lives[0].rollout_id)
         assert again.event_buffer.lines == lives[0].event_buffer.lines
         assert marks(tmp_path / "mark", "reset") == 1
 
-    party(work, sqlite(tmp_path) if kept == "sqlite" else None)
 
-
-def test_another_body_is_refused_while_it_runs_and_afterwards(tmp_path: Path) -> None:
-    async def work(here: Party) -> None:
-        shared = here.start(a_body(gate=tmp_path / "gate"))
+async def test_another_body_is_refused_while_it_runs_and_afterwards(tmp_path: Path) -> None:
+    async with running() as server:
+        shared = server.start(a_body(gate=tmp_path / "gate"))
         with pytest.raises(IdempotencyKeyReused):
-            here.start(a_body(seed=1))
+            server.start(a_body(seed=1))
         (tmp_path / "gate").touch()
         await shared.result()
-        late = here.start(a_body(seed=1))
+        late = server.start(a_body(seed=1))
         with pytest.raises(IdempotencyKeyReused):
             await late.admitted()
         with pytest.raises(IdempotencyKeyReused):
             await late.result()
-        assert await answer_of(here.start(a_body(gate=tmp_path / "gate"))) == await answer_of(shared)
-
-    party(work)
+        assert await answer_of(server.start(a_body(gate=tmp_path / "gate"))) == await answer_of(shared)
 
 
-def test_a_key_belongs_to_a_label(tmp_path: Path) -> None:
-    async def work(here: Party) -> None:
-        bodies = [here.start(a_body(seed), label=label) for seed, label in ((0, "a"), (1, "b"), (2, ""))]
+async def test_a_key_belongs_to_a_label(tmp_path: Path) -> None:
+    async with running() as server:
+        bodies = [server.start(a_body(seed), label=label) for seed, label in ((0, "a"), (1, "b"), (2, ""))]
         assert len({await answer_of(shared) for shared in bodies}) == 3
         assert len({shared.rollout_id for shared in bodies}) == 3
 
-    party(work)
-
 
 @pytest.mark.parametrize("breaks", ["reset", "step", "rubric"])
-def test_a_failure_is_repeated_as_that_failure(tmp_path: Path, breaks: str) -> None:
-    async def work(here: Party) -> None:
+async def test_a_failure_is_repeated_as_that_failure(tmp_path: Path, breaks: str) -> None:
+    async with running(sqlite(tmp_path)) as server:
         body = a_body(breaks=breaks, mark=tmp_path / "mark")
-        one = here.start(body)
+        one = server.start(body)
         first = await failure_of(one)
-        two = here.start(body)
+        two = server.start(body)
         assert await failure_of(two) == first
         assert first["error_id"]
         assert two.event_buffer.lines == one.event_buffer.lines
         assert marks(tmp_path / "mark", "reset") == 1
 
-    party(work, sqlite(tmp_path))
-
 
 @pytest.mark.parametrize("wrong", [{"seed": 1000}, {"breaks": "config"}])
-def test_a_refused_request_is_not_remembered(wrong: dict[str, Any]) -> None:
-    async def work(here: Party) -> None:
-        refused = here.start(a_body(**wrong))
+async def test_a_refused_request_is_not_remembered(wrong: dict[str, Any]) -> None:
+    async with running() as server:
+        refused = server.start(a_body(**wrong))
         with pytest.raises(RequestError):
             await refused.result()
-        assert await answer_of(here.start(a_body()))
-        assert here.service.in_flight == 0
-
-    party(work)
+        assert await answer_of(server.start(a_body()))
+        assert server.service.in_flight == 0
 
 
-def test_saturation_is_not_remembered(tmp_path: Path) -> None:
-    async def work(here: Party) -> None:
-        running = here.start(a_body(gate=tmp_path / "gate"), "one")
-        await running.admitted()
-        refused = here.start(a_body(), "two")
+async def test_saturation_is_not_remembered(tmp_path: Path) -> None:
+    async with running(max_concurrent=1) as server:
+        first = server.start(a_body(gate=tmp_path / "gate"), "one")
+        await first.admitted()
+        refused = server.start(a_body(), "two")
         with pytest.raises(Saturated):
             await refused.admitted()
         (tmp_path / "gate").touch()
-        await running.result()
-        assert await answer_of(here.start(a_body(), "two"))
-
-    party(work, max_concurrent=1)
+        await first.result()
+        assert await answer_of(server.start(a_body(), "two"))
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_who_repeats_a_cancelled_one_at_once_has_it_played_anew(tmp_path: Path, workers: int) -> None:
-    async def work(here: Party) -> None:
+async def test_who_repeats_a_cancelled_one_at_once_has_it_played_anew(tmp_path: Path, workers: int) -> None:
+    async with running(sqlite(tmp_path), workers=workers) as server:
         body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
-        shared = here.start(body)
+        shared = server.start(body)
         subscriber = shared.subscribe()
-        await until(lambda: marks(tmp_path / "mark", "waiting") == 1)
+        await until_async(lambda: marks(tmp_path / "mark", "waiting") == 1)
         subscriber.leave()
-        again = here.start(body)  # before the first one has ended
+        again = server.start(body)  # before the first one has ended
         assert again is not shared
-        joined = here.start(body)
+        joined = server.start(body)
         assert joined is again
         (tmp_path / "gate").touch()
         answer = await answer_of(again)
         assert json.loads(answer)["rollout_id"] == again.rollout_id != shared.rollout_id
         assert not again.replayed
         assert (await failure_of(shared))["code"] == "cancelled"
-        assert await answer_of(here.start(body)) == answer, "and this one is remembered"
+        assert await answer_of(server.start(body)) == answer, "and this one is remembered"
         assert marks(tmp_path / "mark", "reset") == 2
-        await until(lambda: marks(tmp_path / "mark", "close") == 2)
-
-    party(work, sqlite(tmp_path), workers=workers)
+        await until_async(lambda: marks(tmp_path / "mark", "close") == 2)
 
 
-def test_without_a_key_each_is_its_own() -> None:
-    async def work(here: Party) -> None:
-        lives = [here.start(key=None) for _ in range(5)]
+async def test_without_a_key_each_is_its_own() -> None:
+    async with running() as server:
+        lives = [server.start(key=None) for _ in range(5)]
         assert len({await answer_of(shared) for shared in lives}) == 5
-
-    party(work)
 
 
 # -- found again ---------------------------------------------------------------------------------------------------
 
 
-def test_it_is_found_by_its_id_while_it_runs_and_afterwards(tmp_path: Path) -> None:
-    async def work(here: Party) -> None:
-        shared = here.start(a_body(gate=tmp_path / "gate"), None, detached=True)
+async def test_it_is_found_by_its_id_while_it_runs_and_afterwards(tmp_path: Path) -> None:
+    async with running() as server:
+        shared = server.start(a_body(gate=tmp_path / "gate"), None, detached=True)
         await shared.admitted()
-        assert await here.shared.find(shared.rollout_id, ANYONE) is shared
-        assert await here.shared.find("0" * 32, ANYONE) is None
+        assert await server.shared.find(shared.rollout_id, ANYONE) is shared
+        assert await server.shared.find("0" * 32, ANYONE) is None
         assert await shared.result(0.0) is None
         assert await shared.result(0.01) is None
         (tmp_path / "gate").touch()
         answer = await answer_of(shared)
         for with_events in (True, False):
-            again = await here.shared.find(shared.rollout_id, ANYONE, with_events=with_events)
+            again = await server.shared.find(shared.rollout_id, ANYONE, with_events=with_events)
             assert again is not None and again is not shared
             assert await answer_of(again) == answer
             assert again.event_buffer.lines == (shared.event_buffer.lines if with_events else [])
 
-    party(work)
-
 
 @pytest.mark.parametrize("kept", ["memory", "sqlite", "sqlite in memory"])
-def test_the_events_afterwards_are_those_that_were_told(tmp_path: Path, kept: str) -> None:
+async def test_the_events_afterwards_are_those_that_were_told(tmp_path: Path, kept: str) -> None:
     store = {"memory": None, "sqlite": sqlite(tmp_path), "sqlite in memory": SqliteStore(None)}[kept]
 
-    async def work(here: Party) -> None:
-        shared = here.start(a_body(image=True), None, detached=True)
+    async with running(store) as server:
+        shared = server.start(a_body(image=True), None, detached=True)
         answer = json.loads(await answer_of(shared))
-        found = await here.shared.find(shared.rollout_id, ANYONE, with_events=True)
+        found = await server.shared.find(shared.rollout_id, ANYONE, with_events=True)
         assert found is not None
         assert found.event_buffer.lines == shared.event_buffer.lines
         told = [json.loads(line) for line in shared.event_buffer.lines]
@@ -379,145 +330,134 @@ def test_the_events_afterwards_are_those_that_were_told(tmp_path: Path, kept: st
             part = event["step"] if event["kind"] == "stepped" else event
             for block in part.get("observation", []):
                 if isinstance(block, dict):
-                    pictures[block["image"]] = await here.service.stored.blob(block["image"])
+                    pictures[block["image"]] = await server.service.stored.blob(block["image"])
         assert len(pictures) == 4 and all(pictures.values())
         trajectory = fold(from_json(event, pictures) for event in told)  # type: ignore[arg-type]
         trajectory.final_state = {"private": SECRET}  # which no event tells
         assert trajectory.digest() == answer["digest"]
 
-    party(work, store)
 
-
-def test_after_a_restart_it_is_still_there(tmp_path: Path) -> None:
+async def test_after_a_restart_it_is_still_there(tmp_path: Path) -> None:
     body = a_body(mark=tmp_path / "mark")
-    wrong = a_body(breaks="step")
 
-    async def first(here: Party) -> tuple[bytes, str, dict[str, str]]:
-        shared, failing = here.start(body), here.start(wrong, "wrong")
+    async def outcome(server: SharingServer) -> tuple[bytes, str, dict[str, str]]:
+        shared, failing = server.start(body), server.start(a_body(breaks="step"), "wrong")
         return await answer_of(shared), shared.rollout_id, await failure_of(failing)
 
-    async def second(here: Party) -> tuple[bytes, str, dict[str, str]]:
-        found = await here.shared.find(rollout_id, ANYONE)
-        assert found is not None and await answer_of(found) == answer
+    async with running(sqlite(tmp_path)) as server:
+        before = await outcome(server)
+    async with running(sqlite(tmp_path)) as server:
+        answer, rollout_id, _ = before
+        again = await server.shared.find(rollout_id, ANYONE)
+        assert again is not None and await answer_of(again) == answer
         with pytest.raises(IdempotencyKeyReused):
-            await here.start(a_body(seed=7)).result()
-        return await first(here)
-
-    answer, rollout_id, failure = party(first, sqlite(tmp_path))
-    assert party(second, sqlite(tmp_path)) == (answer, rollout_id, failure)
+            await server.start(a_body(seed=7)).result()
+        assert await outcome(server) == before
     assert marks(tmp_path / "mark", "reset") == 1
 
 
 # -- two processes of one store ------------------------------------------------------------------------------------
 
 
-def two(tmp_path: Path, work: Callable[[Party, Party], Awaitable[None]]) -> None:
-    """Two servers of one file; what the second one makes of it is its own, down to the connection."""
-
-    async def main() -> None:
-        one, other = (Party(store, store.coordinator(SystemClock())) for store in (sqlite(tmp_path), sqlite(tmp_path)))
-        try:
-            await work(one, other)
-        finally:
-            await one.close()
-            await other.close()
-
-    alone(main)
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[tuple[SharingServer, SharingServer]]:
+    """Two servers of one file, each with a connection to it."""
+    stores = (sqlite(tmp_path), sqlite(tmp_path))
+    one, other = (SharingServer(store, store.coordinator(SystemClock())) for store in stores)
+    yield one, other
+    await one.close()
+    await other.close()
 
 
-def test_another_process_joins_a_running_key(tmp_path: Path) -> None:
-    async def work(one: Party, other: Party) -> None:
-        body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
-        shared = one.start(body)
-        await shared.admitted()
-        joined = other.start(body)
-        await joined.admitted()
-        assert (joined.rollout_id, joined.is_local) == (shared.rollout_id, False)
-        with pytest.raises(IdempotencyKeyReused):
-            await other.start(a_body(seed=1), "k").result()
-        (tmp_path / "gate").touch()
-        assert await answer_of(joined) == await answer_of(shared)
-        assert joined.event_buffer.lines == shared.event_buffer.lines
-        assert marks(tmp_path / "mark", "reset") == 1
-
-    two(tmp_path, work)
+async def test_another_process_joins_a_running_key(two: tuple[SharingServer, SharingServer], tmp_path: Path) -> None:
+    one, other = two
+    body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
+    shared = one.start(body)
+    await shared.admitted()
+    joined = other.start(body)
+    await joined.admitted()
+    assert (joined.rollout_id, joined.is_local) == (shared.rollout_id, False)
+    with pytest.raises(IdempotencyKeyReused):
+        await other.start(a_body(seed=1), "k").result()
+    (tmp_path / "gate").touch()
+    assert await answer_of(joined) == await answer_of(shared)
+    assert joined.event_buffer.lines == shared.event_buffer.lines
+    assert marks(tmp_path / "mark", "reset") == 1
 
 
-def test_another_process_finds_it_by_its_id(tmp_path: Path) -> None:
-    async def work(one: Party, other: Party) -> None:
-        shared = one.start(a_body(gate=tmp_path / "gate"), None, detached=True)
-        await shared.admitted()
-        watched = await other.shared.find(shared.rollout_id, ANYONE)
-        assert watched is not None
-        assert await other.shared.find(shared.rollout_id, ANYONE) is watched
-        assert (watched.is_local, watched.over) == (False, False)
-        (tmp_path / "gate").touch()
-        assert await answer_of(watched) == await answer_of(shared)
-        assert watched.event_buffer.lines == shared.event_buffer.lines
-
-    two(tmp_path, work)
+async def test_another_process_finds_it_by_its_id(two: tuple[SharingServer, SharingServer], tmp_path: Path) -> None:
+    one, other = two
+    shared = one.start(a_body(gate=tmp_path / "gate"), None, detached=True)
+    await shared.admitted()
+    watched = await other.shared.find(shared.rollout_id, ANYONE)
+    assert watched is not None
+    assert await other.shared.find(shared.rollout_id, ANYONE) is watched
+    assert (watched.is_local, watched.over) == (False, False)
+    (tmp_path / "gate").touch()
+    assert await answer_of(watched) == await answer_of(shared)
+    assert watched.event_buffer.lines == shared.event_buffer.lines
 
 
-def test_what_another_process_cancelled_is_played_here(tmp_path: Path) -> None:
-    async def work(one: Party, other: Party) -> None:
-        body = a_body(gate=tmp_path / "gate")
-        shared = one.start(body)
-        subscriber = shared.subscribe()
-        await shared.admitted()
-        joined = other.start(body)
-        await joined.admitted()
-        subscriber.leave()
-        await shared.ended()
-        (tmp_path / "gate").touch()
-        answer = json.loads(await answer_of(joined))
-        assert answer["rollout_id"] == joined.rollout_id != shared.rollout_id
-
-    two(tmp_path, work)
-
-
-def test_what_another_process_lost_is_played_here(tmp_path: Path) -> None:
-    async def work(one: Party, other: Party) -> None:
-        body = a_body(gate=tmp_path / "gate")
-        shared = one.start(body)
-        subscriber = shared.subscribe()
-        await shared.admitted()
-        joined, watched = other.start(body), await other.shared.find(shared.rollout_id, ANYONE)
-        assert watched is not None
-        await joined.admitted()
-        assert one.coordinator is not None
-        await one.coordinator.close()  # as its process dies: from now on nobody holds the ticket
-        subscriber.leave()
-        await shared.ended()
-        (tmp_path / "gate").touch()
-        assert json.loads(await answer_of(joined))["rollout_id"] != shared.rollout_id
-        lost = await failure_of(watched)
-        assert (lost["boundary"], lost["code"]) == ("cancelled", "server_died")
-        again = await other.shared.find(shared.rollout_id, ANYONE)
-        assert again is not None and (await failure_of(again))["code"] == "server_died"
-
-    two(tmp_path, work)
+async def test_what_another_process_cancelled_is_played_here(
+    two: tuple[SharingServer, SharingServer], tmp_path: Path
+) -> None:
+    one, other = two
+    body = a_body(gate=tmp_path / "gate")
+    shared = one.start(body)
+    subscriber = shared.subscribe()
+    await shared.admitted()
+    joined = other.start(body)
+    await joined.admitted()
+    subscriber.leave()
+    await shared.ended()
+    (tmp_path / "gate").touch()
+    answer = json.loads(await answer_of(joined))
+    assert answer["rollout_id"] == joined.rollout_id != shared.rollout_id
 
 
-def test_what_another_process_stored_before_it_died_is_the_answer_of_its_key(tmp_path: Path) -> None:
+async def test_what_another_process_lost_is_played_here(
+    two: tuple[SharingServer, SharingServer], tmp_path: Path
+) -> None:
+    one, other = two
+    body = a_body(gate=tmp_path / "gate")
+    shared = one.start(body)
+    subscriber = shared.subscribe()
+    await shared.admitted()
+    joined, watched = other.start(body), await other.shared.find(shared.rollout_id, ANYONE)
+    assert watched is not None
+    await joined.admitted()
+    assert one.coordinator is not None
+    await one.coordinator.close()  # as its process dies: from now on nobody holds the ticket
+    subscriber.leave()
+    await shared.ended()
+    (tmp_path / "gate").touch()
+    assert json.loads(await answer_of(joined))["rollout_id"] != shared.rollout_id
+    lost = await failure_of(watched)
+    assert (lost["boundary"], lost["code"]) == ("cancelled", "server_died")
+    again = await other.shared.find(shared.rollout_id, ANYONE)
+    assert again is not None and (await failure_of(again))["code"] == "server_died"
+
+
+async def test_what_another_process_stored_before_it_died_is_the_answer_of_its_key(
+    two: tuple[SharingServer, SharingServer], tmp_path: Path
+) -> None:
     """Killed between the rollout's commit and that of its record: it is not played again."""
 
-    async def work(one: Party, other: Party) -> None:
-        body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
-        shared = one.start(body)
-        await shared.admitted()
-        assert one.coordinator is not None
-        await one.coordinator.close()
-        (tmp_path / "gate").touch()
-        with pytest.raises(StoreError):
-            await shared.result()
-        await stored(other, shared.rollout_id)
-        again = json.loads(await answer_of(other.start(body)))
-        assert (again["rollout_id"], again["status"]) == (shared.rollout_id, "terminated")
-        assert marks(tmp_path / "mark", "reset") == 1
-        with pytest.raises(IdempotencyKeyReused):
-            await other.start({**body, "run_id": "another"}).result()
-
-    two(tmp_path, work)
+    one, other = two
+    body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
+    shared = one.start(body)
+    await shared.admitted()
+    assert one.coordinator is not None
+    await one.coordinator.close()
+    (tmp_path / "gate").touch()
+    with pytest.raises(StoreError):
+        await shared.result()
+    await stored(other, shared.rollout_id)
+    again = json.loads(await answer_of(other.start(body)))
+    assert (again["rollout_id"], again["status"]) == (shared.rollout_id, "terminated")
+    assert marks(tmp_path / "mark", "reset") == 1
+    with pytest.raises(IdempotencyKeyReused):
+        await other.start({**body, "run_id": "another"}).result()
 
 
 # -- coordinators that fail ----------------------------------------------------------------------------------------
@@ -553,26 +493,26 @@ class Failing(MemoryIdempotencyStore):
 
 @pytest.mark.parametrize("refused", ["claim", "settle"])
 @pytest.mark.parametrize("config", [{}, {"breaks": "step"}])
-def test_a_coordinator_that_fails_is_an_error_and_leaves_the_key_usable(refused: str, config: dict[str, Any]) -> None:
+async def test_a_coordinator_that_fails_is_an_error_and_leaves_the_key_usable(
+    refused: str, config: dict[str, Any]
+) -> None:
     coordinator = Failing(refused)
 
-    async def work(here: Party) -> None:
-        lives = [here.start(a_body(**config)) for _ in range(3)]
+    async with running(coordinator=coordinator) as server:
+        lives = [server.start(a_body(**config)) for _ in range(3)]
         for shared in lives:
             with pytest.raises(StoreError):
                 await shared.result()
-        assert here.service.in_flight == 0
+        assert server.service.in_flight == 0
         coordinator.refused.clear()
-        assert await here.start(a_body(**config)).result()
-
-    party(work, coordinator=coordinator)
+        assert await server.start(a_body(**config)).result()
 
 
-def test_a_cancelled_one_that_cannot_be_settled_ends_too(tmp_path: Path) -> None:
+async def test_a_cancelled_one_that_cannot_be_settled_ends_too(tmp_path: Path) -> None:
     coordinator = Failing("settle")
 
-    async def work(here: Party) -> None:
-        shared = here.start(a_body(gate=tmp_path / "gate"))
+    async with running(coordinator=coordinator) as server:
+        shared = server.start(a_body(gate=tmp_path / "gate"))
         subscriber = shared.subscribe()
         await shared.admitted()
         subscriber.leave()
@@ -580,15 +520,11 @@ def test_a_cancelled_one_that_cannot_be_settled_ends_too(tmp_path: Path) -> None
             await shared.result()
         (tmp_path / "gate").touch()
 
-    party(work, coordinator=coordinator)
 
-
-def test_a_lookup_that_fails_says_so() -> None:
-    async def work(here: Party) -> None:
+async def test_a_lookup_that_fails_says_so() -> None:
+    async with running(coordinator=Failing("look")) as server:
         with pytest.raises(StoreError):
-            await here.shared.find("0" * 32, ANYONE)
-
-    party(work, coordinator=Failing("look"))
+            await server.shared.find("0" * 32, ANYONE)
 
 
 class Full(SqliteStore):
@@ -599,20 +535,18 @@ class Full(SqliteStore):
 
 
 @pytest.mark.parametrize("way", [{"detached": True}, {"followed": True}], ids=str)
-def test_an_answer_that_could_not_be_kept_is_told_as_that_to_who_asks_later(way: dict[str, bool]) -> None:
-    async def work(here: Party) -> None:
-        shared = here.start(key="k", **way)
+async def test_an_answer_that_could_not_be_kept_is_told_as_that_to_who_asks_later(way: dict[str, bool]) -> None:
+    async with running(Full(None)) as server:
+        shared = server.start(key="k", **way)
         with pytest.raises(StoreError):
             await shared.result()
-        found = await here.shared.find(shared.rollout_id, ANYONE)
+        found = await server.shared.find(shared.rollout_id, ANYONE)
         assert found is not None
         with pytest.raises(StoreError):
             await found.result()
         with pytest.raises(Saturated) as refused:  # it is not remembered under its key, and not played again
-            await here.start(key="k").result()
+            await server.start(key="k").result()
         assert refused.value.code == "store_failing"
-
-    party(work, Full(None))
 
 
 class Slow(MemoryIdempotencyStore):
@@ -628,21 +562,18 @@ class Slow(MemoryIdempotencyStore):
         await super().settle(settled, free_key=free_key)
 
 
-def test_what_is_being_settled_is_cancelled_no_more() -> None:
-    async def main() -> None:
-        coordinator = Slow()
-        here = Party(coordinator=coordinator)
-        shared = here.start()
-        await coordinator.asked.wait()
-        shared.subscribe().leave()
-        shared.cancel()
-        assert here.start() is shared, "it can still be joined"
-        coordinator.go.set()
-        answer = await answer_of(shared)
-        assert await answer_of(here.start()) == answer
-        await here.close()
-
-    alone(main)
+async def test_what_is_being_settled_is_cancelled_no_more() -> None:
+    coordinator = Slow()
+    server = SharingServer(coordinator=coordinator)
+    shared = server.start()
+    await coordinator.asked.wait()
+    shared.subscribe().leave()
+    shared.cancel()
+    assert server.start() is shared, "it can still be joined"
+    coordinator.go.set()
+    answer = await answer_of(shared)
+    assert await answer_of(server.start()) == answer
+    await server.close()
 
 
 # -- the end of the server -----------------------------------------------------------------------------------------
@@ -651,59 +582,52 @@ def test_what_is_being_settled_is_cancelled_no_more() -> None:
 @pytest.mark.ci(keep=1)
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_drain_ends_what_hangs_and_says_so_everywhere(tmp_path: Path, workers: int) -> None:
-    async def work(here: Party) -> None:
+async def test_a_drain_ends_what_hangs_and_says_so_everywhere(tmp_path: Path, workers: int) -> None:
+    async with running(sqlite(tmp_path), workers=workers) as server:
         body = a_body(gate=tmp_path / "never")
-        shared = here.start(body, detached=True, followed=True)
-        await until(lambda: "acted" in kinds(shared))
-        await here.service.drain(0.1)
-        await here.shared.settled()
+        shared = server.start(body, detached=True, followed=True)
+        await until_async(lambda: "acted" in kinds(shared))
+        await server.service.drain(0.1)
+        await server.shared.settled()
         failure = await failure_of(shared)
         assert (failure["boundary"], failure["code"]) == ("cancelled", "server_stopping")
-        kept = await stored(here, shared.rollout_id)
+        kept = await stored(server, shared.rollout_id)
         assert kept.failure is not None and kept.failure["error_id"] == failure["error_id"]
         assert [event["kind"] for event in kept.events] == kinds(shared)
-        found = await here.shared.find(shared.rollout_id, ANYONE)
+        found = await server.shared.find(shared.rollout_id, ANYONE)
         assert found is not None and await failure_of(found) == failure
         with pytest.raises(Saturated) as caught:
-            await here.start(body).result()
+            await server.start(body).result()
         assert caught.value.code == "draining"
         (tmp_path / "never").touch()
 
-    party(work, sqlite(tmp_path), workers=workers)
+
+async def test_a_drain_still_repeats_what_is_known(tmp_path: Path) -> None:
+    async with running() as server:
+        answer = await answer_of(server.start())
+        await server.service.drain(0.0)
+        assert await answer_of(server.start()) == answer
 
 
-def test_a_drain_still_repeats_what_is_known(tmp_path: Path) -> None:
-    async def work(here: Party) -> None:
-        answer = await answer_of(here.start())
-        await here.service.drain(0.0)
-        assert await answer_of(here.start()) == answer
-
-    party(work)
-
-
-def test_closing_ends_everything(tmp_path: Path) -> None:
-    async def main() -> None:
-        here = Party(sqlite(tmp_path))
-        lives = [here.start(a_body(gate=tmp_path / "gate"), f"{number}", detached=True) for number in range(4)]
-        for shared in lives[:3]:
-            await shared.admitted()
-        late = here.start(key="late")
-        await here.close()
-        for shared in [*lives, late]:
-            assert shared.over
-            with pytest.raises((RolloutFailed, AssertionError)):
-                await answer_of(shared)
-        (tmp_path / "gate").touch()
-
-    alone(main)
+async def test_closing_ends_everything(tmp_path: Path) -> None:
+    server = SharingServer(sqlite(tmp_path))
+    lives = [server.start(a_body(gate=tmp_path / "gate"), f"{number}", detached=True) for number in range(4)]
+    for shared in lives[:3]:
+        await shared.admitted()
+    late = server.start(key="late")
+    await server.close()
+    for shared in [*lives, late]:
+        assert shared.over
+        with pytest.raises((RolloutFailed, AssertionError)):
+            await answer_of(shared)
+    (tmp_path / "gate").touch()
 
 
 # -- whatever callers do -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
+async def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
     """Joins, cuts, cancels and searches at random, on one server and (odd seeds) on two of one store."""
     rng = random.Random(seed)
     breaks = ["", "", "", "step", "reset", "rubric"]
@@ -716,7 +640,7 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
     async def follow(shared: SharedRollout) -> tuple[SharedRollout, list[bytes]]:
         return shared, [line async for lines in shared.event_buffer.follow() for line in lines]
 
-    async def caller(server: Party, followers: list[asyncio.Task[tuple[SharedRollout, list[bytes]]]]) -> None:
+    async def caller(server: SharingServer, followers: list[asyncio.Task[tuple[SharedRollout, list[bytes]]]]) -> None:
         number = rng.randrange(4)
         key = f"key {number}" if rng.random() < 0.8 else None
         shared = server.start(bodies[number], key, detached=rng.random() < 0.3, followed=rng.random() < 0.3)
@@ -745,21 +669,18 @@ def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_path: Pat
             if settled.answer is not None:
                 answers.setdefault(settled.rollout_id, set()).add(settled.answer)
 
-    async def main() -> None:
-        one = Party(sqlite(tmp_path) if seed % 2 else None, max_concurrent=12)
-        servers = [one, Party(sqlite(tmp_path))] if seed % 2 else [one]
-        followers: list[asyncio.Task[tuple[SharedRollout, list[bytes]]]] = []
-        callers = []
-        for _ in range(50):
-            callers.append(asyncio.create_task(caller(rng.choice(servers), followers)))
-            await asyncio.sleep(rng.random() * 0.004)
-        await asyncio.gather(*callers)
-        for shared, lines in await asyncio.gather(*followers):
-            assert lines == shared.event_buffer.lines
-            assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
-        assert all(len(different) == 1 for different in answers.values())
-        for server in servers:
-            assert server.service.in_flight == 0
-            await server.close()
-
-    alone(main)
+    one = SharingServer(sqlite(tmp_path) if seed % 2 else None, max_concurrent=12)
+    servers = [one, SharingServer(sqlite(tmp_path))] if seed % 2 else [one]
+    followers: list[asyncio.Task[tuple[SharedRollout, list[bytes]]]] = []
+    callers = []
+    for _ in range(50):
+        callers.append(asyncio.create_task(caller(rng.choice(servers), followers)))
+        await asyncio.sleep(rng.random() * 0.004)
+    await asyncio.gather(*callers)
+    for shared, lines in await asyncio.gather(*followers):
+        assert lines == shared.event_buffer.lines
+        assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
+    assert all(len(different) == 1 for different in answers.values())
+    for server in servers:
+        assert server.service.in_flight == 0
+        await server.close()

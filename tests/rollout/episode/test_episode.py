@@ -472,26 +472,23 @@ def test_operations_and_steps_bound_one_answer(limited: TaskApp) -> None:
     assert spoken.ops_executed == 6, "a turn without an action costs 2"
 
 
-def test_the_deadline_is_looked_at_between_the_actions_of_one_answer(limited: TaskApp) -> None:
+async def test_the_deadline_is_looked_at_between_the_actions_of_one_answer(limited: TaskApp) -> None:
     events: list[Event] = []
 
-    async def once() -> None:
-        service = Service(limited)
-        try:
-            request = a_request("floods", config={"pause": 0.1}, safety={"max_time_s": 0.6})
-            with pytest.raises(RolloutFailed) as caught:
-                await service.rollout(request, listener=events.append)
-            assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "deadline")
-        finally:
-            await service.close()
-
-    asyncio.run(once())
+    service = Service(limited)
+    try:
+        request = a_request("floods", config={"pause": 0.1}, safety={"max_time_s": 0.6})
+        with pytest.raises(RolloutFailed) as caught:
+            await service.rollout(request, listener=events.append)
+        assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "deadline")
+    finally:
+        await service.close()
     trajectory = fold(events)
     assert len(trajectory.turns) == 1
     assert 0 < trajectory.length < 64
 
 
-def test_what_takes_long_after_the_episode_is_not_blamed_on_the_environment(tmp_path: Path) -> None:
+async def test_what_takes_long_after_the_episode_is_not_blamed_on_the_environment(tmp_path: Path) -> None:
     app = app_from(
         tmp_path,
         """
@@ -507,17 +504,14 @@ def test_what_takes_long_after_the_episode_is_not_blamed_on_the_environment(tmp_
         """,
     )
 
-    async def once() -> None:
-        service = Service(app)
-        try:
-            with pytest.raises(RolloutFailed) as caught:
-                await service.rollout(a_request("constant", action="Paris", safety={"max_time_s": 0.3}))
-            assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "deadline")
-        finally:
-            next(d.target for d in app.declared if d.kind == "rubric").__globals__["let_go"].set()
-            await service.close()
-
-    asyncio.run(once())
+    service = Service(app)
+    try:
+        with pytest.raises(RolloutFailed) as caught:
+            await service.rollout(a_request("constant", action="Paris", safety={"max_time_s": 0.3}))
+        assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "deadline")
+    finally:
+        next(d.target for d in app.declared if d.kind == "rubric").__globals__["let_go"].set()
+        await service.close()
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

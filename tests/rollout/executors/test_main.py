@@ -20,7 +20,7 @@ from taskapp_kit.rollout.executors.remote import WorkerReport
 from taskapp_kit.rollout.executors.worker import refusal
 from taskapp_kit.system.child_python import python_command
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.anyio, pytest.mark.process]
 
 HOSTILE = Path(__file__).parents[2] / "hostile_app.py"
 
@@ -118,15 +118,12 @@ def test_a_refusal_is_json() -> None:
         ("raise SystemExit(3)", "failed while it was imported"),
     ],
 )
-def test_an_app_that_cannot_be_loaded_is_told_in_its_own_words(text: str, sentence: str, tmp_path: Path) -> None:
+async def test_an_app_that_cannot_be_loaded_is_told_in_its_own_words(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(text)
 
-    async def main() -> None:
-        with pytest.raises(StartFailed) as caught:
-            await pool(str(tmp_path / "app.py")).start()
-        assert sentence in caught.value.reason
-
-    asyncio.run(main())
+    with pytest.raises(StartFailed) as caught:
+        await pool(str(tmp_path / "app.py")).start()
+    assert sentence in caught.value.reason
 
 
 def test_nothing_heavy_is_loaded_before_the_front_is_listened_to() -> None:

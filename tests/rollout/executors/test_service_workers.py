@@ -1,4 +1,4 @@
-"""Rollouts in worker processes: the same episodes, and every misdeed costs one rollout with a typed failure."""
+"""Rollouts in worker processes: the same episodes, and every fault costs one rollout with a typed failure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -19,16 +19,14 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import Saturated, Unavailable
 from taskapp_kit.records.events import Event, fold, from_json, to_json
 from taskapp_kit.records.protocols import StoredRollout
-from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store import open_store
 from taskapp_kit.wire.rollout import RolloutResponse
-from tests.rollouts import a_request, a_service, app_from
+from tests.rollouts import a_request, app_from, serving
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.anyio, pytest.mark.process]
 
-T = TypeVar("T")
 SECRET = "sentinel-private"
 HOSTILE = Path(__file__).parents[2] / "hostile_app.py"
 
@@ -38,29 +36,12 @@ def hostile() -> TaskApp:
     return find_app(str(HOSTILE))
 
 
-def serving(app: TaskApp, work: Callable[[Service], Awaitable[T]], **options: Any) -> T:
-    async def main() -> T:
-        service = a_service(app, **options)
-        try:
-            return await work(service)
-        finally:
-            await service.close()
-
-    return asyncio.run(main())
-
-
-Serve = Callable[[Callable[[Service], Coroutine[Any, Any, Any]]], Any]
-
-
 @pytest.fixture(scope="module")
-def with_worker(hostile: TaskApp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Runs a coroutine on a service with one worker and a store, which tests share that leave it as they found it."""
-    with asyncio.Runner() as runner:
-        service = a_service(hostile, workers=1, store=open_store(f"sqlite:///{tmp_path_factory.mktemp('shared')}/w.db"))
-        try:
-            yield lambda work: runner.run(work(service))
-        finally:
-            runner.run(service.close())
+async def service(hostile: TaskApp, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    """A service with one worker and a store, which tests share that leave it as they found it."""
+    store = open_store(f"sqlite:///{tmp_path_factory.mktemp('shared')}/w.db")
+    async with serving(hostile, workers=1, store=store) as service:
+        yield service
 
 
 async def failing(service: Service, **given: Any) -> RolloutFailed:
@@ -84,39 +65,35 @@ async def stored(service: Service, rollout_id: str) -> StoredRollout:
 # -- the same episodes ---------------------------------------------------------------------------------------------
 
 
-def test_a_worker_plays_what_a_thread_plays(hostile: TaskApp, with_worker: Serve) -> None:
-    async def work(service: Service) -> list[Rollout]:
-        return [
-            await service.rollout(a_request("random", env_name=name, seed=seed, config={"image": image}))
-            for name, seed, image in (("shared", 3, False), ("shared", 12, True), ("alone", 4, True))
-        ]
-
-    one = with_worker(work)
-    two = serving(hostile, work)
-    for far, near in zip(one, two, strict=True):
-        assert far.digest == near.digest == far.trajectory.digest()
-        assert far.observation_digest == near.observation_digest == far.trajectory.observation_digest()
-        assert far.trajectory.final_state == {"db": SECRET}
-        assert [event.kind for event in far.events] == [event.kind for event in near.events]
-        assert fold(far.events[:-1]) == far.trajectory
-        assert replace(far.row(), rollout_id="", seconds=0.0) == replace(near.row(), rollout_id="", seconds=0.0)
-        assert far.versions == near.versions
-        assert far.ops_executed == near.ops_executed
-        assert [item.score for item in far.scorecard.criteria] == [item.score for item in near.scorecard.criteria]
-        assert set(far.timing) == {"environment", "policy", "scoring", "framework", "total"}
-        assert far.timing["total"] == pytest.approx(sum(far.timing.values()) / 2)
+@pytest.mark.parametrize(("name", "seed", "image"), [("shared", 3, False), ("shared", 12, True), ("alone", 4, True)])
+async def test_a_worker_plays_what_a_thread_plays(
+    hostile: TaskApp, service: Service, name: str, seed: int, image: bool
+) -> None:
+    request = a_request("random", env_name=name, seed=seed, config={"image": image})
+    far = await service.rollout(request)
+    async with serving(hostile) as other:
+        near = await other.rollout(request)
+    assert far.digest == near.digest == far.trajectory.digest()
+    assert far.observation_digest == near.observation_digest == far.trajectory.observation_digest()
+    assert far.trajectory.final_state == {"db": SECRET}
+    assert [event.kind for event in far.events] == [event.kind for event in near.events]
+    assert fold(far.events[:-1]) == far.trajectory
+    assert replace(far.row(), rollout_id="", seconds=0.0) == replace(near.row(), rollout_id="", seconds=0.0)
+    assert far.versions == near.versions
+    assert far.ops_executed == near.ops_executed
+    assert [item.score for item in far.scorecard.criteria] == [item.score for item in near.scorecard.criteria]
+    assert set(far.timing) == {"environment", "policy", "scoring", "framework", "total"}
+    assert far.timing["total"] == pytest.approx(sum(far.timing.values()) / 2)
 
 
 @pytest.mark.exhaustive
-def test_whole_crafter_episodes_with_pictures_are_the_same_everywhere() -> None:
+async def test_whole_crafter_episodes_with_pictures_are_the_same_everywhere() -> None:
     pytest.importorskip("crafter", reason="needs taskapp-kit[crafter]")
-
-    async def work(service: Service) -> list[Rollout]:
-        requests = [a_request("random", seed=seed, config={"image": seed % 2 == 0}) for seed in range(4)]
-        return await asyncio.gather(*map(service.rollout, requests))
-
-    app = find_app("crafter")
-    played = [serving(app, work, workers=workers) for workers in (0, 1, 2)]
+    requests = [a_request("random", seed=seed, config={"image": seed % 2 == 0}) for seed in range(4)]
+    played = []
+    for workers in (0, 1, 2):
+        async with serving(find_app("crafter"), workers=workers) as service:
+            played.append(await asyncio.gather(*map(service.rollout, requests)))
     for near, one, two in zip(*played, strict=True):
         assert near.digest == one.digest == two.digest == two.trajectory.digest()
         assert near.observation_digest == one.observation_digest == two.trajectory.observation_digest()
@@ -138,14 +115,11 @@ def _timeless(value: Any) -> Any:
     return value if not dataclasses.is_dataclass(value) else _timeless(dataclasses.asdict(value))  # type: ignore[arg-type]
 
 
-def test_the_written_answer_is_the_one_that_the_front_would_write(with_worker: Serve) -> None:
-    async def work(service: Service) -> Rollout:
-        request = a_request(
-            "random", seed=3, config={"image": True}, record={"return_trace": True}, group_id="g", run_id="ü"
-        )
-        return await service.rollout(request, written=True)
-
-    rollout = with_worker(work)
+async def test_the_written_answer_is_the_one_that_the_front_would_write(service: Service) -> None:
+    request = a_request(
+        "random", seed=3, config={"image": True}, record={"return_trace": True}, group_id="g", run_id="ü"
+    )
+    rollout = await service.rollout(request, written=True)
     assert rollout.body is not None
     told = json.loads(rollout.body)
     RolloutResponse.model_validate(told)
@@ -154,54 +128,43 @@ def test_the_written_answer_is_the_one_that_the_front_would_write(with_worker: S
     assert SECRET not in rollout.body.decode()
 
 
-def test_the_front_draws_seeds_and_reads_splits(with_worker: Serve) -> None:
-    async def work(service: Service) -> None:
-        rollouts = await asyncio.gather(
-            *(service.rollout(a_request("noop", config={"split": "test"})) for _ in range(20))
-        )
-        assert len({rollout.trajectory.seed for rollout in rollouts}) > 2
-        assert {rollout.trajectory.split for rollout in rollouts} == {"test"}
-        assert all("split" not in rollout.trajectory.config for rollout in rollouts)
-        assert (await service.rollout(a_request("noop", config={"index": 3}))).trajectory.seed == 3
-
-    with_worker(work)
+async def test_the_front_draws_seeds_and_reads_splits(service: Service) -> None:
+    rollouts = await asyncio.gather(*(service.rollout(a_request("noop", config={"split": "test"})) for _ in range(20)))
+    assert len({rollout.trajectory.seed for rollout in rollouts}) > 2
+    assert {rollout.trajectory.split for rollout in rollouts} == {"test"}
+    assert all("split" not in rollout.trajectory.config for rollout in rollouts)
+    assert (await service.rollout(a_request("noop", config={"index": 3}))).trajectory.seed == 3
 
 
-def test_a_stored_rollout_is_replayed_in_a_worker(with_worker: Serve) -> None:
-    async def work(service: Service) -> None:
-        first = await service.rollout(a_request("random", seed=3))
-        config = {"rollout_id": first.rollout_id}
-        again = await service.rollout(a_request("replay", seed=3, policy_config=config))
-        assert (again.digest, again.policy) == (first.digest, "replay")
-        kept = await stored(service, again.rollout_id)
-        assert kept.private == {"final_state": {"db": SECRET}}
-        assert SECRET not in json.dumps(list(kept.events))
-        assert fold(map(from_json, kept.events)).steps == again.trajectory.steps
-
-    with_worker(work)
+async def test_a_stored_rollout_is_replayed_in_a_worker(service: Service) -> None:
+    first = await service.rollout(a_request("random", seed=3))
+    config = {"rollout_id": first.rollout_id}
+    again = await service.rollout(a_request("replay", seed=3, policy_config=config))
+    assert (again.digest, again.policy) == (first.digest, "replay")
+    kept = await stored(service, again.rollout_id)
+    assert kept.private == {"final_state": {"db": SECRET}}
+    assert SECRET not in json.dumps(list(kept.events))
+    assert fold(map(from_json, kept.events)).steps == again.trajectory.steps
 
 
 @pytest.mark.parametrize("environment", ["shared", "alone"])
-def test_events_are_told_as_they_happen(with_worker: Serve, environment: str) -> None:
-    async def work(service: Service) -> None:
-        told: list[Any] = []
-        request = a_request("noop", env_name=environment, config={"slow": 0.1, "image": True})
-        task = asyncio.create_task(service.rollout(request, listener=told.append))
-        while sum(event.kind == "stepped" for event in told) < 2:
-            assert not task.done()
-            await asyncio.sleep(0.01)
+async def test_events_are_told_as_they_happen(service: Service, environment: str) -> None:
+    told: list[Any] = []
+    request = a_request("noop", env_name=environment, config={"slow": 0.1, "image": True})
+    task = asyncio.create_task(service.rollout(request, listener=told.append))
+    while sum(event.kind == "stepped" for event in told) < 2:
         assert not task.done()
-        rollout = await task
-        assert [event.kind for event in told] == [event.kind for event in rollout.events]
-        assert SECRET not in repr(told)
-        assert timeless(told[:-2]) == timeless(rollout.events[:-2])
+        await asyncio.sleep(0.01)
+    assert not task.done()
+    rollout = await task
+    assert [event.kind for event in told] == [event.kind for event in rollout.events]
+    assert SECRET not in repr(told)
+    assert timeless(told[:-2]) == timeless(rollout.events[:-2])
 
-    with_worker(work)
 
+# -- faults ---------------------------------------------------------------------------------------------------------
 
-# -- misdeeds ------------------------------------------------------------------------------------------------------
-
-MISDEEDS = {
+FAULTS = {
     "segfault": ("environment", "worker_died", "segmentation fault (SIGSEGV)"),
     "exit": ("environment", "worker_died", "exited 3"),
     "hang": ("timeout", "step_timeout", "step_timeout_seconds of 0.4 s"),
@@ -214,53 +177,47 @@ MISDEEDS = {
 
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("environment", ["shared", "alone"])
-def test_each_misdeed_costs_one_rollout_and_says_where(with_worker: Serve, environment: str) -> None:
-    async def work(service: Service) -> None:
+async def test_each_fault_costs_one_rollout_and_says_where(service: Service, environment: str) -> None:
+    await fine(service, environment)
+    before = service.health()["workers"]
+    for breaks, (boundary, code, words) in FAULTS.items():
+        began = time.monotonic()
+        error = await failing(service, env_name=environment, config={"breaks": breaks})
+        assert (error.failure.boundary, error.failure.code) == (boundary, code), breaks
+        assert words in error.failure.message
+        assert SECRET not in str(error)
+        kept = await stored(service, error.rollout_id)
+        assert kept.failure is not None
+        assert (kept.status, kept.failure["code"], kept.reward) == ("failed", code, None)
+        assert kept.failure["error_id"] == error.failure.error_id
+        if environment == "alone" and breaks not in ("reset", "rubric"):
+            kinds = [event["kind"] for event in kept.events]
+            assert kinds.count("stepped") == 1, (breaks, kinds)
+            assert kinds.count("acted") == 2, "what was told until the crash is kept"
+            assert kinds[-1] in ("failed", "ended")
         await fine(service, environment)
-        before = service.health()["workers"]
-        for breaks, (boundary, code, words) in MISDEEDS.items():
-            began = time.monotonic()
-            error = await failing(service, env_name=environment, config={"breaks": breaks})
-            assert (error.failure.boundary, error.failure.code) == (boundary, code), breaks
-            assert words in error.failure.message
-            assert SECRET not in str(error)
-            kept = await stored(service, error.rollout_id)
-            assert kept.failure is not None
-            assert (kept.status, kept.failure["code"], kept.reward) == ("failed", code, None)
-            assert kept.failure["error_id"] == error.failure.error_id
-            if environment == "alone" and breaks not in ("reset", "rubric"):
-                kinds = [event["kind"] for event in kept.events]
-                assert kinds.count("stepped") == 1, (breaks, kinds)
-                assert kinds.count("acted") == 2, "what was told until the crash is kept"
-                assert kinds[-1] in ("failed", "ended")
-            await fine(service, environment)
-            assert time.monotonic() - began < 8
-        counted = service.health()["workers"]
-        assert counted["replaced"] - before["replaced"] >= 4
-        assert counted["hung"] - before["hung"] >= 2
-        assert counted["killed"] - before["killed"] >= 1
-        assert service.health()["healthy"] is True
-
-    with_worker(work)
+        assert time.monotonic() - began < 8
+    counted = service.health()["workers"]
+    assert counted["replaced"] - before["replaced"] >= 4
+    assert counted["hung"] - before["hung"] >= 2
+    assert counted["killed"] - before["killed"] >= 1
+    assert service.health()["healthy"] is True
 
 
-def test_a_refused_config_is_the_callers_mistake(with_worker: Serve) -> None:
-    async def work(service: Service) -> None:
-        assert service.store is not None
-        before = await service.store.recent()
-        for environment in ("shared", "alone"):
-            with pytest.raises(RequestError, match="this colour does not exist") as caught:
-                await service.rollout(a_request("noop", env_name=environment, config={"breaks": "config"}))
-            assert caught.value.code == "bad_config"
-            assert caught.value.fields[0].loc == ("body", "env", "config")
-        assert await service.store.recent() == before
-
-    with_worker(work)
+async def test_a_refused_config_is_the_callers_mistake(service: Service) -> None:
+    assert service.store is not None
+    before = await service.store.recent()
+    for environment in ("shared", "alone"):
+        with pytest.raises(RequestError, match="this colour does not exist") as caught:
+            await service.rollout(a_request("noop", env_name=environment, config={"breaks": "config"}))
+        assert caught.value.code == "bad_config"
+        assert caught.value.fields[0].loc == ("body", "env", "config")
+    assert await service.store.recent() == before
 
 
 @pytest.mark.exhaustive
-def test_observations_of_fifty_megabytes(hostile: TaskApp) -> None:
-    async def work(service: Service) -> None:
+async def test_observations_of_fifty_megabytes(hostile: TaskApp) -> None:
+    async with serving(hostile, workers=1) as service:
         for environment in ("shared", "alone"):
             request = a_request("noop", env_name=environment, config={"breaks": "large", "at": 9}, ops=["agent"] * 2)
             rollout = await service.rollout(request, written=True)
@@ -269,63 +226,53 @@ def test_observations_of_fifty_megabytes(hostile: TaskApp) -> None:
             assert len(rollout.body) > 100_000_000
             await fine(service, environment)
 
-    serving(hostile, work, workers=1)
-
 
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("environment", ["shared", "untimed"])
-def test_the_deadline_stops_a_slow_episode_and_kills_a_hung_one(with_worker: Serve, environment: str) -> None:
-    async def work(service: Service) -> None:
-        await service.rollout(a_request("noop", env_name=environment))
-        slow = await failing(service, env_name=environment, config={"slow": 0.15}, safety={"max_time_s": 0.4})
-        assert (slow.failure.boundary, slow.failure.code) == ("timeout", "deadline")
-        assert 1 <= (await stored(service, slow.rollout_id)).length < 5
-        if environment == "untimed":
-            hung = await failing(
-                service, env_name=environment, config={"breaks": "hang in C"}, safety={"max_time_s": 0.4}
-            )
-            assert (hung.failure.boundary, hung.failure.code) == ("timeout", "deadline")
-            assert (await stored(service, hung.rollout_id)).length == 1
-        await fine(service, environment)
-
-    with_worker(work)
+async def test_the_deadline_stops_a_slow_episode_and_kills_a_hung_one(service: Service, environment: str) -> None:
+    await service.rollout(a_request("noop", env_name=environment))
+    slow = await failing(service, env_name=environment, config={"slow": 0.15}, safety={"max_time_s": 0.4})
+    assert (slow.failure.boundary, slow.failure.code) == ("timeout", "deadline")
+    assert 1 <= (await stored(service, slow.rollout_id)).length < 5
+    if environment == "untimed":
+        hung = await failing(service, env_name=environment, config={"breaks": "hang in C"}, safety={"max_time_s": 0.4})
+        assert (hung.failure.boundary, hung.failure.code) == ("timeout", "deadline")
+        assert (await stored(service, hung.rollout_id)).length == 1
+    await fine(service, environment)
 
 
 @pytest.mark.parametrize("environment", ["shared", "untimed"])
-def test_a_cancelled_rollout_ends_within_a_second_and_is_kept(
-    with_worker: Serve, environment: str, tmp_path: Path
+async def test_a_cancelled_rollout_ends_within_a_second_and_is_kept(
+    service: Service, environment: str, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
 
-    async def work(service: Service) -> None:
-        assert service.store is not None
-        before = {row.rollout_id for row in await service.store.recent()}
-        request = a_request("noop", env_name=environment, config={"slow": 0.2, "mark": str(mark)})
-        task = asyncio.create_task(service.rollout(request))
-        while not mark.exists():
+    assert service.store is not None
+    before = {row.rollout_id for row in await service.store.recent()}
+    request = a_request("noop", env_name=environment, config={"slow": 0.2, "mark": str(mark)})
+    task = asyncio.create_task(service.rollout(request))
+    while not mark.exists():
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert service.in_flight == 0
+    assert service.worker_pool is not None
+    assert service.worker_pool._pool is not None
+    async with asyncio.timeout(20):
+        while service.worker_pool._pool.counters()["in_flight"]:
             await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert service.in_flight == 0
-        assert service.worker_pool is not None
-        assert service.worker_pool._pool is not None
-        async with asyncio.timeout(20):
-            while service.worker_pool._pool.counters()["in_flight"]:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.01)
-        (kept,) = (row for row in await service.store.recent() if row.rollout_id not in before)
-        assert kept.failure is not None
-        assert (kept.status, kept.failure["boundary"], kept.reward) == ("failed", "cancelled", None)
-        await fine(service, environment)
-
-    with_worker(work)
+        await asyncio.sleep(0.01)
+    (kept,) = (row for row in await service.store.recent() if row.rollout_id not in before)
+    assert kept.failure is not None
+    assert (kept.status, kept.failure["boundary"], kept.reward) == ("failed", "cancelled", None)
+    await fine(service, environment)
 
 
 # -- the processes -------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_has_the_environment_but_none_of_the_servers_keys(
+async def test_a_worker_has_the_environment_but_none_of_the_servers_keys(
     hostile: TaskApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = ("ENVIRONMENT_API_KEY", "ENVIRONMENT_API_KEY_ALIASES", "DEV_ENVIRONMENT_API_KEY", "TASKAPP_KEYS_FILE",
@@ -333,7 +280,7 @@ def test_a_worker_has_the_environment_but_none_of_the_servers_keys(
     for name in (*servers, "AUTHORS_OWN", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "sentinel")
 
-    async def work(service: Service) -> None:
+    async with serving(hostile, workers=1) as service:
         for environment in ("shared", "alone"):
             rollout = await service.rollout(a_request("noop", env_name=environment, config={"breaks": "keys", "at": 9}))
             seen = rollout.trajectory.steps[0].observation
@@ -341,11 +288,9 @@ def test_a_worker_has_the_environment_but_none_of_the_servers_keys(
             assert not set(servers) & set(seen["environment"])
             assert seen["pid"] != os.getpid()
 
-    serving(hostile, work, workers=1)
 
-
-def test_isolation_holds_without_workers_and_its_processes_start_when_needed(hostile: TaskApp) -> None:
-    async def work(service: Service) -> None:
+async def test_isolation_holds_without_workers_and_its_processes_start_when_needed(hostile: TaskApp) -> None:
+    async with serving(hostile) as service:
         await service.start()
         assert service.health()["workers"]["alive"] == 0
         near = await service.rollout(a_request("noop", config={"breaks": "who", "at": 9}))
@@ -354,10 +299,8 @@ def test_isolation_holds_without_workers_and_its_processes_start_when_needed(hos
         assert far.trajectory.steps[0].observation["pid"] != os.getpid()
         assert service.health()["workers"]["alive"] >= 1
 
-    serving(hostile, work)
 
-
-def test_an_app_that_no_process_could_find_says_so() -> None:
+async def test_an_app_that_no_process_could_find_says_so() -> None:
     app = TaskApp("local")
 
     @app.environment(isolation="process")
@@ -372,15 +315,13 @@ def test_an_app_that_no_process_could_find_says_so() -> None:
             """Go."""
             return ""
 
-    async def work(service: Service) -> None:
+    async with serving(app) as service:
         with pytest.raises(Unavailable, match="'local'") as caught:
             await service.rollout(a_request("random"))
         assert "at the top of a file" in caught.value.hint
 
-    serving(app, work)
 
-
-def test_an_app_that_breaks_in_workers_only_is_told_at_start(tmp_path: Path) -> None:
+async def test_an_app_that_breaks_in_workers_only_is_told_at_start(tmp_path: Path) -> None:
     app = app_from(
         tmp_path,
         """
@@ -401,14 +342,12 @@ def test_an_app_that_breaks_in_workers_only_is_told_at_start(tmp_path: Path) -> 
         """,
     )
 
-    async def work(service: Service) -> None:
+    async with serving(app, workers=1) as service:
         with pytest.raises(Unavailable, match=r"app\.py:.* LookupError: imported twice"):
             await service.start()
 
-    serving(app, work, workers=1)
 
-
-def test_workers_whose_setup_fails_do_not_start(tmp_path: Path) -> None:
+async def test_workers_whose_setup_fails_do_not_start(tmp_path: Path) -> None:
     app = app_from(
         tmp_path,
         """
@@ -431,25 +370,21 @@ def test_workers_whose_setup_fails_do_not_start(tmp_path: Path) -> None:
         """,
     )
 
-    async def work(service: Service) -> None:
+    async with serving(app, workers=1) as service:
         with pytest.raises(Unavailable, match=r"'bad' .*Bad\.setup_worker .*OSError: no data"):
             await service.start()
 
-    serving(app, work, workers=1)
 
-
-def test_a_closed_service_refuses(hostile: TaskApp) -> None:
-    async def work(service: Service) -> None:
+async def test_a_closed_service_refuses(hostile: TaskApp) -> None:
+    async with serving(hostile, workers=1) as service:
         await fine(service, "shared")
         await service.close()
         with pytest.raises(Saturated):
             await service.rollout(a_request("noop"))
 
-    serving(hostile, work, workers=1)
 
-
-def test_a_caller_who_goes_while_the_processes_start_leaves_none_behind(hostile: TaskApp) -> None:
-    async def work(service: Service) -> None:
+async def test_a_caller_who_goes_while_the_processes_start_leaves_none_behind(hostile: TaskApp) -> None:
+    async with serving(hostile, workers=1) as service:
         task = asyncio.create_task(service.rollout(a_request("noop")))
         await asyncio.sleep(0.02)
         task.cancel()
@@ -457,5 +392,3 @@ def test_a_caller_who_goes_while_the_processes_start_leaves_none_behind(hostile:
             await task
         await fine(service, "shared")
         assert service.health()["workers"]["alive"] <= 2
-
-    serving(hostile, work, workers=1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 
@@ -14,6 +15,8 @@ import pytest
 from taskapp_kit.rollout.executors.shared_threads import BUSY_SECONDS, MEASURED_CALLS, SharedThread, SharedThreads
 from taskapp_kit.rollout.executors.threads import Job, PinnedThreads, ThreadBlocked, ThreadHung
 from tests.waiting import until_async
+
+pytestmark = pytest.mark.anyio
 
 
 def nothing(reason: str) -> None: ...
@@ -31,17 +34,15 @@ async def measured(shared: SharedThreads, environment: str = "quick") -> None:
     thread.close()
 
 
-def run(use: Callable[[PinnedThreads, SharedThreads], Awaitable[None]], *, blocked_seconds: float = 10.0) -> None:
-    async def main() -> None:
-        pool = PinnedThreads(64, grace_seconds=0.05)
-        await use(pool, SharedThreads(pool, count=2, blocked_seconds=blocked_seconds))
-        pool.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def two_shared_threads(*, blocked_seconds: float = 10.0) -> AsyncIterator[tuple[PinnedThreads, SharedThreads]]:
+    pool = PinnedThreads(64, grace_seconds=0.05)
+    yield pool, SharedThreads(pool, count=2, blocked_seconds=blocked_seconds)
+    pool.close()
 
 
-def test_a_thread_for_each_rollout_until_enough_calls_were_quick() -> None:
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+async def test_a_thread_for_each_rollout_until_enough_calls_were_quick() -> None:
+    async with two_shared_threads() as (_, shared):
         before = [await shared.open("quick", seconds=5) for _ in range(8)]
         assert len({await ident(thread) for thread in before}) == 8
         assert not any(thread.is_shared for thread in before)
@@ -52,13 +53,11 @@ def test_a_thread_for_each_rollout_until_enough_calls_were_quick() -> None:
         other = await shared.open("other", seconds=5)
         assert not other.is_shared
 
-    run(use)
 
-
-def test_all_calls_of_a_rollout_come_from_one_thread_and_see_one_context() -> None:
+async def test_all_calls_of_a_rollout_come_from_one_thread_and_see_one_context() -> None:
     number: ContextVar[int] = ContextVar("number")
 
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+    async with two_shared_threads() as (_, shared):
         await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(16)]
 
@@ -75,11 +74,9 @@ def test_all_calls_of_a_rollout_come_from_one_thread_and_see_one_context() -> No
         assert all(len(each) == 1 for each in idents)
         assert len(set.union(*idents)) == 2
 
-    run(use)
 
-
-def test_one_slow_call_ends_the_sharing_and_a_busy_thread_takes_no_new_rollout() -> None:
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+async def test_one_slow_call_ends_the_sharing_and_a_busy_thread_takes_no_new_rollout() -> None:
+    async with two_shared_threads() as (_, shared):
         await measured(shared)
         one, two = [await shared.open("quick", seconds=5) for _ in range(2)]
         release = threading.Event()
@@ -95,12 +92,10 @@ def test_one_slow_call_ends_the_sharing_and_a_busy_thread_takes_no_new_rollout()
         alone = await shared.open("quick", seconds=5)
         assert not alone.is_shared
 
-    run(use)
-
 
 @pytest.mark.parametrize("given_up", [True, False], ids=["given up at its deadline", "longer than is allowed"])
-def test_a_blocked_thread_fails_the_others_counts_once_and_is_used_again(given_up: bool) -> None:
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+async def test_a_blocked_thread_fails_the_others_counts_once_and_is_used_again(given_up: bool) -> None:
+    async with two_shared_threads(blocked_seconds=10.0 if given_up else 0.2) as (pool, shared):
         await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(6)]
         release = threading.Event()
@@ -137,11 +132,9 @@ def test_a_blocked_thread_fails_the_others_counts_once_and_is_used_again(given_u
         await measured(shared)
         assert not (await shared.open("quick", seconds=5)).is_shared, "it never shares again"
 
-    run(use, blocked_seconds=10.0 if given_up else 0.2)
 
-
-def test_a_caller_that_goes_away_during_a_call_takes_no_thread_with_it() -> None:
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+async def test_a_caller_that_goes_away_during_a_call_takes_no_thread_with_it() -> None:
+    async with two_shared_threads() as (pool, shared):
         await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(4)]
         task = asyncio.create_task(threads[0].call(lambda: time.sleep(0.02), seconds=5, stop=nothing))
@@ -157,13 +150,11 @@ def test_a_caller_that_goes_away_during_a_call_takes_no_thread_with_it() -> None
             thread.close()
         assert pool.hung == 0
 
-    run(use)
 
-
-def test_a_posted_job_sees_the_context_of_its_rollout_too() -> None:
+async def test_a_posted_job_sees_the_context_of_its_rollout_too() -> None:
     number: ContextVar[int] = ContextVar("number", default=0)
 
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+    async with two_shared_threads() as (_, shared):
         await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(4)]
         seen: dict[int, int] = {}
@@ -176,16 +167,14 @@ def test_a_posted_job_sees_the_context_of_its_rollout_too() -> None:
         await until_async(lambda: len(seen) == 4)
         assert seen == {1: 1, 2: 2, 3: 3, 4: 4}
 
-    run(use)
 
-
-def test_each_rollout_has_a_current_event_loop_of_its_own() -> None:
+async def test_each_rollout_has_a_current_event_loop_of_its_own() -> None:
     def own_loop() -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         return loop
 
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+    async with two_shared_threads() as (_, shared):
         await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(4)]
         loops = [await thread.call(own_loop, seconds=5, stop=nothing) for thread in threads]
@@ -196,12 +185,10 @@ def test_each_rollout_has_a_current_event_loop_of_its_own() -> None:
         with pytest.raises(RuntimeError):
             await later.call(asyncio.get_event_loop, seconds=5, stop=nothing)
 
-    run(use)
-
 
 @pytest.mark.parametrize("given_up", [True, False], ids=["given up at its deadline", "longer than is allowed"])
-def test_a_call_that_blocks_a_thread_of_its_own_ends_the_sharing_for_good(given_up: bool) -> None:
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+async def test_a_call_that_blocks_a_thread_of_its_own_ends_the_sharing_for_good(given_up: bool) -> None:
+    async with two_shared_threads(blocked_seconds=10.0 if given_up else 0.2) as (_, shared):
         alone = await shared.open("quick", seconds=5)
         await measured(shared)
         assert shared.is_quick("quick")
@@ -219,18 +206,14 @@ def test_a_call_that_blocks_a_thread_of_its_own_ends_the_sharing_for_good(given_
         assert not shared.is_quick("quick")
         release.set()
 
-    run(use, blocked_seconds=10.0 if given_up else 0.2)
 
-
-def test_calls_can_be_measured_apart() -> None:
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+async def test_calls_can_be_measured_apart() -> None:
+    async with two_shared_threads() as (_, shared):
         thread = await shared.open("quick", seconds=5)
         for _ in range(MEASURED_CALLS):
             await thread.call(lambda: None, seconds=5, stop=nothing, work="scoring")
         assert shared.is_quick("scoring")
         assert not shared.is_quick("quick")
-
-    run(use)
 
 
 async def soon(thread: SharedThread, function: Callable[[], object]) -> Job:
@@ -240,10 +223,10 @@ async def soon(thread: SharedThread, function: Callable[[], object]) -> Job:
     return await ended
 
 
-def test_calls_of_one_tick_run_in_their_rollouts_thread_and_context() -> None:
+async def test_calls_of_one_tick_run_in_their_rollouts_thread_and_context() -> None:
     number: ContextVar[int] = ContextVar("number")
 
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+    async with two_shared_threads() as (pool, shared):
         await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(8)]
         homes = [await ident(thread) for thread in threads]
@@ -259,11 +242,9 @@ def test_calls_of_one_tick_run_in_their_rollouts_thread_and_context() -> None:
             thread.close()
         assert len(pool._idle) == 2, "the pool has them again"
 
-    run(use)
 
-
-def test_the_event_loop_does_not_wait_for_a_call_that_turns_out_long() -> None:
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+async def test_the_event_loop_does_not_wait_for_a_call_that_turns_out_long() -> None:
+    async with two_shared_threads() as (_, shared):
         await measured(shared)
         thread = await shared.open("quick", seconds=5)
         release = threading.Event()
@@ -276,11 +257,9 @@ def test_the_event_loop_does_not_wait_for_a_call_that_turns_out_long() -> None:
         assert await ident(thread)
         thread.close()
 
-    run(use)
 
-
-def test_a_call_whose_rollout_left_is_not_begun() -> None:
-    async def use(pool: PinnedThreads, shared: SharedThreads) -> None:
+async def test_a_call_whose_rollout_left_is_not_begun() -> None:
+    async with two_shared_threads() as (_, shared):
         await measured(shared)
         one, two = [await shared.open("quick", seconds=5) for _ in range(2)]
         begun: list[str] = []
@@ -292,5 +271,3 @@ def test_a_call_whose_rollout_left_is_not_begun() -> None:
         assert (await stayed).future.done()
         assert begun == ["stayed"]
         two.close()
-
-    run(use)
