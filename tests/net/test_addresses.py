@@ -61,12 +61,7 @@ def test_what_is_no_address(url: str) -> None:
             check_address(url, exposure)  # type: ignore[arg-type]
         assert caught.value.fields[0].loc == INFERENCE_URL
         assert caught.value.code == "invalid_address"
-
-
-def test_no_password_is_repeated() -> None:
-    with pytest.raises(RequestError) as caught:
-        check_address("https://user:sesame-open@h.example/v1", "local")
-    assert "sesame" not in str(caught.value) and "policy.config.inference_url" in caught.value.message
+        assert "u:p" not in str(caught.value)
 
 
 @given(st.text(max_size=60), st.sampled_from(["http://", "https://", "http://[", "http://127.0.0.1", "http://a@", ""]))

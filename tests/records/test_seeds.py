@@ -28,11 +28,6 @@ def test_overlap_of_long_ranges_takes_no_time() -> None:
     assert overlap({}) is None
 
 
-@given(RANGES)
-def test_size(seeds: range) -> None:
-    assert size(seeds) == len(seeds)
-
-
 def test_size_beyond_what_len_can_say() -> None:
     assert size(range(SEED_LIMIT)) == SEED_LIMIT
 

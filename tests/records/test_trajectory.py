@@ -8,12 +8,9 @@ import zlib
 from typing import Any
 
 import numpy as np
-from hypothesis import given
 
-from taskapp_kit.records.content import Image, without_images
-from taskapp_kit.records.events import Event, Observed, Stepped, fold
+from taskapp_kit.records.content import Image
 from taskapp_kit.records.trajectory import Decision, PlayedStep, Step, ToolCall, Trajectory, Turn
-from tests.records.episodes import episodes
 
 PICTURE = Image(np.zeros((2, 2, 3), np.uint8))
 
@@ -74,32 +71,6 @@ def test_the_transcript_is_the_episode_in_words() -> None:
 def test_a_step_is_made_with_defaults_of_its_own() -> None:
     assert Step() == Step(None, None, False, False, {}, {})
     assert Step().info is not Step().info
-
-
-SAME: dict[str, Trajectory] = {
-    "config": dataclasses.replace(sample(), config={"image": True}),
-    "metrics": sample(metrics={"steps": 3.0}),
-    "a picture": sample(initial=["start", PICTURE]),
-    "a text block": sample(initial=["start"]),
-    "tokens, ids, seconds": sample(
-        turns=[
-            Turn(
-                0,
-                Decision([ToolCall("go", {"n": 1}, "other")], usage={"tokens": 9}),
-                [
-                    dataclasses.replace(sample().steps[0], seconds=9.0, coerced=3),
-                    sample().steps[1],
-                ],
-            ),
-            Turn(1, Decision(output="hé", token_ids=[1], logprobs=[0.1], policy_version="v2"), sample().steps[2:]),
-        ]
-    ),
-}
-
-
-def test_what_leaves_the_digest_as_it_was() -> None:
-    for name, other in SAME.items():
-        assert other.digest() == sample().digest(), name
 
 
 def with_step(**changes: Any) -> Trajectory:
@@ -170,19 +141,3 @@ def test_the_observation_digest_knows_a_picture_by_its_pixels_not_by_how_its_png
     stored = Image.recorded(other, shade(3).pixels)
     assert stored.hash != drawn.initial[1].hash
     assert sample(initial=["start", stored]).observation_digest() == before
-
-
-def test_the_digest_does_not_depend_on_the_order_of_keys() -> None:
-    assert with_step(info={"a": 1, "b": 2}).digest() == with_step(info={"b": 2, "a": 1}).digest()
-
-
-@given(episodes())
-def test_the_digest_sees_no_pictures(events: list[Event]) -> None:
-    bare: list[Event] = []
-    for event in events:
-        if isinstance(event, Observed):
-            event = dataclasses.replace(event, observation=without_images(event.observation))
-        elif isinstance(event, Stepped):
-            event = Stepped(dataclasses.replace(event.step, observation=without_images(event.step.observation)))
-        bare.append(event)
-    assert fold(bare).digest() == fold(events).digest()

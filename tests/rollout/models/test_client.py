@@ -20,6 +20,7 @@ from taskapp_kit.testing import Faults, MockModel
 from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.wire.inference_url import complete_url
 from tests.rollout.models.raw_server import http, raw_server, said
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.server
 
@@ -86,39 +87,6 @@ def test_an_answer(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     assert request.body == {"model": "m", **BODY, "return_token_ids": True, "logprobs": True}
 
 
-def test_reasoning_refusals_and_filters_are_kept() -> None:
-    with MockModel([{"content": "so", "reasoning_content": "hm"}]) as model:
-        assert ask(at(model)).message["reasoning_content"] == "hm"
-    for fault, reason in (
-        ("content_filter", "content_filter"),
-        ("refusal", "stop"),
-        ("length", "length"),
-        ("blank", "stop"),
-    ):
-        with MockModel(["words enough to be cut"], faults=Faults({fault: 1.0})) as model:
-            reply = ask(at(model))
-            assert (reply.finish_reason, reply.attempts) == (reason, 1)
-            assert fault != "refusal" or reply.message["refusal"]
-
-
-@pytest.mark.parametrize(
-    ("path", "arrives"),
-    [
-        ("/v1", "/v1/chat/completions"),
-        ("", "/v1/chat/completions"),
-        ("/openai/v1/", "/openai/v1/chat/completions"),
-        ("/v1/chat/completions", "/v1/chat/completions"),
-        ("/rollouts/r-1%2F2/v1", "/rollouts/r-1/2/v1/chat/completions"),
-    ],
-)
-def test_the_address_is_called_to_the_letter(path: str, arrives: str) -> None:
-    with MockModel(["x"]) as model:
-        ask(at(model, url=f"{model.root}{path}?cid=a%20b%2Fc&trace_correlation_id=x+y"))
-        (request,) = model.requests
-    assert request.path == arrives
-    assert request.query == "cid=a%20b%2Fc&trace_correlation_id=x+y"
-
-
 # asked again
 
 
@@ -142,30 +110,15 @@ def test_what_passes_is_asked_again(fault: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
-        ("429", "model_rate_limited"), ("500", "model_unreachable"), ("reset_early", "model_unreachable"),
-        ("truncated", "model_unreachable"), ("malformed", "model_malformed"), ("empty", "model_malformed"),
+        ("400", "model_refused"),
+        ("401", "model_refused"),
+        ("404", "model_refused"),
+        ("uneven", "token_mismatch"),
+        ("redirect", "model_redirected"),
+        ("context", "context_overflow"),
     ],
-)  # fmt: skip
-def test_six_times_are_enough(fault: str, code: str) -> None:
-    with MockModel(["right"], faults=Faults({fault: 1.0})) as model:
-        failed = failing(at(model))
-        assert len(model.requests) == 6
-    assert (failed.failure.boundary, failed.failure.code, failed.overflow) == ("policy", code, False)
-    assert failed.failure.hint and "6 times" in failed.failure.message
-
-
-@pytest.mark.parametrize("status", ["400", "401", "403", "404", "422"])
-def test_a_refusal_is_asked_once(status: str) -> None:
-    with MockModel(["right"], faults=Faults({status: 1.0})) as model:
-        failed = failing(at(model))
-        assert len(model.requests) == 1
-    assert failed.failure.code == "model_refused" and failed.failure.metadata["status"] == status
-
-
-@pytest.mark.parametrize(
-    ("fault", "code"), [("uneven", "token_mismatch"), ("redirect", "model_redirected"), ("context", "context_overflow")]
 )
-def test_other_faults_that_no_repetition_mends(fault: str, code: str) -> None:
+def test_what_no_repetition_mends_is_asked_once(fault: str, code: str) -> None:
     with MockModel(["right"], faults=Faults({fault: 1.0})) as model:
         failed = failing(at(model), {**BODY, "return_token_ids": True, "logprobs": True})
         assert len(model.requests) == 1 and model.stats["redirects_followed"] == 0
@@ -228,7 +181,7 @@ def test_a_host_that_says_it_has_too_much_to_do_is_asked_less_at_once() -> None:
     assert limited < 4 and overloaded < 4 and broken == 8
 
 
-def test_retry_after_is_waited_for_and_not_beyond_the_time() -> None:
+def test_retry_after_is_waited_for() -> None:
     slept: list[float] = []
 
     async def note(seconds: float) -> None:
@@ -236,10 +189,7 @@ def test_retry_after_is_waited_for_and_not_beyond_the_time() -> None:
 
     with MockModel(["right"], faults=Faults(sequence=["429"], retry_after_seconds=7)) as model:
         assert ask(at(model), sleep=note).attempts == 2
-        assert 7 <= slept[0] <= 8
-    with MockModel(["right"], faults=Faults(sequence=["429"], retry_after_seconds=7)) as model:
-        failed = failing(at(model), sleep=note, seconds=3.0)
-        assert failed.failure.code == "model_rate_limited" and len(slept) == 1
+    assert 7 <= slept[0] <= 8
 
 
 def test_waiting_for_a_place_counts() -> None:
@@ -263,18 +213,13 @@ def test_a_cancelled_call_is_gone_at_once() -> None:
     async def work(client: HttpModelClient) -> None:
         with MockModel(["x"], faults=Faults({"hang": 1.0})) as model:
             task = asyncio.create_task(client.chat(at(model), BODY, seconds=60))
-            while not model.requests:
-                await asyncio.sleep(0.01)
+            await until_async(lambda: model.requests)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             gate = client.throttle.host(f"http://127.0.0.1:{model.port}")
             assert gate.idle
-            for _ in range(100):
-                if model.stats["open_connections"] == 0:
-                    break
-                await asyncio.sleep(0.01)
-            assert model.stats["open_connections"] == 0
+            await until_async(lambda: model.stats["open_connections"] == 0)
 
     running(work)
 
@@ -360,22 +305,12 @@ def test_a_key_to_the_door_is_never_sent(door: str) -> None:
         ):
             failed = failing(endpoint)
             assert failed.failure.code == "key_refused" and door not in failed.failure.message
-        assert model.stats["watched"] == [0, 0, 0] and model.requests == []
-
-
-def test_a_door_key_known_by_its_digest_only() -> None:
-    with MockModel(["x"]) as model:
-        failed = failing(at(model, key="from-a-file"), is_server_key=lambda text: text == "from-a-file")
-        assert failed.failure.code == "key_refused" and model.requests == []
-
-
-def test_a_key_of_this_server_stays() -> None:
-    with MockModel(["x"], watch=(DOOR,)) as model:
-        settings = Settings(
-            environment_api_key=DOOR, variables={"MY_KEY": DOOR}, inference_keys_for=(f"127.0.0.1:{model.port}=MY_KEY",)
+        by_digest = failing(at(model, key="from-a-file"), is_server_key=lambda text: text == "from-a-file")
+        keys_for = Settings(
+            environment_api_key=door, variables={"MY_KEY": door}, inference_keys_for=(f"127.0.0.1:{model.port}=MY_KEY",)
         )
-        assert failing(at(model), settings=settings).failure.code == "key_refused"
-        assert model.stats["watched"] == [0]
+        assert by_digest.failure.code == failing(at(model), settings=keys_for).failure.code == "key_refused"
+        assert model.stats["watched"] == [0, 0, 0] and model.requests == []
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500, 200])
@@ -441,19 +376,6 @@ def test_a_short_key_is_no_reason_to_change_what_a_model_says() -> None:
         assert ask(at(model, key="EMPTY")).message["content"] == "The room is EMPTY."
 
 
-def test_what_the_endpoint_said_is_told_in_short() -> None:
-    async def work(client: HttpModelClient) -> str:
-        async with raw_server(
-            [http(404, {"error": {"message": "The model `m` does not exist.\n\x1b[31m" + "x" * 5000}})]
-        ) as server:
-            with pytest.raises(ModelFailed) as caught:
-                await client.chat(Endpoint(server.url, "m"), BODY, seconds=20)
-            return caught.value.failure.message
-
-    message = running(work)
-    assert "answered 404: The model `m` does not exist. [31mxxx" in message and len(message) < 400
-
-
 @pytest.mark.parametrize("key", ["sk-1\r\nX-Other: y", "sk-ü", "sk\x00"])
 def test_a_key_that_is_no_key(key: str) -> None:
     with MockModel(["x"]) as model:
@@ -481,14 +403,13 @@ def test_addresses_are_judged_here_too(url: str, code: str) -> None:
     assert failing(Endpoint(url)).failure.code == code
 
 
-def test_a_public_server_refuses_loopback_and_says_what_to_set() -> None:
+def test_a_public_server_calls_loopback_only_where_it_is_allowed() -> None:
     async def main() -> None:
         with MockModel(["x"]) as model:
             client = HttpModelClient("public", Settings())
             with pytest.raises(ModelFailed) as caught:
                 await client.chat(at(model), BODY, seconds=5)
             assert caught.value.failure.code == "address_refused"
-            assert "TASKAPP_INFERENCE_ALLOW=127.0.0.1 " in caught.value.failure.hint
             assert model.stats["connections"] == 0
             allowed = HttpModelClient("public", Settings(inference_allow=("127.0.0.1",)))
             assert (await allowed.chat(at(model), BODY, seconds=5)).message["content"] == "x"

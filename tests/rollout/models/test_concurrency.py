@@ -13,6 +13,7 @@ from taskapp_kit.rollout.models.concurrency import (
     ConcurrencyLimiter,
     HostLimiter,
 )
+from tests.waiting import until_async
 
 
 async def turn(gate: HostLimiter, answers: int, congested_share: float, rng: random.Random) -> None:
@@ -101,8 +102,7 @@ def test_a_place_is_waited_for_in_order_and_within_the_time() -> None:
             gate.leave(mine)
 
         tasks = [asyncio.create_task(wait(name, 5.0 if name != "b" else 0.01)) for name in "abc"]
-        await asyncio.sleep(0.05)
-        assert order == ["b late"]
+        await until_async(lambda: order == ["b late"])
         gate.leave(ticket)
         await asyncio.gather(*tasks)
         assert order == ["b late", "a", "c"]

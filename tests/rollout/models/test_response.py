@@ -85,36 +85,39 @@ def test_every_count_of_usage() -> None:
 ENTRIES = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.0}]
 
 
-def test_vllm() -> None:
-    found = reply(choice={"token_ids": [5, 6], "logprobs": {"content": ENTRIES}}, prompt_token_ids=[1, 2, 3])
-    assert (found.prompt_token_ids, found.token_ids, found.logprobs) == ([1, 2, 3], [5, 6], [-0.5, -1.0])
+IDS_AS_TOKENS = [{"token": f"token_id:{n}", "logprob": -n} for n in (5, 6)]
+SGLANG = {"output_token_logprobs": [[-0.5, 5, "a"], [-1.0, 6, None]]}
+NEMO_GYM = {**MESSAGE, "prompt_token_ids": [1], "generation_token_ids": [5], "generation_log_probs": [-0.5]}
 
 
-def test_ids_written_as_tokens() -> None:
-    entries = [{"token": f"token_id:{n}", "logprob": -n} for n in (5, 6)]
-    found = reply(choice={"logprobs": {"content": entries}})
-    assert (found.token_ids, found.logprobs) == ([5, 6], [-5, -6])
-
-
-def test_log_probabilities_alone_and_ids_alone() -> None:
-    found = reply(choice={"logprobs": {"content": ENTRIES}})
-    assert (found.token_ids, found.logprobs) == (None, [-0.5, -1.0])
-    found = reply(choice={"token_ids": [5, 6], "logprobs": None})
-    assert (found.token_ids, found.logprobs) == ([5, 6], None)
-
-
-def test_sglang() -> None:
-    meta = {"output_token_logprobs": [[-0.5, 5, "a"], [-1.0, 6, None]], "weight_version": "step-3"}
-    found = reply(choice={"meta_info": meta})
-    assert (found.token_ids, found.logprobs, found.policy_version) == ([5, 6], [-0.5, -1.0], "step-3")
-
-
-def test_nemo_gym_and_gateways() -> None:
-    message = {**MESSAGE, "prompt_token_ids": [1], "generation_token_ids": [5], "generation_log_probs": [-0.5]}
-    found = reply(message)
-    assert (found.prompt_token_ids, found.token_ids, found.logprobs) == ([1], [5], [-0.5])
-    found = reply(choice={"token_ids": [5], "logprobs": {"token_logprobs": [-0.25]}, "prompt_token_ids": [1]})
-    assert (found.prompt_token_ids, found.token_ids, found.logprobs) == ([1], [5], [-0.25])
+@pytest.mark.parametrize(
+    ("body", "prompt_token_ids", "token_ids", "logprobs"),
+    [
+        (
+            answer(choice={"token_ids": [5, 6], "logprobs": {"content": ENTRIES}}, prompt_token_ids=[1]),
+            [1],
+            [5, 6],
+            [-0.5, -1.0],
+        ),
+        (answer(choice={"logprobs": {"content": IDS_AS_TOKENS}}), None, [5, 6], [-5, -6]),
+        (answer(choice={"logprobs": {"content": ENTRIES}}), None, None, [-0.5, -1.0]),
+        (answer(choice={"token_ids": [5, 6], "logprobs": None}), None, [5, 6], None),
+        (answer(choice={"meta_info": SGLANG}), None, [5, 6], [-0.5, -1.0]),
+        (answer(NEMO_GYM), [1], [5], [-0.5]),
+        (
+            answer(choice={"token_ids": [5], "logprobs": {"token_logprobs": [-0.25]}, "prompt_token_ids": [1]}),
+            [1],
+            [5],
+            [-0.25],
+        ),
+    ],
+    ids=["vllm", "ids as tokens", "log-probabilities alone", "ids alone", "sglang", "nemo gym", "gateway"],
+)
+def test_tokens_in_every_dialect(
+    body: bytes, prompt_token_ids: list[int] | None, token_ids: list[int] | None, logprobs: list[float] | None
+) -> None:
+    found = read_reply(200, body)
+    assert (found.prompt_token_ids, found.token_ids, found.logprobs) == (prompt_token_ids, token_ids, logprobs)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +127,7 @@ def test_nemo_gym_and_gateways() -> None:
         {"weight_version": 7},
         {"policy_version": "7"},
         {"metadata": None, "policy_version": 7},
+        {"choice": {"meta_info": {"weight_version": "7"}}},
     ],
 )
 def test_the_weights_version(told: dict[str, Any]) -> None:

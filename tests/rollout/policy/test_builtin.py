@@ -123,12 +123,11 @@ def test_noop_constant_and_what_they_need() -> None:
 
     with pytest.raises(RequestError) as caught:
         play(app_of(Plain), "noop")
-    assert "has no action marked @action(noop={…})" in caught.value.message
-    assert " at test_builtin.py:" in caught.value.message, "the file and line, and no folder"
-    assert " at test_builtin.py:" in caught.value.fields[0].message
     assert caught.value.code == "policy_unavailable"
-    with pytest.raises(RequestError, match=r"policy\.config .*'action'"):
+    assert " at test_builtin.py:" in caught.value.message, "the file and line, and no folder"
+    with pytest.raises(RequestError) as caught:
         play(app_of(), "constant")
+    assert caught.value.code == "policy_unavailable"
 
 
 @pytest.mark.parametrize("wrong", [7, None, [], {}, [1], True, {"one": {"n": math.nan}}], ids=repr)
@@ -160,25 +159,15 @@ def test_an_apps_own_policy_wins_over_a_built_in_and_has_a_stream_of_its_own() -
     assert actions(app, seed=1) == actions(app, seed=1)
 
 
-def test_gold_may_read_the_task() -> None:
+def test_gold_may_read_the_task_and_a_policy_may_be_async() -> None:
     app = TaskApp("a")
     app.tasks("t", prompt="{q}", train=[{"q": "x", "a": "right"}])
 
     @app.policy("gold")
-    def gold(task: Any, observation: str) -> str:
+    async def gold(task: Any, observation: str) -> str:
         return f"{observation} {task['a']}"
 
     assert play(app, "gold").trajectory.answer_text == "x right"
-
-
-def test_an_async_policy() -> None:
-    app = app_of()
-
-    @app.policy("later")
-    async def later(observation: Any) -> str:
-        return "later"
-
-    assert play(app, "later").trajectory.answer_text == "later"
 
 
 def test_pictures_are_left_out_of_what_a_policy_reads() -> None:
@@ -232,24 +221,15 @@ def test_what_is_no_answer(value: Any) -> None:
         answer_from(value, "it")
 
 
-def test_replay_does_not_count_the_turns_that_the_caller_scripted() -> None:
-    policy = ReplayPolicy(Recording([Decision(output="a"), Decision(output="b")], "max_ops"))
+@pytest.mark.parametrize(("stop_reason", "end"), [("max_ops", PolicyStops), (None, PolicyError)])
+def test_replay_gives_the_answers_in_order_whatever_turns_the_caller_scripted(
+    stop_reason: str | None, end: type[Exception]
+) -> None:
+    policy = ReplayPolicy(Recording([Decision(output="a"), Decision(output="b")], stop_reason))
     assert [policy.decide(View(turn, "", (), ())).output for turn in (1, 4)] == ["a", "b"]
-    with pytest.raises(PolicyStops) as stops:
+    with pytest.raises(end) as caught:
         policy.decide(View(5, "", (), ()))
-    assert stops.value.stop_reason == "max_ops"
-
-
-def test_replay_gives_the_answers_in_order_and_says_when_they_end() -> None:
-    policy = ReplayPolicy(Recording([Decision(output="a"), Decision(output="b")]))
-    view = View(0, "", (), ())
-    assert policy.decide(view).output == "a"
-    view.turn = 1
-    assert policy.decide(view).output == "b"
-    view.turn = 2
-    with pytest.raises(PolicyError, match=r"\b2 turns\b.*\bturn 3\b") as caught:
-        policy.decide(view)
-    assert "same environment version" in caught.value.hint
+    assert getattr(caught.value, "stop_reason", None) == stop_reason
 
 
 NEVER: list[tuple[str, Any]] = [

@@ -214,7 +214,8 @@ def test_arguments_that_are_no_json_are_a_problem_and_go_back_readable() -> None
     assert told.messages(1)[2]["tool_calls"][0]["function"]["arguments"] == '{"unreadable":"{amount: 2}"}'
     assert answer.messages[-1]["tool_calls"][0]["function"]["arguments"] == "{amount: 2}"
     assert answer.details["rewritten_arguments"] == 1
-    assert told.messages(1)[-1] == {"role": "tool", "tool_call_id": "y", "content": "total 1"}
+    assert [message["content"] for message in told.messages(1)[3:]] == [answer.problem, "total 1"]
+    assert told.trajectory.metrics["invalid_actions"] == 2
 
 
 @pytest.mark.parametrize(
@@ -317,15 +318,6 @@ def test_what_the_caller_does_in_between_is_told_as_his() -> None:
     assert conversation.ask(View(2, "total 4", steps, tools)) == body
 
 
-def test_a_problem_is_what_the_model_reads_next() -> None:
-    told = talk(app_of(), [calling(call("add", "{amount: 2}", "x"), call("add", '{"amount": 1}', "y")), saying("x")])
-    assert [message["content"] for message in told.messages(1)[3:]] == [told.answers[0].problem, "total 1"]
-    assert told.trajectory.metrics["invalid_actions"] == 2
-    told = talk(app_of(), [saying('{"tool": "add"'), saying("x")], output_mode="text")
-    assert told.messages(1)[-1] == {"role": "user", "content": told.answers[0].problem}
-    assert "cannot be read" in str(told.trajectory.steps[0].refused)
-
-
 def test_a_broken_action_is_not_said_to_the_customer() -> None:
     told = talk(app_of(Talker), [saying('{"tool": "add", "arguments": {"amount": 1'), saying("hm")], output_mode="text")
     assert [step.tool for step in told.trajectory.steps] == ["", "say"]
@@ -364,7 +356,6 @@ def test_what_cannot_be_asked_is_refused_with_its_field(config: dict[str, Any], 
     with pytest.raises(RequestError) as caught:
         talk(app_of(), [saying("x")], policy_config=config)
     assert caught.value.fields[0].loc == ("body", "policy", "config", *where.split("."))
-    assert where in caught.value.message
 
 
 # -- laws -------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from taskapp_kit import Private, Step, TaskApp, action
+from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.records.protocols import View
 from taskapp_kit.rollout.policy.chat.conversation import Conversation, prompt_of
 from taskapp_kit.rollout.policy.chat.prompt import system_prompt, tool_schemas
@@ -110,31 +110,3 @@ def test_prompt_of_is_the_first_request() -> None:
     for mode in ("tool_calls", "text", "structured"):
         asking = PolicyOptions(mode=mode)
         assert prompt_of(spec, environment, asking, view) == Conversation(spec, environment, asking).ask(view)
-
-
-def test_a_row_is_never_looked_at() -> None:
-    class Row(BaseModel):
-        question: str
-        answer: Private[str]
-
-    class Quiz:
-        """Answer."""
-
-        def reset(self, task: Row) -> str:
-            return task.question
-
-        @action
-        def reply(self, words: str) -> Step:
-            """Reply."""
-            return Step(None, terminated=True)
-
-    app = TaskApp("q")
-    app.environment("q", row=Row, tasks={"train": [{"question": "why?", "answer": "sesame"}]})(Quiz)
-    spec = app.freeze()
-    environment = spec.environments["q"]
-    (row,) = environment.tasks.rows("train") if environment.tasks is not None else ()
-    view = View(0, "why?", (), [item.tool for item in environment.actions.values()], row, "why?")
-    for mode in ("tool_calls", "text", "structured"):
-        told = json.dumps(prompt_of(spec, environment, PolicyOptions(mode=mode), view))
-        assert "why?" in told
-        assert "sesame" not in told

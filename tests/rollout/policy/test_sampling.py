@@ -1,4 +1,4 @@
-"""Uniform draws from a JSON Schema."""
+"""Draws from a JSON Schema: uniform ones, and ones of any schema, which another validator accepts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import enum
 import random
 from typing import Annotated, Any, Literal
 
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from taskapp_kit.declare.signature import Arguments, Parameter
 from taskapp_kit.rollout.policy.sampling import Unbounded, compile_sampler
+from taskapp_kit.rollout.policy.sampling import draw as draw_free
 
 
 class Colour(enum.Enum):
@@ -125,3 +127,127 @@ def test_a_chain_that_may_end_is_cut_at_its_optional_link() -> None:
 def test_a_draw_is_a_function_of_its_stream(seed: int) -> None:
     draw = compile_sampler(arguments_of(Annotated[list[Inner], Field(max_length=3)]).schema)
     assert draw(random.Random(seed)) == draw(random.Random(seed))
+
+
+# -- any schema -------------------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b", "c", "long name"])
+
+
+def numbers(kind: str, values: Any) -> Any:
+    def of(pair: tuple[Any, Any], exclusive: bool, sides: str) -> dict[str, Any]:
+        low, high = min(pair), max(pair) + 2
+        schema: dict[str, Any] = {"type": kind}
+        if "low" in sides:
+            schema["exclusiveMinimum" if exclusive else "minimum"] = low
+        if "high" in sides:
+            schema["exclusiveMaximum" if exclusive else "maximum"] = high
+        return schema
+
+    return st.builds(of, st.tuples(values, values), st.booleans(), st.sampled_from(["", "low", "high", "low high"]))
+
+
+def text(low: int, more: int | None) -> dict[str, Any]:
+    return {"type": "string", "minLength": low} | ({} if more is None else {"maxLength": low + more})
+
+
+LEAVES = st.one_of(
+    numbers("integer", st.integers(-1000, 1000)),
+    numbers("number", st.integers(-1000, 1000)),
+    st.builds(
+        lambda step, low: {"type": "integer", "multipleOf": step, "minimum": low},
+        st.integers(1, 9),
+        st.integers(-50, 50),
+    ),
+    st.builds(text, st.integers(0, 40), st.none() | st.integers(0, 9)),
+    st.sampled_from(["date", "date-time", "email", "ipv4", "ipv6", "uuid", "uri", "hostname", "time"]).map(
+        lambda form: {"type": "string", "format": form}
+    ),
+    st.lists(st.integers() | st.text(max_size=5) | st.booleans() | st.none(), min_size=1, max_size=5).map(
+        lambda choices: {"enum": choices}
+    ),
+    st.sampled_from(
+        [{"type": "boolean"}, {"type": "null"}, {"const": [1, {"a": None}]}, {}, True, {"type": ["integer", "null"]}]
+    ),
+)
+
+
+def nested(inner: Any) -> Any:
+    def array(item: Any, low: int, more: int | None) -> dict[str, Any]:
+        return {"type": "array", "items": item, "minItems": low} | ({} if more is None else {"maxItems": low + more})
+
+    def fields(properties: dict[str, Any], required: set[str], closed: bool) -> dict[str, Any]:
+        named = {"type": "object", "properties": properties, "required": sorted(required & properties.keys())}
+        return {**named, "additionalProperties": False} if closed else named
+
+    return st.one_of(
+        st.builds(array, inner, st.integers(0, 3), st.none() | st.integers(0, 3)),
+        st.builds(fields, st.dictionaries(NAMES, inner, max_size=4), st.sets(NAMES), st.booleans()),
+        st.lists(inner, min_size=1, max_size=3).map(lambda branches: {"anyOf": branches}),
+        st.lists(inner, min_size=1, max_size=3).map(
+            lambda first: {"type": "array", "prefixItems": first, "items": False}
+        ),
+        st.builds(lambda values: {"type": "object", "additionalProperties": values, "minProperties": 2}, inner),
+    )
+
+
+@given(st.recursive(LEAVES, nested, max_leaves=8), st.integers(0, 2**32))
+def test_whatever_the_schema_the_value_fits(schema: Any, seed: int) -> None:
+    assert draw_free(schema, random.Random(seed)) == draw_free(schema, random.Random(seed))
+    jsonschema_rs.validate(schema, draw_free(schema, random.Random(seed)), validate_formats=True)
+
+
+class Leaf(BaseModel, extra="forbid"):
+    kind: Literal["leaf"]
+    weight: Annotated[float, Field(gt=0, lt=1)]
+
+
+class Branch(BaseModel, extra="forbid"):
+    kind: Literal["tree"]
+    colour: Colour
+    code: Annotated[str, Field(pattern=r"^[A-Z]{2}\d{3}$")]
+    children: list[Annotated[Branch | Leaf, Field(discriminator="kind")]]
+    tags: Annotated[set[int], Field(min_length=1, max_length=3)]
+    left: Branch | None = None
+    place: tuple[int, str] = (0, "")
+    notes: dict[str, bool] = {}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_model_that_holds_itself_comes_to_an_end(seed: int) -> None:
+    Branch.model_validate(draw_free(Branch.model_json_schema(), random.Random(seed)))
+
+
+def test_references_that_only_refer_to_each_other_come_to_an_end() -> None:
+    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+    draw_free(schema, random.Random(0))
+
+
+def test_a_value_that_would_never_end_is_told() -> None:
+    with pytest.raises(ValueError, match="itself"):
+        draw_free({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, random.Random(0))
+
+
+def test_allof_is_taken_together() -> None:
+    schema = {
+        "allOf": [
+            {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}, "required": ["a"]},
+            {"properties": {"a": {"maximum": 4}, "b": {"const": 1}}, "required": ["b"]},
+        ]
+    }
+    for seed in range(30):
+        jsonschema_rs.validate(schema, draw_free(schema, random.Random(seed)))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"pattern": "^[A-Z]+$"}, {"pattern": "^\\d{3}$"}, {"pattern": "^[a-z]+-?[0-9]+$", "minLength": 3}],
+)
+def test_a_simple_pattern_is_matched(schema: dict[str, Any]) -> None:
+    jsonschema_rs.validate(schema, draw_free(schema, random.Random(0)))
+
+
+@pytest.mark.parametrize("pattern", ["^b{20}$", "(?<=x)y", "^a$", "["])
+def test_for_a_pattern_that_is_not_matched_a_text_of_the_right_length_is_drawn(pattern: str) -> None:
+    value = draw_free({"pattern": pattern, "minLength": 5, "maxLength": 9}, random.Random(0))
+    assert isinstance(value, str) and 5 <= len(value) <= 9
