@@ -21,14 +21,16 @@ from taskapp_kit.client.task_app_errors import not_followed, not_json, refusal, 
 from taskapp_kit.errors import JobTimeout, TaskAppError
 from taskapp_kit.net.envelope import ErrorMembers, error_members
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, Trouble
-from taskapp_kit.net.redirects import (
+from taskapp_kit.net.retry import (
+    GATEWAY_TROUBLE,
+    Attempts,
+    Backoff,
     ForeignRedirect,
     OutOfHops,
     follow,
     hop_budget,
     next_address,
 )
-from taskapp_kit.net.retry import GATEWAY_TROUBLE, Attempts, Backoff
 
 log = logging.getLogger("taskapp_kit.client")
 

@@ -16,8 +16,16 @@ from taskapp_kit.client.task_app_errors import not_followed, not_json, refusal, 
 from taskapp_kit.errors import RequestError, TaskAppUnreachable
 from taskapp_kit.net.envelope import error_members
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport
-from taskapp_kit.net.redirects import ForeignRedirect, OutOfHops, follow, hop_budget
-from taskapp_kit.net.retry import GATEWAY_TROUBLE, MAY_PASS, Attempts, Backoff
+from taskapp_kit.net.retry import (
+    GATEWAY_TROUBLE,
+    MAY_PASS,
+    Attempts,
+    Backoff,
+    ForeignRedirect,
+    OutOfHops,
+    follow,
+    hop_budget,
+)
 
 FULL = frozenset({"saturated", "key_quota_reached"})
 """Refusals of a new session that pass when others close theirs."""

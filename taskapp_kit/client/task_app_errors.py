@@ -5,7 +5,7 @@ from __future__ import annotations
 from taskapp_kit.errors import TaskAppError, TaskAppUnreachable
 from taskapp_kit.net.envelope import ErrorMembers, ended, error_members
 from taskapp_kit.net.http import CHECK_PROXY, NO_CONNECTION, HttpResponse, NoAnswer, Trouble
-from taskapp_kit.net.redirects import ForeignRedirect
+from taskapp_kit.net.retry import ForeignRedirect
 
 NO_TASK_APP = "Is that the address of a task app?"
 START_IT = "Start the server (taskapp serve APP), or check the address."

@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import KitError
-from taskapp_kit.net.auth import ApiKeyMiddleware
-from taskapp_kit.net.sites import SiteRules
+from taskapp_kit.net.auth import ApiKeyMiddleware, SiteRules
 from taskapp_kit.records.protocols import IdempotencyStore
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.retention import retention_of

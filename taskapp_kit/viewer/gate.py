@@ -12,10 +12,9 @@ from http.cookies import CookieError, SimpleCookie
 
 from starlette.types import Scope
 
-from taskapp_kit.net.auth import candidates
+from taskapp_kit.net.auth import SiteRules, candidates, read_host
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Headers, peer_of
-from taskapp_kit.net.sites import SiteRules, read_host
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.serve.auth import ADMIN, LABEL, QUOTA
 from taskapp_kit.serve.keys import KeyHolder, Keys

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.net.sites import SiteRules
+from taskapp_kit.net.auth import SiteRules
 
 LOCAL, ANY, NAMED = (
     SiteRules(local=True),

@@ -16,7 +16,7 @@ from taskapp_kit import Image, Private, Step, TaskApp, Trajectory, action
 from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.net.json_body import read_object
+from taskapp_kit.net.body import read_object
 from taskapp_kit.records.protocols import Store
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.errors import invalid_request

@@ -17,8 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.net.auth import ApiKeyMiddleware
-from taskapp_kit.net.sites import SiteRules
+from taskapp_kit.net.auth import ApiKeyMiddleware, SiteRules
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.auth import LABEL, QUOTA, authenticator, open_paths
 from taskapp_kit.serve.errors import ERRORS

@@ -22,11 +22,10 @@ from taskapp_kit.jobs.client.config.consistency import models_named
 from taskapp_kit.jobs.server.auth import ORG
 from taskapp_kit.jobs.server.schema import JobRow
 from taskapp_kit.jobs.server.store import JobStore
-from taskapp_kit.net.body import read_json
+from taskapp_kit.net.body import read_json, while_connected
 from taskapp_kit.net.error_response import ErrorWriter, RequestRefused, openai_error
 from taskapp_kit.net.http import HttpResponse
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
-from taskapp_kit.net.while_connected import while_connected
 from taskapp_kit.wire.chat.completion import model_list
 from taskapp_kit.wire.chat.dialect_body import wrong
 from taskapp_kit.wire.chat.dialects import DIALECTS

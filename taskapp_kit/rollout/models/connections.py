@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from taskapp_kit.net.addresses import AddressPolicy, ParsedUrl
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, Trouble
-from taskapp_kit.net.redirects import ForeignRedirect, OutOfHops, follow, next_address
+from taskapp_kit.net.retry import ForeignRedirect, OutOfHops, follow, next_address
 from taskapp_kit.rollout.models.retry import AttemptFailed, retry_after
 
 if TYPE_CHECKING:

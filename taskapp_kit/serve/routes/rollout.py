@@ -5,9 +5,8 @@ from __future__ import annotations
 import pydantic
 from starlette.requests import Request
 
-from taskapp_kit.net.body import read_json
+from taskapp_kit.net.body import read_json, while_connected
 from taskapp_kit.net.response import EncodedResponse
-from taskapp_kit.net.while_connected import while_connected
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.subscribers import SharedRollout, Subscriber
 from taskapp_kit.serve.auth import caller_of

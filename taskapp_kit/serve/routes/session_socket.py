@@ -22,9 +22,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from taskapp_kit.errors import FieldProblem, RequestError, SessionError
 from taskapp_kit.net.auth import POLICY_VIOLATION
-from taskapp_kit.net.body import THREAD_BYTES
+from taskapp_kit.net.body import THREAD_BYTES, read_object
 from taskapp_kit.net.error_response import RequestRefused
-from taskapp_kit.net.json_body import read_object
 from taskapp_kit.records.content import Json, as_object
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.auth import caller_of

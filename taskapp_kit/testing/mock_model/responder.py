@@ -15,8 +15,8 @@ from urllib.parse import unquote
 import orjson
 
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.net.auth import SiteRules
 from taskapp_kit.net.error_response import REFUSAL_STATUS
-from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.policy.sampling import sentence
 from taskapp_kit.testing.mock_model import chat_response, delivery, tokenizer

@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 
 import orjson
 
-from taskapp_kit.net.body import read_json
+from taskapp_kit.net.auth import SiteRules
+from taskapp_kit.net.body import read_json, while_connected
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
 from taskapp_kit.net.response import EncodedResponse, answer_without_http, peer_of
-from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.net.sse import EventStreamResponse
-from taskapp_kit.net.while_connected import while_connected
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.gateway.answers import MODEL, answer
 from taskapp_kit.train.gateway.attempt import AnsweredTurn, AttemptSettings, OpenAttempt, attempt_ended

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.net.json_body import read_object
+from taskapp_kit.net.body import read_object
 from taskapp_kit.records.content import without_surrogates
 
 ROLES = ("system", "developer", "user", "assistant", "tool")

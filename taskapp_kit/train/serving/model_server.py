@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from taskapp_kit.errors import Saturated
-from taskapp_kit.net.auth import ApiKeyMiddleware, candidates
-from taskapp_kit.net.body import read_json
+from taskapp_kit.net.auth import ApiKeyMiddleware, SiteRules, candidates
+from taskapp_kit.net.body import read_json, while_connected
 from taskapp_kit.net.error_response import ClientGone, ErrorWriter, RequestRefused, openai_error
 from taskapp_kit.net.response import EncodedResponse, answer_without_http, json_answer
-from taskapp_kit.net.sites import SiteRules
 from taskapp_kit.net.sse import EventStreamResponse
-from taskapp_kit.net.while_connected import while_connected
 from taskapp_kit.train.gateway.answers import answer
 from taskapp_kit.train.gateway.attempt import AnsweredTurn, AttemptSettings, OpenAttempt
 from taskapp_kit.train.gateway.call_reader import GatewayCall, Route, read_call

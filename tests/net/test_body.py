@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from taskapp_kit.errors import RequestError
-from taskapp_kit.net.json_body import _LocatingParser, read_object
+from taskapp_kit.net.body import _LocatingParser, read_object
 
 SCALARS = (
     st.none()
