@@ -71,7 +71,7 @@ async def follow(
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
     """Of the stream, since polling warns of the same; of the job, since the report has the note on weights."""
-    loggers = [logging.getLogger(f"taskapp_kit.client.{name}") for name in ("stream", "rl_job")]
+    loggers = [logging.getLogger(f"taskapp_kit.jobs.client.{name}") for name in ("stream", "rl_job")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
