@@ -41,10 +41,8 @@ class AutoConcurrency:
     run at once; those that began before it are left out. A 429 counts at once.
     """
 
-    def __init__(self, first: int = FIRST_AT_ONCE, most: int = MOST_AT_ONCE) -> None:
-        self.limit = first
-        self._most = most
-        self._before = first
+    def __init__(self) -> None:
+        self.limit = self._before = FIRST_AT_ONCE
         self._growing = True
         self._seconds: list[float] = []
         self._left_out = 0
@@ -69,7 +67,7 @@ class AutoConcurrency:
         if median >= SLOWER * self._at_first > 0:
             self._stop()
             return
-        self._before, self.limit = self.limit, min(self._most, 2 * self.limit)
+        self._before, self.limit = self.limit, min(MOST_AT_ONCE, 2 * self.limit)
         self._growing = self.limit > self._before
         self._seconds, self._left_out = [], self.limit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from taskapp_kit.errors import ConfigError
@@ -173,7 +173,7 @@ class EvalPlan:
         """
         try:
             given = stored_policies(asked) if policies is None else policies
-            known = {name: asked[name] for name in _AS_STORED if name in asked}
+            known = {name: asked[name] for name in AS_STORED if name in asked}
             plan = cls(
                 Seeds.read(asked["seeds"]),
                 tuple(given.values()),
@@ -189,10 +189,12 @@ class EvalPlan:
             return plan
 
 
-_AS_STORED = (
-    "environment", "split", "repeats", "output_mode", "config", "ops", "max_time_seconds", "max_refusals",
-    "max_rollout_tokens", "difficulty", "tags",
-)  # fmt: skip
+AS_STORED = tuple(
+    member.name
+    for member in fields(EvalPlan)
+    if member.name not in ("seeds", "policies", "names", "skip_judges", "only")
+)
+"""The members of a plan that `to_json` returns as they are."""
 
 
 def policy_name(config: Mapping[str, Any]) -> str:

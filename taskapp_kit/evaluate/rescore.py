@@ -311,9 +311,7 @@ def _versions(stored: StoredRollout) -> dict[str, Json]:
     }
 
 
-def compared_scores(
-    report: RescoreReport, spec: AppSpec, place: str, settings: ComparisonSettings | None = None
-) -> Comparison | None:
+def compared_scores(report: RescoreReport, spec: AppSpec, place: str) -> Comparison | None:
     """The answered scores compared with the new ones, rollout by rollout; None when no rollout has new ones."""
     scored = [one for one in report.rollouts if one.scores is not None]
     if not scored:
@@ -337,7 +335,7 @@ def compared_scores(
         Side(place, ANSWERED, ANSWERED, answered, configuration=_joined(_all(scored))),
         Side(place, report.scorer, report.scorer, rescored, configuration=_joined(now)),
     ]
-    compared = compare(sides, replace(settings or ComparisonSettings(), force=True))[0]
+    compared = compare(sides, ComparisonSettings(force=True))[0]
     return replace(compared, measures=[one for one in compared.measures if one.of != "number"])
 
 

@@ -322,11 +322,12 @@ class RemoteRunner:
         row = metadata.get("row") if isinstance(metadata, Mapping) else None
         if not isinstance(row, Mapping):
             return {}
-        return {
-            self._name(name): [self._name(word) for word in value] if isinstance(value, list)
-            else self._name(value) if isinstance(value, str) else value
-            for name, value in short_fields(row).items()
-        }  # fmt: skip
+        return {self._name(name): self._safe(value) for name, value in short_fields(row).items()}
+
+    def _safe(self, value: Json) -> Json:
+        if isinstance(value, list):
+            return [self._name(word) for word in value]
+        return self._name(value) if isinstance(value, str) else value
 
     async def check(self, plan: EvalPlan) -> None:
         """See Runner: requests the tasks of the first and the last seed of each range."""

@@ -51,17 +51,21 @@ def command() -> None:
 )
 @click.argument("app", metavar="APP")
 @click.option(
-    "--labels", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="F",
+    "--labels",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="F",
     help="JSON Lines, one labelled answer each.",
-)  # fmt: skip
+)
 @click.option(
     "--annotations", metavar="DIR|STORE", help="Where people scored rollouts in the viewer, in place of --labels."
 )
 @click.option("--repeats", type=click.IntRange(1, 100), default=1, metavar="N", help="Ask about each answer so often.")
 @click.option(
-    "--threshold", type=float, metavar="X",
+    "--threshold",
+    type=float,
+    metavar="X",
     help="From here on a score counts as good, for accuracy and κ.  [default: the middle of the scale]",
-)  # fmt: skip
+)
 @click.option("--concurrency", type=click.IntRange(1, 256), default=8, metavar="N", help="Answers judged at once.")
 @click.option("--store", metavar="URL", help="Where the rollouts are that labels name by rollout_id.")
 @ENV_FILES

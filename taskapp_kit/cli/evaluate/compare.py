@@ -32,9 +32,11 @@ CHANGES = 10
 @click.option("--baseline", metavar="NAME", help="The policy with which the others are compared.  [default: the first]")
 @ENVIRONMENT
 @click.option(
-    "--by", multiple=True, metavar="FIELD",
+    "--by",
+    multiple=True,
+    metavar="FIELD",
     help="Break the reward down by difficulty, tag, seed or another public field of a row; may repeat.",
-)  # fmt: skip
+)
 @click.option(
     "--method", type=click.Choice(["bootstrap", "t"]), default="bootstrap", help="How intervals are computed."
 )

@@ -190,12 +190,8 @@ def _plan_of(
     options: dict[str, Any], configs: dict[str, dict[str, Any]], only: tuple[tuple[int, int], ...]
 ) -> dict[str, Any]:
     """The members of EvalPlan but its seeds. configs: `policy.config` by the policy's name."""
-    same = (
-        "environment", "split", "repeats", "output_mode", "max_time_seconds", "max_refusals", "max_rollout_tokens",
-        "difficulty",
-    )  # fmt: skip
     return {
-        **{name: options[name] for name in same},
+        **{name: options[name] for name in plans.AS_STORED if name in options},
         "policies": tuple(configs.values()),
         "names": tuple(configs),
         "config": options["env_config"] or {},

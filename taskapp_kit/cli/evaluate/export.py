@@ -35,9 +35,10 @@ from taskapp_kit.rollout import source as rollout_source
 
 FORMATS = ("jsonl", "parquet", "sft", "dpo", "tokens", "inspect")
 TRAINING_ONLY = {
-    "min_reward": ("sft", "dpo"), "terminated": ("sft", "dpo"), "max_tokens": ("sft", "dpo"), "app": ("sft", "dpo"),
-    "demonstrations": ("sft", "dpo"), "best_of_seed": ("sft",), "margin": ("dpo",), "pairs": ("dpo",),
-}  # fmt: skip
+    **dict.fromkeys(("min_reward", "terminated", "max_tokens", "app", "demonstrations"), ("sft", "dpo")),
+    "best_of_seed": ("sft",),
+    **dict.fromkeys(("margin", "pairs"), ("dpo",)),
+}
 """Options that only some formats have."""
 
 LEARNED = options(
@@ -47,16 +48,19 @@ LEARNED = options(
         "--max-tokens", type=click.IntRange(1), metavar="N", help="sft, dpo: leave out conversations of more tokens."
     ),
     click.option(
-        "--demonstrations", is_flag=True,
+        "--demonstrations",
+        is_flag=True,
         help="sft, dpo: rollouts of policies without a model too (gold, a person, a session's caller), as a model's.",
     ),
     click.option("--best-of-seed", is_flag=True, help="sft: only the best rollout of each seed."),
     click.option(
-        "--margin", type=click.FloatRange(0, min_open=True), metavar="X",
+        "--margin",
+        type=click.FloatRange(0, min_open=True),
+        metavar="X",
         help="dpo: how much the rewards of a pair differ at least.  [default: 0.1]",
     ),
     click.option("--pairs", type=click.IntRange(1), metavar="N", help="dpo: the most pairs of one seed.  [default: 1]"),
-)  # fmt: skip
+)
 """What becomes training data."""
 
 
@@ -101,9 +105,10 @@ class ExportGroup(click.Group):
 @FILTERS
 @LEARNED
 @click.option(
-    "--app", metavar="APP",
+    "--app",
+    metavar="APP",
     help="sft, dpo: the app that declares the actions.  [default: the one that the evaluation or the URL names]",
-)  # fmt: skip
+)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @SERVER_KEY
 @ENV_FILES
@@ -162,12 +167,8 @@ def command(
     with shown_from(shown_source(source)):
         report = asyncio.run(exported())
     if as_json:
-        print_json(
-            {
-                "file": str(out), "rollouts": report.rollouts, "lines": _lines(report), "seen": report.seen,
-                "left_out": dict(report.left_out), "notes": report.notes,
-            }
-        )  # fmt: skip
+        counts = {"rollouts": report.rollouts, "lines": _lines(report), "seen": report.seen}
+        print_json({"file": str(out), **counts, "left_out": dict(report.left_out), "notes": report.notes})
     else:
         _print(report, out, kind)
 

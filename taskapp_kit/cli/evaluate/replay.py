@@ -40,9 +40,11 @@ FLAGS = {"env_name": "--env", "seed": "--seed", "split": "--split", "sample": "-
 @click.argument("app", metavar="[APP|DIR]", required=False)
 @click.argument("rollout_id", metavar="[ID]", required=False)
 @click.option(
-    "--from", "source", metavar="DIR|STORE",
+    "--from",
+    "source",
+    metavar="DIR|STORE",
     help="Where the rollouts are: an evaluation's directory, or a store (sqlite:///PATH, postgresql://…).  [default: DIR]",
-)  # fmt: skip
+)
 @click.option("--store", metavar="URL", help="Keep the replays there.  [default: none]")
 @click.option("--app", "app_option", metavar="APP", help="The app, in place of the one that the evaluation names.")
 @click.option("--env", "environment", metavar="NAME", help="With ID: has to be the rollout's environment.")

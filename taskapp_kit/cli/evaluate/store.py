@@ -142,9 +142,12 @@ def check(ctx: click.Context, place: str, as_json: bool) -> None:
 )
 @PLACE
 @click.option(
-    "--keep", type=Keep(), required=True, metavar="30d|N",
+    "--keep",
+    type=Keep(),
+    required=True,
+    metavar="30d|N",
     help="What stays of each app: the rollouts of the last 30 days, or the newest N.",
-)  # fmt: skip
+)
 @click.option("--app", "app", metavar="NAME", help="Only the rollouts of this app.  [default: of each]")
 @click.option("--dry-run", is_flag=True, help="Count what would go, and remove nothing.")
 @click.option("--yes", is_flag=True, help="Remove it.")

@@ -111,12 +111,11 @@ def _cells(measure: Measure) -> list[str]:
     difference, interval = measure.difference, measure.difference.interval
     low, mean, high = (figure(value, sign="+") for value in (interval.low, interval.mean, interval.high))
     reach = "-" if interval.low is None or interval.high is None else f"{low} to {high}"
+    cells = [figure(measure.baseline), figure(measure.other), mean, reach]
     if measure.of == "number":
-        return [figure(measure.baseline), figure(measure.other), mean, reach, "", "", ""]
-    return [
-        figure(measure.baseline), figure(measure.other), mean, reach,
-        f"{difference.wins}/{difference.ties}/{difference.losses}", _p(difference.sign_p), _p(difference.permutation_p),
-    ]  # fmt: skip
+        return [*cells, "", "", ""]
+    counts = f"{difference.wins}/{difference.ties}/{difference.losses}"
+    return [*cells, counts, _p(difference.sign_p), _p(difference.permutation_p)]
 
 
 def _p(value: float | None) -> str:
@@ -156,9 +155,8 @@ def _print_changes(one: Comparison, how: ComparisonSettings, most: int, show: Se
     )
     rows = table("", "seed", "baseline", "compared", "")
     for change in one.changes[:most]:
-        rows.add_row(
-            change.kind, _episode(change), _reward(change.baseline), _reward(change.other), clean(_line(one, change, show))
-        )  # fmt: skip
+        rewards = _reward(change.baseline), _reward(change.other)
+        rows.add_row(change.kind, _episode(change), *rewards, clean(_line(one, change, show)))
     out.print(rows, soft_wrap=True)
 
 

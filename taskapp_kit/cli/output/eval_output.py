@@ -94,6 +94,12 @@ def _add_usage(facts: Table, summary: Numbers) -> None:
 COST_PARTS = {"other": "of it judges and other models", "of_failed": "of it failed rollouts"}
 
 
+def _print(rows: Table) -> None:
+    out = console()
+    out.print()
+    out.print(rows)
+
+
 def _print_policies(policies: Mapping[str, Numbers]) -> None:
     """One line for each policy; columns in which nothing stands are left out."""
     columns: dict[str, list[str]] = {
@@ -116,8 +122,7 @@ def _print_policies(policies: Mapping[str, Numbers]) -> None:
     rows = table(*columns, right=tuple(name for name in columns if name != "policy"))
     for cells in zip(*columns.values(), strict=True):
         rows.add_row(*cells)
-    console().print()
-    console().print(rows)
+    _print(rows)
 
 
 def _print_pass_rates(policies: Mapping[str, Numbers], *, shown: bool) -> None:
@@ -128,10 +133,9 @@ def _print_pass_rates(policies: Mapping[str, Numbers], *, shown: bool) -> None:
     rows = table(*names, right=tuple(name for name in names if name != "policy"))
     for name, numbers in policies.items():
         for k, rates in numbers["pass"]["k"].items():
-            cells = (clean(name), k, _mean_of(rates["pass_at_k"]), _mean_of(rates["pass_hat_k"]), str(rates["seeds"]))
+            cells = (clean(name), k, _mean(rates["pass_at_k"]), _mean(rates["pass_hat_k"]), str(rates["seeds"]))
             rows.add_row(*cells[-len(names) :])
-    console().print()
-    console().print(rows)
+    _print(rows)
     at = next(iter(policies.values()))["pass"]["at"]
     console().print(FORMULAS.format(at=at), style="dim")
 
@@ -157,8 +161,7 @@ def _print_groups(by: str, policies: Mapping[str, list[Numbers]]) -> None:
                 _interval(group["interval"]),
             ]
         rows.add_row(value, *cells)
-    console().print()
-    console().print(rows)
+    _print(rows)
     if len(values) > MOST_GROUPS:
         console().print(f"{len(values) - MOST_GROUPS} more are in summary.json", style="dim")
 
@@ -217,17 +220,11 @@ def _rollouts(summary: Mapping[str, Any]) -> str:
 
 def _mean(column: Mapping[str, Any], *, of: int | None = None) -> str:
     """`1.377 ± 0.071`; beside it how many, when some have none."""
-    if not column["n"]:
+    if column["mean"] is None:
         return "-"
     error = "" if column["standard_error"] is None else f" ± {column['standard_error']:.2g}"
     many = f" ({column['n']} of {of})" if of is not None and column["n"] != of else ""
     return f"{column['mean']:.4g}{error}{many}"
-
-
-def _mean_of(column: Mapping[str, Any]) -> str:
-    """`0.5 ± 0.1`."""
-    error = "" if column["standard_error"] is None else f" ± {column['standard_error']:.2g}"
-    return "-" if column["mean"] is None else f"{column['mean']:.4g}{error}"
 
 
 def _print_metrics(policies: Mapping[str, Numbers]) -> None:
@@ -236,11 +233,8 @@ def _print_metrics(policies: Mapping[str, Numbers]) -> None:
     shown = [name for name in names if any(metrics.get(name, {}).get("mean") for metrics in policies.values())]
     _print_columns(
         "metric",
-        {
-            policy: {name: metrics[name] for name in shown if name in metrics}
-            for policy, metrics in policies.items()
-        },
-    )  # fmt: skip
+        {policy: {name: metrics[name] for name in shown if name in metrics} for policy, metrics in policies.items()},
+    )
     zero = len(names) - len(shown)
     if zero:
         out = console()
@@ -266,8 +260,7 @@ def _print_columns(heading: str, policies: Mapping[str, Numbers]) -> None:
             error = column["standard_error"]
             cells = [figure(column["mean"]), "" if error is None else f"{error:.2g}", str(column["n"])]
         rows.add_row(clean(name), *cells)
-    console().print()
-    console().print(rows)
+    _print(rows)
 
 
 def _print_failures(failures: Mapping[str, Mapping[str, int]]) -> None:
@@ -277,8 +270,7 @@ def _print_failures(failures: Mapping[str, Mapping[str, int]]) -> None:
     for boundary, codes in failures.items():
         for code, count in codes.items():
             rows.add_row(clean(boundary), clean(code), str(count))
-    console().print()
-    console().print(rows)
+    _print(rows)
 
 
 def _print_aggregate(name: str, values: Mapping[str, Any], published: Mapping[str, Mapping[str, float]]) -> None:

@@ -160,11 +160,8 @@ class _Log:
 
     def _score(self, name: str, many: int, total: float) -> Object:
         mean = {"name": "mean", "value": total / many, "params": {}}
-        unscored = self._samples - many
-        return {
-            "name": name, "scorer": name, "scored_samples": many, "unscored_samples": unscored, "params": {},
-            "metrics": {"mean": mean},
-        }  # fmt: skip
+        counts = {"scored_samples": many, "unscored_samples": self._samples - many}
+        return {"name": name, "scorer": name, **counts, "params": {}, "metrics": {"mean": mean}}
 
     def _write(self, name: str, value: Json) -> None:
         self._zip.writestr(name, orjson.dumps(value, default=as_object))

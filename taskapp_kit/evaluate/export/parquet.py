@@ -20,10 +20,6 @@ ROWS_AT_ONCE = 512
 BYTES_AT_ONCE = 16 * 2**20
 """Texts of a row group, about; so many are held in memory."""
 
-TEXTS = (
-    "id", "environment", "split", "policy", "model", "status", "stop_reason", "boundary", "code", "message", "run_id",
-    "group_id", "app", "app_version", "environment_version", "kit_version", "spec_hash", "digest", "first_observation",
-)  # fmt: skip
 INTEGERS = ("seed", "sample", "length", "turns", "tokens")
 NUMBERS = ("reward", "outcome_score", "events_score", "total_reward", "cost", "seconds")
 MAPS = ("criteria", "metrics")
