@@ -18,50 +18,13 @@ from taskapp_kit.errors import ConfigError, DeclarationError, KitError, RolloutF
 from taskapp_kit.rollout.episode.environment import prepare_to_serve
 from taskapp_kit.rollout.service import Service
 
-CHECKS: tuple[DoctorCheck, ...] = (
-    rollouts.rollout_ends,
-    rollouts.schema,
-    rollouts.reward_finite,
-    rollouts.reward_range,
-    rollouts.scoring,
-    rollouts.policies,
-    rollouts.close,
-    rollouts.in_time,
-    rollouts.ends,
-    rollouts.observation,
-    rollouts.actions_accepted,
-    rollouts.reward_defined,
-    rollouts.models,
-    repeats.same_seed,
-    repeats.same_picture,
-    repeats.images_change_nothing,
-    repeats.global_randomness,
-    repeats.second_process,
-    repeats.interleaved,
-    repeats.at_once,
-    repeats.seeds_differ,
-    repeats.splits_apart,
-    privacy.private,
-    privacy.rows,
-    answers.nonsense_ends,
-    answers.nonsense_pays,
-    answers.empty_text,
-    answers.schema_accepted,
-    descriptions.prompt_limits,
-    descriptions.task_info,
-    scores.baselines,
-    scores.idle_scores,
-    scores.gold_better,
-    scores.reward_attainable,
-    scores.criteria_move,
-    scores.judge_reads,
-    scores.judge_moves,
-    resources.close_frees,
-    resources.abort_frees,
-    resources.memory,
-    rollouts.cost,
+CHECKS: tuple[DoctorCheck, ...] = tuple(
+    item
+    for module in (rollouts, repeats, privacy, answers, descriptions, scores, resources)
+    for item in vars(module).values()
+    if isinstance(item, DoctorCheck)
 )
-"""In the order in which they run and are shown."""
+"""In the order in which they run and are shown, which is that of their modules' lines."""
 DECLARATIONS = "declarations"
 SETUP = "setup"
 THREADS = 32
@@ -78,11 +41,22 @@ NOTHING: Mapping[str, str] = {}
 async def examine(
     app: TaskApp, options: DoctorOptions | None = None, settings: Settings | None = None
 ) -> AsyncIterator[DoctorFinding]:
-    """Yield each line as it is known: the declarations', then those of each environment in the order of the checks.
+    """Examine an app, and yield each finding as soon as it is known.
 
-    Rollouts are played in this process; nothing is stored, and no judge is asked unless the options say so. settings: the
-    models of judges and environments; those of the process environment by default. Raises ConfigError for a name in
-    `allow` or `environment` that does not exist, Unavailable: a judge that is to be asked has no model.
+    The findings about the declarations come first, then the findings about each environment in the order of the checks.
+    Rollouts are played in this process, and nothing is stored.
+
+    Args:
+        app: The app.
+        options: How much is played. By default all environments are examined and no judge is called.
+        settings: The models of judges and environments. Defaults to the process environment.
+
+    Yields:
+        A finding for each check.
+
+    Raises:
+        ConfigError: `allow` or `environment` has a name that does not exist.
+        Unavailable: A judge that is to be called has no model.
     """
     options = options or DoctorOptions()
     _check_names(options.allow)

@@ -47,10 +47,17 @@ def wrong(found: str, do: str, place: str = "") -> CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """One line of the doctor.
+    """One finding of the doctor.
 
-    name: the check's. part: `task app`, `rollout`, or a part of a running server (`key`, `contract`, `backend`).
-    environment: None for what is about the app or a server. seconds: how long the check took.
+    Attributes:
+        name: The check's name.
+        part: `task app`, `rollout`, or a part of a running server (`key`, `contract`, `backend`).
+        status: `allowed` is a warning or an error that the caller or the declaration accepts.
+        found: A sentence with the evidence.
+        do: What to do about it; "" if nothing.
+        place: `file:line` in the author's code, or "".
+        environment: None for a finding about the app or a server.
+        seconds: How long the check took.
     """
 
     name: str

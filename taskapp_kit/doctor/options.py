@@ -11,10 +11,15 @@ MOST_TURNS = 1000
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """quick: fewer rollouts, under 20 s in all. judges: ask the app's judges. environment: this one alone.
+    """How much the doctor plays.
 
-    allow: names of checks whose findings are accepted. rollout_seconds: the deadline of each rollout.
-    processes: start a second process, which takes most of a second.
+    Attributes:
+        quick: Play fewer rollouts, under 20 s in all.
+        judges: Call the app's judges.
+        environment: Examine only this environment.
+        allow: Names of checks whose findings are accepted.
+        rollout_seconds: The deadline of each rollout. Defaults to 60 s, 10 s with `quick`.
+        processes: Start a second process, which takes most of a second.
     """
 
     quick: bool = False

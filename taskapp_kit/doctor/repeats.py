@@ -97,7 +97,7 @@ async def global_randomness(subject: EnvironmentUnderTest) -> CheckResult:
     if not subject.in_this_process:
         return skipped("Each rollout has a process of its own, whose state cannot be seen.")
     watch = None
-    for _ in range(2):  # repeated where something was imported, which may draw, too
+    for _ in range(2):  # repeated if something was imported, which may draw too
         global_random.draw()
         watch = global_random.GlobalRandomWatch()
         await subject.play(_base(subject), *_episode(subject))

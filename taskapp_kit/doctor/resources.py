@@ -1,4 +1,4 @@
-"""Checks of what episodes leave behind: instances, files, threads, processes, temporary folders, memory."""
+"""Checks of what episodes leave behind (instances, files, threads, processes, temporary folders, memory) and cost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
-from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, wrong
+from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.policies import Function
+from taskapp_kit.doctor.rollouts import quantile
 from taskapp_kit.doctor.subject import Budget, EnvironmentUnderTest, OutOfTime
 from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.records.events import Observed
 from taskapp_kit.records.protocols import View
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 
@@ -37,6 +40,8 @@ SETTLE_SECONDS = 2.0
 """How long threads and processes have to end, from when the last one ended, and a cancelled rollout to be cancelled."""
 LEAST_ROUNDS = 4
 """Rounds over the seeds below which growth is chance."""
+SLOW_RESET_SECONDS, SLOW_STEP_SECONDS = 2.0, 0.5
+"""Medians above which a trainer's processors mostly wait for the environment."""
 PATIENCE = 4
 """The factor by which the check of memory may exceed its time to make these rounds."""
 
@@ -213,3 +218,26 @@ def _memory_watched() -> Iterator[Callable[[], tuple[int, int]]]:
         if not traced:
             tracemalloc.stop()
         gc.unfreeze()
+
+
+@check("cost", "A reset and a step are quick.")
+async def cost(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report seconds of reset and step: median and 99th percentile."""
+    rollouts = subject.scored()
+    resets = [event.seconds for rollout in rollouts for event in rollout.events if isinstance(event, Observed)]
+    steps = [step.seconds for rollout in rollouts for step in rollout.trajectory.steps if step.refused is None]
+    if not resets:
+        return skipped("No rollout was scored.")
+    parts = [
+        f"{what}: median {1000 * median(seconds):.3g} ms, p99 {1000 * quantile(seconds, 0.99):.3g} ms of {len(seconds)}"
+        for what, seconds in (("reset", resets), ("step", steps))
+        if seconds
+    ]
+    found = f"{'; '.join(parts)}."
+    if median(resets) > SLOW_RESET_SECONDS:
+        return warning(
+            found, "Load what episodes share in setup_worker, or cache what a seed makes.", subject.line("reset")
+        )
+    if steps and median(steps) > SLOW_STEP_SECONDS:
+        return warning(found, "Make steps cheaper: a trainer waits for each of them.", subject.place)
+    return passed(found)

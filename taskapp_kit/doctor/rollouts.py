@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
 
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
@@ -12,7 +11,6 @@ from taskapp_kit.doctor.options import MOST_TURNS
 from taskapp_kit.doctor.subject import Attempt, EnvironmentUnderTest, kind_of, outcome_words, short
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.records.content import images, text_of
-from taskapp_kit.records.events import Observed
 from taskapp_kit.records.model_use import POLICY
 from taskapp_kit.rollout.score.judges import needed_roles
 
@@ -24,8 +22,6 @@ SCHEMA_CODES = frozenset(
     }
 )  # fmt: skip
 LATE_CODES = frozenset({"deadline", "environment_hung", "no_thread"})
-SLOW_RESET_SECONDS, SLOW_STEP_SECONDS = 2.0, 0.5
-"""Medians above which a trainer's processors mostly wait for the environment."""
 LEAST_REFUSED = 20
 
 
@@ -236,18 +232,6 @@ async def actions_accepted(subject: EnvironmentUnderTest) -> CheckResult:
     return passed(f"{len(steps) - len(refused)} of {len(steps)} drawn actions were accepted.")
 
 
-@check("models", "The environment declares the roles of the models that it calls.")
-async def models(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report roles that rollouts called and that neither the environment nor a judge declares."""
-    declared = {need.role for need in needed_roles(subject.spec) if need.judges or subject.name in need.environments}
-    undeclared = sorted(subject.service.models.called - declared - {POLICY})
-    if not undeclared:
-        return passed("No rollout called a model whose role is not declared.")
-    found = f"Environment {subject.name} calls models of roles that it does not declare: {', '.join(undeclared)}."
-    do = f"Declare models=({''.join(f'{role!r}, ' for role in undeclared).strip()}); then `info` and a deploy's plan list them."
-    return warning(found, do, subject.place)
-
-
 @check("reward-defined", "A rollout has a reward.")
 async def reward_defined(subject: EnvironmentUnderTest) -> CheckResult:
     """Report environments that pay nothing whatever is done: no rubric, and no step with a reward."""
@@ -261,8 +245,8 @@ async def reward_defined(subject: EnvironmentUnderTest) -> CheckResult:
     undefined = [rollout for rollout in rollouts if rollout.reward is None]
     blend = subject.spec.blend_for(subject.name)
     if len(undefined) == len(rollouts):
-        return wrong(f"The reward of all {len(rollouts)} rollouts is undefined ({formula}).",
-                     "Let a criterion of the formula apply, or change `reward=`.", subject.place)  # fmt: skip
+        found = f"The reward of all {len(rollouts)} rollouts is undefined ({formula})."
+        return wrong(found, "Let a criterion of the formula apply, or change `reward=`.", subject.place)
     done = [step for rollout in rollouts for step in rollout.trajectory.steps if step.refused is None]
     if not any(step.reward is not None for step in done) and done and not blend.event and not blend.outcome:
         found = f"None of {len(done)} steps has a reward, and no rubric scores the rollout ({formula})."
@@ -270,30 +254,19 @@ async def reward_defined(subject: EnvironmentUnderTest) -> CheckResult:
     return passed(f"{formula}; defined in {len(rollouts) - len(undefined)} of {len(rollouts)} rollouts.")
 
 
+@check("models", "The environment declares the roles of the models that it calls.")
+async def models(subject: EnvironmentUnderTest) -> CheckResult:
+    """Report roles that rollouts called and that neither the environment nor a judge declares."""
+    declared = {need.role for need in needed_roles(subject.spec) if need.judges or subject.name in need.environments}
+    undeclared = sorted(subject.service.models.called - declared - {POLICY})
+    if not undeclared:
+        return passed("No rollout called a model whose role is not declared.")
+    found = f"Environment {subject.name} calls models of roles that it does not declare: {', '.join(undeclared)}."
+    do = f"Declare models=({''.join(f'{role!r}, ' for role in undeclared).strip()}); then `info` and a deploy's plan list them."
+    return warning(found, do, subject.place)
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """Return the value below which this share of them lies, the nearest of those given."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
-
-
-@check("cost", "A reset and a step are quick.")
-async def cost(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report seconds of reset and step: median and 99th percentile."""
-    rollouts = subject.scored()
-    resets = [event.seconds for rollout in rollouts for event in rollout.events if isinstance(event, Observed)]
-    steps = [step.seconds for rollout in rollouts for step in rollout.trajectory.steps if step.refused is None]
-    if not resets:
-        return skipped("No rollout was scored.")
-    parts = [
-        f"{what}: median {1000 * median(seconds):.3g} ms, p99 {1000 * quantile(seconds, 0.99):.3g} ms of {len(seconds)}"
-        for what, seconds in (("reset", resets), ("step", steps))
-        if seconds
-    ]
-    found = f"{'; '.join(parts)}."
-    if median(resets) > SLOW_RESET_SECONDS:
-        return warning(
-            found, "Load what episodes share in setup_worker, or cache what a seed makes.", subject.line("reset")
-        )
-    if steps and median(steps) > SLOW_STEP_SECONDS:
-        return warning(found, "Make steps cheaper: a trainer waits for each of them.", subject.place)
-    return passed(found)
