@@ -42,4 +42,5 @@ def served_here(settings: Settings, model: str) -> dict[str, Any]:
         process.wait()
         if process.own_name != model:
             echo(f"{clean(model)} stands for {clean(process.own_name)}.", err=True)
+    # its port differs in each run; an evaluation stores the address without it, to be the same one when it is resumed
     return {"inference_url": process.url, "model": model, "api_key": process.key}

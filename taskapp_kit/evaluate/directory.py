@@ -115,9 +115,10 @@ class Directory:
         if changed:
             raise ConfigError(
                 f"{self.path} holds another evaluation, so it cannot be resumed with this one: "
-                + "; ".join(changed) + ".",
+                + "; ".join(changed)
+                + ".",
                 hint="Give another --out, or request the same again.",
-            )  # fmt: skip
+            )
         self._scan()
         return before
 
@@ -131,6 +132,8 @@ class Directory:
             for line in whole_lines(lines, self.path / RESULTS):
                 self._take(line.entry, line.offset, line.number)
                 end = line.end
+        # A process that was killed in the middle of a write leaves a partial last line: its rollout is played again. Any
+        # other damage is an error, because a result that is lost silently would change the summary.
         if end < self._size:
             os.ftruncate(self._file, end)
             os.fsync(self._file)

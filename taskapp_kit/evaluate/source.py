@@ -41,9 +41,18 @@ PAGE = 500
 
 
 def open_source(reference: str, *, key: str | None = None) -> RolloutSource:
-    """Opens an evaluation's directory, a store (a path, sqlite:///PATH, postgresql://…) or a task app (http://…).
+    """Open stored rollouts, wherever they are. Nothing is created.
 
-    key: of a task app. Nothing is created. Raises ConfigError, StoreError.
+    Args:
+        reference: An evaluation's directory, a store (a path, sqlite:///PATH, postgresql://…) or a task app (http://…).
+        key: The API key of a task app.
+
+    Returns:
+        The source. Close it after use.
+
+    Raises:
+        ConfigError: The reference is neither.
+        StoreError: The store cannot be opened.
     """
     if reference.startswith(("http://", "https://")):
         return ServerSource(reference, key)

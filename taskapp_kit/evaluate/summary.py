@@ -42,6 +42,7 @@ class Column:
     @property
     def mean(self) -> float | None:
         """Their mean; None without any."""
+        # fsum is exact in any order, so that an interrupted evaluation ends with the summary of an uninterrupted one
         return math.fsum(self._values) / len(self._values) if self._values else None
 
     @property

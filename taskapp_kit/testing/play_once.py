@@ -53,19 +53,35 @@ def play(
     ops: int | Sequence[Json] = (),
     judges: Literal["skip"] | Judge | Mapping[str, Judge] | None = None,
 ) -> Rollout:
-    """Plays and scores one episode, and stores nothing: `assert play(app, seed=3, policy="gold").reward == 1.0`.
+    """Play and score one episode in this process: `assert play(app, seed=3, policy="gold").reward == 1.0`.
 
-    app: the app, or where it is ("adder.py"). seed: drawn from the split when absent. config: `env.config`. policy: a
-    policy's name, the members of `policy.config`, or a running `MockModel`, which plays as a language model does;
-    "random" when absent. action: the action that the policy `constant` repeats, a `{"tool": {args}}` or words; for no other
-    policy. ops: as in a request, or a number of turns, from 1. judges: "skip" calls none (their scores and the reward are
-    None); one function, such as `testing.judge(0.7)`, answers for every judge, a mapping has one for each role; absent,
-    the models in the process environment are called (TASKAPP_JUDGE_URL).
+    Nothing is stored. The function may be called while an event loop runs. It warns with GlobalRandomnessWarning, once for
+    each environment, if the episode changed a global random state. Imports, which may draw too, are not counted.
 
-    Warns with GlobalRandomnessWarning, once for each environment, when the episode changed a global random state (not
-    while something was imported, which may draw, too). May be called where an event loop runs. Raises RolloutFailed
-    (something broke), RequestError (an argument does not fit the app), ConfigError (arguments that cannot be used, or not
-    together), DeclarationError, Unavailable (a model or package is missing), pydantic.ValidationError (no such request).
+    Args:
+        app: The app, or its path, such as "adder.py".
+        seed: The episode's seed. Defaults to a seed drawn from the split.
+        split: The split to draw from, or the split whose row the seed counts. Defaults to the first one.
+        environment: The environment's name. Defaults to the app's first environment.
+        config: `env.config` of the request.
+        policy: A policy's name, the members of `policy.config`, or a running `MockModel`, which plays like a language model.
+            Defaults to "random".
+        action: The action that the policy `constant` repeats: `{"tool": {args}}` or a string. Not allowed with another policy.
+        ops: A number of turns, at least 1, or `ops` as in a request.
+        judges: "skip" calls no judge, so their scores and the reward are None. A function, such as `testing.judge(0.7)`,
+            answers for every judge; a mapping has a function for each role. By default the models in the process environment
+            are called (TASKAPP_JUDGE_URL).
+
+    Returns:
+        The rollout: its trajectory, its scorecard and its reward.
+
+    Raises:
+        RolloutFailed: The environment, the policy or the scoring failed.
+        RequestError: An argument does not fit the app.
+        ConfigError: An argument has an invalid value, or two arguments exclude each other.
+        DeclarationError: The app's declarations have problems.
+        Unavailable: A model or a package is missing.
+        pydantic.ValidationError: The request is not valid.
     """
     found = app if isinstance(app, TaskApp) else find_app(str(app))
     spec = found.freeze()

@@ -31,7 +31,12 @@ HELP = "the task app of the fixtures `task_app` and `taskapp_served`: a path, mo
 
 @dataclass(frozen=True)
 class ServedTaskApp:
-    """A task app that is served on this machine. url: without a slash at its end. key: of `X-API-Key`."""
+    """A task app that a server on this machine serves.
+
+    Attributes:
+        url: The server's address, without a slash at its end.
+        key: The value for the header `X-API-Key`.
+    """
 
     url: str
     key: str = field(repr=False)

@@ -182,7 +182,7 @@ def command(
     """
     said = settings_of(flags)
     plan = planned(app, said, env_files=flags["env_files"])
-    if dry_run:
+    if dry_run:  # needs neither Modal nor an account; a deploy does what this plan shows
         if as_json:
             print_json(deploy_output.plan_json(plan))
             return

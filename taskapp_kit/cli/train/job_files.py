@@ -56,7 +56,7 @@ class JobFiles:
 
         groups, _ = curve_groups((point["name"], point["step"], point["value"]) for point in points)
         try:
-            with _tensorboard(self.tensorboard) as files:
+            with _tensorboard(self.tensorboard) as files:  # superseded points cannot be taken back from an event file
                 files.add(_timed(points))
             self.picture.write_bytes(picture(groups, title))
         except OSError as error:

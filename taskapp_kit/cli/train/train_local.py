@@ -80,6 +80,8 @@ class LocalTraining:
 
     def idempotency_keys(self) -> Iterator[str]:
         """Yield the idempotency keys of its first job, its second, and so on."""
+        # The same command is the same job: no file names the last job, a changed config is another job, and a failed job
+        # continues after its cause was fixed. The number grows after a job that succeeded.
         named = [self.config.document, str(Path(self.task_app).resolve()), self.model]
         digest = hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()
         return (f"train-local.{digest}.{count}" for count in itertools.count(1))
@@ -151,6 +153,7 @@ def train(wanted: LocalTraining, ctx: click.Context) -> LocalResult:
 @contextlib.contextmanager
 def _servers(wanted: LocalTraining) -> Iterator[LocalServers]:
     """A backend and the task apps, each at a free port of this machine with a key of its own, while the block runs."""
+    # They are threads of this process, and the trainer is a child of it: however the command ends, nothing is left running.
     missing = [name for name in DRAWING if find_spec(name) is None]
     if missing:
         raise Unavailable(
@@ -181,7 +184,7 @@ def _servers(wanted: LocalTraining) -> Iterator[LocalServers]:
                 environment_api_key=app_key,
                 max_jobs=1,
                 engine=engine,
-                resumes=lambda job: job.job_id in left,
+                resumes=lambda job: job.job_id in left,  # the task apps of other unfinished jobs are not running
             )
         except StoreError as error:
             hint = "Stop that `taskapp backend serve` or `taskapp train --local`, or run this one in another folder."
@@ -234,7 +237,7 @@ async def left_job(
     if wanted.fresh:
         await jobs.records.write(last.job_id, cancelling=True)  # the backend ends it when it starts
         return key, None
-    await jobs.records.move(last.job_id, task_app_url, urls)
+    await jobs.records.move(last.job_id, task_app_url, urls)  # ports are new in each run
     return key, last.job_id
 
 

@@ -74,6 +74,8 @@ def train(
     Raises Unavailable, ConfigError, JobError, TrainingError.
     """
     check_installed("`taskapp train --type sft`", also=DRAWING)
+    # Fine-tuning plays no rollouts and needs no task app, keys or gateway, so it isn't a job of the backend: it runs in this
+    # process. A killed command continues from its checkpoint, and the same rows in the same order give the same weights.
     job = sft_settings(config)
     from taskapp_kit.train.sft.sft_job import run_sft
 

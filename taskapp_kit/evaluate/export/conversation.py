@@ -110,6 +110,8 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 def _answers(messages: Sequence[Message], began: int, model_calls: int) -> list[int]:
     """The places of a turn's answers: its last messages of the assistant, one for each call of the model."""
+    # A prompt may show examples as turns of the conversation, and no role separates them from answers. A trainer must not
+    # learn them, so the export names the answers, taken from the turns as they were recorded.
     said = [place for place in range(began, len(messages)) if messages[place]["role"] == "assistant"]
     return said[-model_calls:] if model_calls else []
 

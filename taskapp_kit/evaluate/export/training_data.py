@@ -326,6 +326,8 @@ async def token_lines(
     source: RolloutSource, scope: ExportScope, report: ExportReport
 ) -> AsyncIterator[dict[str, Json]]:
     """One object for each rollout with a reward of whose every call of the model the tokens are stored."""
+    # The task app's store already has what the model sampled, with ids and log-probabilities, for an endpoint that returns
+    # them. So a trainer writes no second record, and can learn from rollouts of any endpoint.
     async for row in selected(source, scope, report):
         if row.reward is None:
             report.left_out[NO_REWARD] += 1

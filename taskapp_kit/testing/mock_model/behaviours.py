@@ -33,9 +33,13 @@ MISDEEDS = (
 
 
 def random_answers(parallel: int = 1) -> Behaviour:
-    """Valid answers drawn by the conversation: tool calls with arguments that fit, JSON that fits, else a few words.
+    """Answer with what the request allows, drawn by the conversation: tool calls or JSON that fit, else a few words.
 
-    parallel: the most calls in one answer, as far as the request allows several.
+    Args:
+        parallel: The most calls in one answer, if the request allows several.
+
+    Returns:
+        The behaviour.
     """
 
     def answer(request: ChatRequest) -> Reply:
@@ -80,9 +84,18 @@ def empty(_: ChatRequest) -> Reply:
 
 
 def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
-    """Answers as a weak model does: `share` of its turns is one of `misdeeds`, the rest is drawn as by `random_answers`.
+    """Answer like a weak model: some turns are faulty, the others are drawn as by `random_answers`.
 
-    Without tools in the request a misdeed is JSON that breaks off where JSON was asked for, else nothing. Raises ConfigError.
+    Args:
+        share: The share of faulty turns.
+        misdeeds: The kinds of faulty answers to choose from. Without tools in the request a faulty answer is JSON that breaks
+            off if JSON was requested, else an empty string.
+
+    Returns:
+        The behaviour.
+
+    Raises:
+        ConfigError: A kind does not exist.
     """
     for name in misdeeds:
         if name not in MISDEEDS:
@@ -124,9 +137,18 @@ def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
 
 
 def scripted(answers: Sequence[Any]) -> Behaviour:
-    """One answer for each turn of the conversation; after the last, the last again. Raises ConfigError.
+    """Answer each turn of the conversation with the next of these; after the last one, with the last one again.
 
     The turn is counted in the conversation, so that many conversations can run at the same time.
+
+    Args:
+        answers: The answers in the forms of `reply_of`.
+
+    Returns:
+        The behaviour.
+
+    Raises:
+        ConfigError: There is no answer, or one has another form.
     """
     replies = [reply_of(given) for given in answers]
     if not replies:
@@ -177,9 +199,18 @@ BEHAVIOURS: Mapping[str, Callable[[], Behaviour]] = {
 
 
 def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Behaviour:
-    """The behaviour of that name: random, echo, bad, empty, judge, obedient-judge. Raises ConfigError with *did you mean*.
+    """Return the behaviour of this name.
 
-    score: what a judge gives (see `judge`); None leaves its default.
+    Args:
+        name: random, echo, bad, empty, judge or obedient-judge.
+        parallel: The most calls in one answer of `random`.
+        score: The score of a judge (see `judge`); None leaves its default.
+
+    Returns:
+        The behaviour.
+
+    Raises:
+        ConfigError: There is no such behaviour, or a score was given for one that gives none.
     """
     name = name.replace("_", "-")
     if score is not None:

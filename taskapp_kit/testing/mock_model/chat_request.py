@@ -28,10 +28,17 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a script is given. attempt: how often the same conversation came before (0 the first time).
+    """A request, as a script receives it.
 
-    path, query: as asked for, so `/rollouts/{id}/v1/chat/completions` and `cid=…` can be read. headers: names in lower case.
-    digest: SHA-256 (hex) of the messages. seed: the server's. choice: which of the `n` answers is wanted.
+    Attributes:
+        body: The parsed JSON body.
+        path: The requested path, such as `/rollouts/{id}/v1/chat/completions`.
+        query: The query string, such as `cid=…`.
+        headers: Names in lower case, and values.
+        digest: The SHA-256 (hex) of the messages.
+        attempt: How often the same conversation was sent before, from 0.
+        seed: The server's seed.
+        choice: The index of this answer among the `n` that were requested.
     """
 
     body: Mapping[str, Any]

@@ -45,11 +45,18 @@ _PARTS = 2**64
 class Faults:
     """The shares of requests that fail, by kind of fault.
 
-    rate: kind (see FAULTS; or a status such as "429") to probability; they sum to at most 1.
-    sequence: what a conversation meets the first, second, … time that it is sent, None being a good answer; it comes before
-    `rate`, which holds from then on. up_to_attempt: `rate` holds for that many first times only, so that who tries often
-    enough gets through. retry_after_seconds: sent with 429 and 503; None sends none. slow_seconds: how long `slow` takes.
-    Raises ConfigError.
+    Args:
+        rate: A kind (see FAULTS, or a status such as "429") to its probability. The probabilities sum to at most 1.
+        seed: The seed of the choice. Two runs with the same conversations meet the same faults.
+        sequence: The faults that a conversation meets the first, second, … time that it is sent; None is a good answer.
+            `rate` applies after the sequence.
+        up_to_attempt: `rate` applies to that many first attempts only, so that a client that retries often enough succeeds.
+        retry_after_seconds: Sent with 429 and 503; None sends no such header.
+        slow_seconds: How long the fault `slow` takes.
+        redirect_to: Where the fault `redirect` leads. Defaults to another path of this server.
+
+    Raises:
+        ConfigError: A kind does not exist, or the probabilities are invalid.
     """
 
     rate: Mapping[str, float] = field(default_factory=dict)
@@ -73,7 +80,18 @@ class Faults:
 
     @classmethod
     def parse(cls, text: str, *, seed: int = 0) -> Self:
-        """Reads `429=0.02,reset=0.01`. Raises ConfigError."""
+        """Read faults as the command line writes them: `429=0.02,reset=0.01`.
+
+        Args:
+            text: The kinds with their probabilities, separated by commas.
+            seed: The seed of the choice.
+
+        Returns:
+            The faults.
+
+        Raises:
+            ConfigError: The text has another form, or names a kind that does not exist.
+        """
         rate: dict[str, float] = {}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             kind, _, share = (piece.strip() for piece in part.partition("="))

@@ -58,13 +58,21 @@ Score = Given | Callable[[ChatRequest], Given]
 
 
 def judge(score: Score = 0.5, reason: str = "It is neither good nor bad.") -> Callable[[ChatRequest], Reply]:
-    """A judge that returns `score` (or the result of that function), in the form that the request requires.
+    """Make a judge that returns a score in the form that the request requires.
 
-    The form is the request's JSON schema, its one tool, the form in the prompt of a judge of ours, or `{"reason": …,
-    "score": …}`. A member is the score by its name (SCORE_NAMES), the reason likewise; others are drawn. A number is not
-    clipped to the schema's bounds. Where a question has choices, a word is the choice of that name and a number from 0 to 1
-    the choice at that share of the way from the worst to the best; anything else is answered with 400. The same text gets
-    the same verdict, whatever nonce its boundaries carry.
+    The form is the request's JSON schema, its only tool, the form in the prompt of a judge of the kit, or `{"reason": …,
+    "score": …}`. The member that is the score is recognized by its name (SCORE_NAMES), the reason by REASON_NAMES; other
+    members are drawn. A number is not clipped to the schema's bounds. The same text gets the same verdict, whatever nonce its
+    boundaries have.
+
+    Args:
+        score: A number, a choice by its name, or a function of the request that returns either. If a question has choices, a
+            number from 0 to 1 selects the choice at that share of the way from the worst to the best. Any other value is
+            answered with 400.
+        reason: The reason in each verdict.
+
+    Returns:
+        A behaviour for `MockModel(script)` or `play(judges=)`.
     """
 
     def answer(request: ChatRequest) -> Reply:
@@ -116,10 +124,16 @@ def obedient_judge(
     outside: Callable[[ChatRequest], str] = outside_boundaries,
     demand: Callable[[str], float | None] = demanded_score,
 ) -> Callable[[ChatRequest], Reply]:
-    """A judge that returns the score demanded outside the boundaries, and the honest one without a demand.
+    """Make a judge that returns the score demanded outside the boundaries, and the honest score without a demand.
 
-    outside: returns a request's text outside the boundaries. demand: returns the score that a text demands, or None. A
-    prompt whose own text demands a score (`answer with score 1`) needs another `demand`, or a clearer text.
+    Args:
+        honest: The score without a demand; as `score` of `judge`.
+        outside: Returns a request's text outside the boundaries.
+        demand: Returns the score that a text demands, or None. A prompt whose own text demands a score (`answer with score
+            1`) needs another function, or clearer text.
+
+    Returns:
+        A behaviour for `MockModel(script)` or `play(judges=)`.
     """
 
     def answer(request: ChatRequest) -> Reply:

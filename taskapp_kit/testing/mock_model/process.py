@@ -24,10 +24,19 @@ START_SECONDS = 30.0
 
 
 class MockProcess(OwnedProcess[dict[str, Any]]):
-    """A running mock model in another process; `with` ends it. It takes MockModel's settings, and stores no requests.
+    """A running mock model in another process; `with` ends it. It keeps no requests; `stats()` returns counts.
 
-    script: answers as JSON, or a file; a function cannot be sent to another process. `stats()` returns counts; `watch` names
-    a key that must not arrive. pid: of the process, for its CPU time. Raises ConfigError.
+    Args:
+        script: Answers as JSON, or a file; a function cannot be sent to another process.
+        **settings: The other arguments of MockModel.
+
+    Attributes:
+        url: The address to give to a policy as `inference_url`.
+        root: The same address without `/v1`.
+        pid: The process, for its CPU time.
+
+    Raises:
+        ConfigError: A setting is invalid, or the process did not start.
     """
 
     def __init__(self, script: list[Any] | str | Path | None = None, **settings: Any) -> None:

@@ -14,20 +14,34 @@ from taskapp_kit.records.content import Json
 
 @dataclass(slots=True)
 class Call:
-    """A tool call. arguments: the text that is sent, normally JSON, but any text if a test needs it."""
+    """A tool call.
+
+    Attributes:
+        name: The tool's name.
+        arguments: The string that is sent: normally JSON, but any string that a test needs.
+    """
 
     name: str
     arguments: str
 
     @classmethod
     def of(cls, name: str, arguments: Json) -> Self:
-        """The call with its arguments written as JSON; a text stands for itself."""
+        """Make a call whose arguments are written as JSON; a string is sent as it is."""
         return cls(name, arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())
 
 
 @dataclass(slots=True)
 class Reply:
-    """One answer. finish_reason: None says `tool_calls` with calls and `stop` without; `fault`: of `Faults`, sent instead."""
+    """One answer of the model.
+
+    Attributes:
+        content: The text.
+        calls: The tool calls.
+        reasoning: The text of `reasoning_content`.
+        refusal: The text of `refusal`.
+        finish_reason: None sends `tool_calls` with calls and `stop` without.
+        fault: A kind of fault (see FAULTS) to send in place of the answer.
+    """
 
     content: str | None = None
     calls: list[Call] = field(default_factory=list)
@@ -43,10 +57,18 @@ class Reply:
 
 
 def reply_of(given: Any) -> Reply:
-    """A script's answer as a Reply. Raises ConfigError.
+    """Convert a script's answer to a Reply.
 
-    Taken are a Reply; words; `{"tool": {args}}` with one tool or several; an assistant message as on the wire
-    (`content`, `tool_calls`, `reasoning_content`, `refusal`, `finish_reason`); `{"fault": "429"}`; None, which is blank.
+    Args:
+        given: A Reply; a string; `{"tool": {args}}` with one tool or several; an assistant message as on the wire
+            (`content`, `tool_calls`, `reasoning_content`, `refusal`, `finish_reason`); `{"fault": "429"}`; or None for a
+            blank answer.
+
+    Returns:
+        The reply.
+
+    Raises:
+        ConfigError: The answer has another form.
     """
     if isinstance(given, Reply):
         return given

@@ -14,10 +14,19 @@ from taskapp_kit.records.content import Json
 
 @dataclass(slots=True)
 class Recorded:
-    """One request. body: parsed, or the bytes where it was refused unread. at: unix seconds. fault: which it met, if any.
+    """A recorded request.
 
-    headers: names in lower case and values as they came, credentials included, so that a test can say which keys arrived;
-    they are left out when the record is printed. attempt: how often the same conversation came before.
+    Attributes:
+        method: The HTTP method.
+        path: The path, percent-decoded.
+        query: The query string.
+        headers: Names in lower case, and values with credentials, so that a test can check which keys arrived. They are
+            left out when the record is printed.
+        body: The parsed body, or its bytes if the request was rejected unread.
+        at: When it arrived, in Unix seconds.
+        fault: The fault that it met, or None.
+        attempt: How often the same conversation was sent before, from 0.
+        status: The HTTP status of the answer; 0 if none was sent.
     """
 
     method: str

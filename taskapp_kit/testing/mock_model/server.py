@@ -27,17 +27,28 @@ BACKLOG = 2048
 class MockModel:
     """A model server, running inside `with` or `async with`, or between `start()` and `close()`.
 
-    script: its answers: a list with an answer for each turn, a file with such a list (JSON or JSON Lines), or a function
-    `fn(request) -> answer`, which may be async (see `scripted`, `reply.reply_of`, `ChatRequest`). Without a script it behaves
-    as `behaviour` says: `random` (valid answers, drawn from `seed` and the conversation alone), `echo`, `bad`, `judge`,
-    `obedient-judge`. parallel: the most calls in one random answer. score: what the two judges give (see `judge`).
+    Args:
+        script: Its answers: a list with an answer for each turn, a file with such a list (JSON or JSON Lines), or a function
+            `fn(request) -> answer`, which may be async. `reply_of` lists the forms of an answer.
+        behaviour: How it answers without a script: `random` (valid answers, drawn from `seed` and the conversation alone),
+            `echo`, `bad`, `empty`, `judge` or `obedient-judge`.
+        parallel: The most tool calls in one random answer.
+        score: The score that the two judges return; see `judge`.
+        seed: The seed of everything that is drawn.
+        latency_seconds: The time from request to answer, or a pair of bounds to draw it from.
+        chunk_seconds: The time between two events of a stream.
+        faults: How it fails.
+        models: The model names that it knows. An empty sequence accepts any name.
+        api_key: The Bearer token that requests must have. None accepts any request.
+        context_tokens: The longest prompt; a longer one gets 400 `context_length_exceeded`. A token is about a byte.
+        weight_version: Sent in `metadata.weight_version`. It may be changed while the server runs.
+        record: The number of requests to keep.
+        watch: Strings to count in all requests, such as a key that must not arrive.
+        host: The address to listen on.
+        port: The port to listen on; 0 takes a free one.
 
-    latency_seconds: from request to answer, or a pair to draw it from. chunk_seconds: between a stream's events.
-    faults: how it fails. models: the names it knows; none: any is taken. api_key: asked for as a Bearer token.
-    context_tokens: a longer prompt is 400 `context_length_exceeded`; a token is a byte, more or less (see `tokens`).
-    weight_version: sent in `metadata.weight_version`; it may be changed while the server runs.
-    record: the number of stored requests. watch: texts to count in all requests, such as a key that must not arrive.
-    host, port: where it listens; port 0 takes a free one. Raises ConfigError.
+    Raises:
+        ConfigError: Two arguments exclude each other, or a script cannot be read.
     """
 
     def __init__(
@@ -219,7 +230,18 @@ class MockModel:
 
     @staticmethod
     def process(script: list[Any] | str | Path | None = None, **settings: Any) -> MockProcess:
-        """The same server in a process of its own, so that its CPU is not the caller's: see MockProcess."""
+        """Start the same server in a separate process, whose CPU time is not the caller's.
+
+        Args:
+            script: A list of answers, or a file; a function cannot be sent to another process.
+            **settings: The other arguments of MockModel.
+
+        Returns:
+            The running process; see MockProcess.
+
+        Raises:
+            ConfigError: A setting is invalid, or the process did not start.
+        """
         return MockProcess(script, **settings)
 
 
