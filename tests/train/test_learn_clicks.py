@@ -11,23 +11,21 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 pytest.importorskip("playwright", reason="needs the web extra: make browser")
 
-from environments.web.browser import shared  # noqa: E402
-from taskapp_kit.asgi import build  # noqa: E402
-from taskapp_kit.config import Settings  # noqa: E402
-from taskapp_kit.errors import Unavailable  # noqa: E402
-from taskapp_kit.jobs.client.config.sft_config import SftConfig, SftDocument  # noqa: E402
-from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
-from taskapp_kit.testing import play  # noqa: E402
-from taskapp_kit.train.sft.settings import sft_settings  # noqa: E402
-from taskapp_kit.train.sft.sft_job import run_sft  # noqa: E402
-from tests.train.driver.peers import MemoryLedger  # noqa: E402
-from tests.train.jobs_by_config import config_of, run_job  # noqa: E402
-from tests.train.models.test_tiny import EXAMPLES, example  # noqa: E402
-from tests.train.sft.sft_files import line, write_lines  # noqa: E402
+from environments.web.browser import shared
+from taskapp_kit.asgi import build
+from taskapp_kit.config import Settings
+from taskapp_kit.errors import Unavailable
+from taskapp_kit.jobs.client.config.sft_config import SftConfig, SftDocument
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.testing import play
+from taskapp_kit.train.sft.settings import sft_settings
+from taskapp_kit.train.sft.sft_job import run_sft
+from tests.train.driver.peers import MemoryLedger
+from tests.train.jobs_by_config import config_of, run_job
+from tests.train.models.test_tiny import EXAMPLES, example
+from tests.train.sft.sft_files import line, write_lines
 
 pytestmark = [pytest.mark.train, pytest.mark.browser, pytest.mark.server]
 
@@ -49,10 +47,7 @@ def clicks() -> Iterator[ModuleType]:
         shared().version()
     except Unavailable as error:
         pytest.skip(str(error))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     yield example("clicks")
-    torch.set_num_threads(threads)
 
 
 def test_a_click_on_the_button_of_the_goal_pays_and_any_other_does_not(clicks: ModuleType) -> None:

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
-from taskapp_kit.asgi import build  # noqa: E402
-from taskapp_kit.cli.main import main  # noqa: E402
-from taskapp_kit.config import Settings  # noqa: E402
-from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
-from tests.train.driver.peers import MemoryLedger  # noqa: E402
-from tests.train.jobs_by_config import config_of, run_job  # noqa: E402
-from tests.train.models.test_tiny import EXAMPLES, example  # noqa: E402
+from taskapp_kit.asgi import build
+from taskapp_kit.cli.main import main
+from taskapp_kit.config import Settings
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.train.driver.peers import MemoryLedger
+from tests.train.jobs_by_config import config_of, run_job
+from tests.train.models.test_tiny import EXAMPLES, example
 
 pytestmark = [pytest.mark.train, pytest.mark.server]
 
@@ -29,12 +26,9 @@ CHANCE = 1 / 8
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     settings = Settings(environment_api_key=KEY, max_concurrent=64)
     with BackgroundServer(build(example("keys").app, settings, exposure="local")) as server:
         yield server.url
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.exhaustive

@@ -92,10 +92,6 @@ def pack(path: Path, members: list[Member], tar_format: int = tarfile.GNU_FORMAT
     return path
 
 
-def test_control_the_members_as_they_are_can_be_imported(tmp_path: Path, saved: StoredCheckpoint) -> None:
-    import_checkpoint(pack(tmp_path / "a.tar", members_of(saved)), tmp_path / "models")
-
-
 HOSTILE: dict[str, Callable[[], Member]] = {
     "parent folder": lambda: member("../outside.json"),
     "absolute": lambda: member("/tmp/outside.json"),
@@ -126,6 +122,7 @@ def test_a_hostile_member_is_refused_and_nothing_left(
     tmp_path: Path, saved: StoredCheckpoint, case: str, place: int, tar_format: int
 ) -> None:
     members = members_of(saved)
+    import_checkpoint(pack(tmp_path / "control.tar", members), tmp_path / "control")
     members.insert(place % (len(members) + 1), HOSTILE[case]())
     archive = pack(tmp_path / "a.tar", members, tar_format)
     before = files_below(tmp_path)
@@ -219,16 +216,11 @@ def test_damaged_archives_are_refused(tmp_path: Path, saved: StoredCheckpoint, n
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"PK\3\4" + bytes(600), bytes(1024), b"\x1f\x8b", b"\x1f\x8b" + bytes(600), b"x" * 2000]
+    "raw", [None, b"", b"PK\3\4" + bytes(600), bytes(1024), b"\x1f\x8b", b"\x1f\x8b" + bytes(600), b"x" * 2000]
 )
-def test_other_files_are_refused(tmp_path: Path, raw: bytes) -> None:
-    (tmp_path / "a.tar").write_bytes(raw)
+def test_other_files_are_refused(tmp_path: Path, raw: bytes | None) -> None:
+    if raw is not None:
+        (tmp_path / "a.tar").write_bytes(raw)
     with pytest.raises(CheckpointError, match="cannot be imported"):
         import_checkpoint(tmp_path / "a.tar", tmp_path / "models")
     assert files_below(tmp_path / "models") == []
-
-
-def test_missing_archives_are_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing.tar", tmp_path):
-        with pytest.raises(CheckpointError, match="cannot be imported"):
-            import_checkpoint(path, tmp_path / "models")

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.process
 
 HERE = Path(__file__).parent
 SIZE = 12_000_000
-"""Bytes of a checkpoint of either kind."""
+"""Bytes of a checkpoint."""
 
 
-def started(root: Path, iterations: int, kind: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(HERE / "saving_job.py"), str(root), str(iterations), kind]
+def started(root: Path, iterations: int) -> subprocess.Popen[str]:
+    command = [sys.executable, str(HERE / "saving_job.py"), str(root), str(iterations)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE)
 
 
@@ -41,11 +41,11 @@ def wait_for(process: subprocess.Popen[str], root: Path, name: str, moment: floa
         pass
 
 
-def kill_in_a_save(root: Path, iterations: int, kind: str, random: Random) -> tuple[int, bool]:
+def kill_in_a_save(root: Path, iterations: int, random: Random) -> tuple[int, bool]:
     """Kill a job during one of its first saves; return the last that it finished before, and whether one was cut."""
     complete, moment = random.randint(0, 1), random.uniform(0, 1) * SIZE
     saved = 0
-    with started(root, iterations, kind) as process:
+    with started(root, iterations) as process:
         assert process.stdout is not None
         for line in process.stdout:
             word, _, number = line.strip().partition(" ")
@@ -60,27 +60,15 @@ def kill_in_a_save(root: Path, iterations: int, kind: str, random: Random) -> tu
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("kind", "kills"),
-    [
-        ("bytes", 2),
-        pytest.param("bytes", 10, marks=pytest.mark.exhaustive),
-        pytest.param("weights", 2, marks=pytest.mark.train),
-        pytest.param("weights", 10, marks=[pytest.mark.train, pytest.mark.exhaustive]),
-    ],
-)
-def test_a_killed_job_ends_as_one_that_was_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, kills: int
-) -> None:
-    if kind == "weights":
-        pytest.importorskip("torch", reason="needs the train extra: make test-train")
-    iterations, random = 2 * kills + 8, Random(f"{kind} {kills}")
-    with started(tmp_path / "whole", iterations, kind) as process:
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.exhaustive)])
+def test_a_killed_job_ends_as_one_that_was_not(tmp_path: Path, caplog: pytest.LogCaptureFixture, kills: int) -> None:
+    iterations, random = 2 * kills + 8, Random(kills)
+    with started(tmp_path / "whole", iterations) as process:
         expected = process.communicate()[0].splitlines()[-1]
 
     root, cut, before = tmp_path / "killed", 0, 0
     while cut < kills:
-        saved, inside = kill_in_a_save(root, iterations, kind, random)
+        saved, inside = kill_in_a_save(root, iterations, random)
         cut += inside
         with caplog.at_level(logging.WARNING):
             latest = latest_checkpoint(root)
@@ -92,7 +80,7 @@ def test_a_killed_job_ends_as_one_that_was_not(
             if not path.name.startswith("."):
                 read_checkpoint(path)
         before = iteration
-    with started(root, iterations, kind) as process:
+    with started(root, iterations) as process:
         assert process.communicate()[0].splitlines()[-1] == expected
     kept = {path.name for path in root.iterdir()} - {".lock"}
     assert kept == {f"checkpoint-{number}" for number in (1, iterations - 1, iterations)}

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
-from taskapp_kit.errors import CheckpointError  # noqa: E402
-from taskapp_kit.train.checkpoints.library import export_checkpoint, import_checkpoint  # noqa: E402
-from taskapp_kit.train.checkpoints.state import restore_optimizer, restore_weights, state_parts  # noqa: E402
-from taskapp_kit.train.checkpoints.stored import (  # noqa: E402
+from taskapp_kit.errors import CheckpointError
+from taskapp_kit.train.checkpoints.library import export_checkpoint, import_checkpoint
+from taskapp_kit.train.checkpoints.state import restore_optimizer, restore_weights, state_parts
+from taskapp_kit.train.checkpoints.stored import (
     ADAPTER,
     OPTIMIZER,
     WEIGHTS,
     StoredCheckpoint,
     latest_checkpoint,
 )
-from taskapp_kit.train.checkpoints.writer import CheckpointPart, CheckpointWriter  # noqa: E402
-from taskapp_kit.train.update.memory import checkpoint_bytes  # noqa: E402
-from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
-from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
-from tests.train.checkpoints.facts import facts  # noqa: E402
-from tests.train.tiny_models import tiny_model  # noqa: E402
-from tests.train.update.rows import random_rows  # noqa: E402
+from taskapp_kit.train.checkpoints.writer import CheckpointPart, CheckpointWriter
+from taskapp_kit.train.update.memory import checkpoint_bytes
+from taskapp_kit.train.update.policy_update import PolicyUpdate
+from taskapp_kit.train.update.settings import UpdateSettings
+from tests.train.checkpoints.facts import facts
+from tests.train.tiny_models import tiny_model
+from tests.train.update.rows import random_rows
 
 pytestmark = pytest.mark.train
 
 SETTINGS = UpdateSettings(learning_rate=1e-2, loss="grpo", minibatches=2, weight_decay=0.01, draw="job_1")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def save(root: Path, update: PolicyUpdate, **more: CheckpointPart) -> StoredCheckpoint:

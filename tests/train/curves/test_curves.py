@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
+from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import masked_crc32c
 
-pytest.importorskip("matplotlib", reason="needs the train extra: make test-train")
-pytest.importorskip("tensorboardX", reason="needs the train extra: make test-train")
-Image = pytest.importorskip("PIL.Image", reason="needs the train extra: make test-train")
-
-from tensorboardX.proto import event_pb2  # noqa: E402
-from tensorboardX.record_writer import masked_crc32c  # noqa: E402
-
-from taskapp_kit.records.job_curves import GROUPS, curve_groups  # noqa: E402
-from taskapp_kit.train.curves.picture import picture  # noqa: E402
-from taskapp_kit.train.curves.tensorboard import TensorBoardFiles  # noqa: E402
+from taskapp_kit.records.job_curves import GROUPS, curve_groups
+from taskapp_kit.train.curves.picture import picture
+from taskapp_kit.train.curves.tensorboard import TensorBoardFiles
 
 pytestmark = pytest.mark.train
 

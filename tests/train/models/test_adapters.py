@@ -6,22 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("peft", reason="needs the train extra: make test-train")
-
-from taskapp_kit.errors import CheckpointError, ConfigError  # noqa: E402
-from taskapp_kit.train.checkpoints.facts import ModelOrigin  # noqa: E402
-from taskapp_kit.train.checkpoints.library import import_checkpoint  # noqa: E402
-from taskapp_kit.train.checkpoints.state import state_parts  # noqa: E402
-from taskapp_kit.train.checkpoints.writer import CheckpointWriter  # noqa: E402
-from taskapp_kit.train.job_settings import LoraSettings  # noqa: E402
-from taskapp_kit.train.models.adapters import adapter_part, merged, sampler_copy, with_adapter  # noqa: E402
-from taskapp_kit.train.models.loading import export_merged, load_model  # noqa: E402
-from taskapp_kit.train.models.sources import find_model  # noqa: E402
-from tests.train.checkpoints.facts import facts  # noqa: E402
-from tests.train.models.test_loading import model_folder  # noqa: E402
-from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
+from taskapp_kit.errors import CheckpointError, ConfigError
+from taskapp_kit.train.checkpoints.facts import ModelOrigin
+from taskapp_kit.train.checkpoints.library import import_checkpoint
+from taskapp_kit.train.checkpoints.state import state_parts
+from taskapp_kit.train.checkpoints.writer import CheckpointWriter
+from taskapp_kit.train.job_settings import LoraSettings
+from taskapp_kit.train.models.adapters import adapter_part, merged, sampler_copy, with_adapter
+from taskapp_kit.train.models.loading import export_merged, load_model
+from taskapp_kit.train.models.sources import find_model
+from tests.train.checkpoints.facts import facts
+from tests.train.models.test_loading import model_folder
+from tests.train.tiny_models import same_model, tiny_model
 
 pytestmark = pytest.mark.train
 

@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
-from safetensors.torch import load_file, save_file  # noqa: E402
-
-from taskapp_kit.errors import ConfigError  # noqa: E402
-from taskapp_kit.train.checkpoints.facts import ModelOrigin  # noqa: E402
-from taskapp_kit.train.checkpoints.state import state_parts  # noqa: E402
-from taskapp_kit.train.checkpoints.writer import CheckpointWriter  # noqa: E402
-from taskapp_kit.train.models.loading import load_model  # noqa: E402
-from taskapp_kit.train.models.sources import described_by, find_model  # noqa: E402
-from tests.train.checkpoints.facts import facts  # noqa: E402
-from tests.train.rendering.test_tokenizer import definition  # noqa: E402
-from tests.train.tiny_models import tiny_model  # noqa: E402
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.train.checkpoints.facts import ModelOrigin
+from taskapp_kit.train.checkpoints.state import state_parts
+from taskapp_kit.train.checkpoints.writer import CheckpointWriter
+from taskapp_kit.train.models.loading import load_model
+from taskapp_kit.train.models.sources import described_by, find_model
+from tests.train.checkpoints.facts import facts
+from tests.train.rendering.test_tokenizer import definition
+from tests.train.tiny_models import tiny_model
 
 pytestmark = pytest.mark.train
 

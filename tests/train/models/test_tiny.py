@@ -36,8 +36,6 @@ def example(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def recipe() -> Iterator[Any]:
-    pytest.importorskip("torch", reason="needs the train extra: make test-train")
-    pytest.importorskip("transformers", reason="needs the train extra: make test-train")
     yield example("make_tiny")
     sys.modules.pop("keys", None)
 
@@ -88,8 +86,8 @@ def test_its_warm_start_has_no_held_out_combination_and_any_key_for_each_thing(r
 
 @pytest.mark.train
 def test_it_knows_the_form_and_not_the_key(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-    pytest.importorskip("transformers", reason="needs the train extra: make test-train")
+    import torch
+
     from taskapp_kit.train.models.loading import load_model
 
     keys = example("keys")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given
 
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.train.rendering.chatml import ChatMl
 from tests.train.conversations import CONVERSATIONS, NEW, TEXTS, TOOLS
 
-tokenizers = pytest.importorskip("tokenizers", reason="needs the train extra (make test-train)")
 pytestmark = pytest.mark.train
 
 LAYOUT = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

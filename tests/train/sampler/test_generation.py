@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from taskapp_kit.errors import TrainingError  # noqa: E402
-from taskapp_kit.train.sampler.generation import draw_tokens  # noqa: E402
+from taskapp_kit.errors import TrainingError
+from taskapp_kit.train.sampler.generation import draw_tokens
 
 pytestmark = pytest.mark.train
 

@@ -10,26 +10,18 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
-from taskapp_kit.errors import BadArgument, TrainingError  # noqa: E402
-from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
-from taskapp_kit.train.turns import Sampled  # noqa: E402
-from tests.train.tiny_models import CONTEXT, VOCABULARY, same_model, tiny_model  # noqa: E402
+from taskapp_kit.errors import BadArgument, TrainingError
+from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
+from taskapp_kit.train.turns import Sampled
+from tests.train.tiny_models import CONTEXT, VOCABULARY, same_model, tiny_model
+from tests.train.update.rows import log_probs_of
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.train
 
 PROMPTS = [tuple(Random(seed).choices(range(VOCABULARY), k=length)) for seed, length in enumerate((1, 3, 12, 7, 20))]
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    """`deterministic` sets the number of threads of the process."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @contextmanager
@@ -48,12 +40,31 @@ async def sample(sampler: TransformersSampler, prompt: tuple[int, ...], draw: st
     return await sampler.sample(prompt, draw=draw, **chosen)
 
 
-def recomputed(model: Any, prompt: tuple[int, ...], sampled: Sampled, temperature: float) -> list[float]:
-    """The log-probabilities of the tokens, by one forward pass over the whole."""
-    ids = [*prompt, *sampled.token_ids]
-    with torch.no_grad():
-        log_probs = torch.log_softmax(model(torch.tensor([ids])).logits[0] / temperature, dim=-1)
-    return [float(log_probs[len(prompt) + place - 1, token]) for place, token in enumerate(sampled.token_ids)]
+def assert_model_agrees(model: Any, prompt: tuple[int, ...], sampled: Sampled, temperature: float = 1.0) -> None:
+    """The log-probabilities of the tokens are those of one forward pass over the whole."""
+    log_probs = log_probs_of(model, (*prompt, *sampled.token_ids), temperature)
+    assert log_probs[len(prompt) :] == pytest.approx(sampled.log_probs, abs=1e-4)
+
+
+@contextmanager
+def held(model: Any) -> Iterator[Gate]:
+    """A gate before each forward pass of the model."""
+    gate = Gate()
+    handle = model.register_forward_pre_hook(lambda *_: gate.wait())
+    yield gate
+    handle.remove()
+
+
+class Gate:
+    """Stops a thread until it is opened. reached: that one has come."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def wait(self) -> None:
+        self.reached.set()
+        self.opened.wait()
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
@@ -72,7 +83,7 @@ def test_log_probabilities_are_those_of_a_pass_over_the_whole_whatever_the_batch
 
     answers = asyncio.run(main())
     for prompt, temperature, answer in zip(PROMPTS, temperatures, answers, strict=True):
-        assert recomputed(model, prompt, answer, temperature) == pytest.approx(answer.log_probs, abs=1e-4)
+        assert_model_agrees(model, prompt, answer, temperature)
 
 
 def test_an_answer_ends_at_a_stop_token_which_it_holds_or_at_max_tokens() -> None:
@@ -163,22 +174,15 @@ def test_weights_are_swapped_between_batches_and_every_answer_has_one_version() 
     old, new = tiny_model(seed=0), tiny_model(seed=1)
 
     async def main() -> tuple[list[Sampled], list[Sampled], int]:
-        entered, go_on = threading.Event(), threading.Event()
         model = same_model(old)
-
-        def hold(*_: Any) -> None:
-            entered.set()
-            go_on.wait()
-
-        model.register_forward_pre_hook(hold)
-        with TransformersSampler(model, open_attempts=lambda: 2, version=7) as sampler:
+        with held(model) as gate, TransformersSampler(model, open_attempts=lambda: 2, version=7) as sampler:
             first = [asyncio.create_task(sample(sampler, PROMPTS[3], f"old/{draw}")) for draw in range(2)]
-            await asyncio.to_thread(entered.wait)
+            await asyncio.to_thread(gate.reached.wait)
             swap = asyncio.create_task(sampler.swap(new.state_dict(), 8))
             second = [asyncio.create_task(sample(sampler, PROMPTS[3], f"new/{draw}")) for draw in range(2)]
             await asyncio.sleep(0)
             assert sampler.version == 7
-            go_on.set()
+            gate.opened.set()
             await swap
             return await asyncio.gather(*first), await asyncio.gather(*second), sampler.version
 
@@ -186,7 +190,7 @@ def test_weights_are_swapped_between_batches_and_every_answer_has_one_version() 
     assert ({each.version for each in first}, {each.version for each in second}, version) == ({7}, {8}, 8)
     for model, answers in ((old, first), (new, second)):
         for answer in answers:
-            assert recomputed(model, PROMPTS[3], answer, 1.0) == pytest.approx(answer.log_probs, abs=1e-4)
+            assert_model_agrees(model, PROMPTS[3], answer)
 
 
 def test_weights_that_do_not_fit_are_refused_and_change_nothing() -> None:
@@ -212,25 +216,22 @@ def test_a_caller_that_gives_up_frees_its_slot() -> None:
 
     async def main() -> list[int]:
         model = tiny_model()
-        entered, go_on = threading.Event(), threading.Event()
-
-        def hold(*_: Any) -> None:
-            entered.set()
-            go_on.wait()
-
-        model.register_forward_pre_hook(hold)
-        with batches(model) as rows, TransformersSampler(model, open_attempts=lambda: 2, batch_size=2) as sampler:
+        with (
+            held(model) as gate,
+            batches(model) as rows,
+            TransformersSampler(model, open_attempts=lambda: 2, batch_size=2) as sampler,
+        ):
             running = [
                 asyncio.create_task(sample(sampler, PROMPTS[0], str(tokens), max_tokens=tokens, stop_ids=frozenset()))
                 for tokens in (2, 50)
             ]
-            await asyncio.to_thread(entered.wait)
+            await asyncio.to_thread(gate.reached.wait)
             waiting = [asyncio.create_task(sample(sampler, PROMPTS[0], "x", max_tokens=1)) for _ in range(3)]
             await asyncio.sleep(0)
             running[1].cancel()
             waiting[0].cancel()
             await asyncio.wait([running[1], waiting[0]])
-            go_on.set()
+            gate.opened.set()
             await asyncio.gather(running[0], *waiting[1:])
         return rows
 
@@ -240,25 +241,18 @@ def test_a_caller_that_gives_up_frees_its_slot() -> None:
 def test_a_closed_sampler_refuses_and_leaves_nobody_waiting() -> None:
     async def main() -> None:
         model = tiny_model()
-        entered, go_on = threading.Event(), threading.Event()
-
-        def hold(*_: Any) -> None:
-            entered.set()
-            go_on.wait()
-
-        model.register_forward_pre_hook(hold)
-        sampler = TransformersSampler(model, batch_size=1)
-        running = asyncio.create_task(sample(sampler, PROMPTS[0], "a"))
-        await asyncio.to_thread(entered.wait)
-        waiting = asyncio.create_task(sample(sampler, PROMPTS[0], "b"))
-        swap = asyncio.create_task(sampler.swap(model.state_dict(), 1))
-        await asyncio.sleep(0)
-        closing = asyncio.create_task(asyncio.to_thread(sampler.close))
-        while not sampler.closed:
+        with held(model) as gate:
+            sampler = TransformersSampler(model, batch_size=1)
+            running = asyncio.create_task(sample(sampler, PROMPTS[0], "a"))
+            await asyncio.to_thread(gate.reached.wait)
+            waiting = asyncio.create_task(sample(sampler, PROMPTS[0], "b"))
+            swap = asyncio.create_task(sampler.swap(model.state_dict(), 1))
             await asyncio.sleep(0)
-        go_on.set()
-        await closing
-        assert (await running).token_ids
+            closing = asyncio.create_task(asyncio.to_thread(sampler.close))
+            await until_async(lambda: sampler.closed)
+            gate.opened.set()
+            await closing
+            assert (await running).token_ids
         for refused in (waiting, swap, sample(sampler, PROMPTS[0], "c"), sampler.swap({}, 2)):
             with pytest.raises(TrainingError, match="closed"):
                 await refused

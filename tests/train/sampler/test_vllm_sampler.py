@@ -11,30 +11,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-pytest.importorskip("peft", reason="needs the train extra: make test-train")
-
-from taskapp_kit.errors import BadArgument, TrainingError  # noqa: E402
-from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
-from taskapp_kit.train.job_settings import LoraSettings  # noqa: E402
-from taskapp_kit.train.models.adapters import with_adapter  # noqa: E402
-from taskapp_kit.train.sampler.vllm.place import VllmPlace, VllmSettings  # noqa: E402
-from taskapp_kit.train.sampler.vllm.vllm_sampler import (  # noqa: E402
+from taskapp_kit.errors import BadArgument, TrainingError
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.train.job_settings import LoraSettings
+from taskapp_kit.train.models.adapters import with_adapter
+from taskapp_kit.train.sampler.vllm.place import VllmPlace, VllmSettings
+from taskapp_kit.train.sampler.vllm.vllm_sampler import (
     Adapter,
     VllmSampler,
     log_probs_of,
 )
-from taskapp_kit.train.turns import Sampled  # noqa: E402
-from tests.train.sampler.vllm_stand_in import StandIn, environment, log_of  # noqa: E402
-from tests.train.tiny_models import CONTEXT, same_model, tiny_model  # noqa: E402
-from tests.waiting import until_async  # noqa: E402
+from taskapp_kit.train.turns import Sampled
+from tests.train.sampler.vllm_stand_in import StandIn, environment, log_of
+from tests.train.tiny_models import CONTEXT, same_model, tiny_model
+from tests.waiting import until_async
 
 pytestmark = [pytest.mark.train, pytest.mark.server, pytest.mark.process]
 
 PROMPT = (3, 1, 4, 1, 5)
 LORA = LoraSettings(rank=4, alpha=8.0)
+ADAPTER = Adapter(LORA.rank, LORA.alpha, LORA.targets)
+
+
+def place_in(folder: Path, **options: Any) -> VllmPlace:
+    """An environment with the stand-in for vLLM."""
+    place = VllmPlace.of(str(environment(folder / "env", **options)))
+    assert place is not None
+    return place
 
 
 def description(model: Any) -> dict[str, bytes]:
@@ -74,8 +79,7 @@ def change(model: Any, seed: int) -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_a_child_samples_from_each_version_of_whole_weights(tmp_path: Path, family: str) -> None:
     model = tiny_model(family=family, tie_word_embeddings=True)
-    place = VllmPlace.of(str(environment(tmp_path / "env")))
-    assert place is not None
+    place = place_in(tmp_path)
 
     async def main() -> Path:
         async with sampler_of(model, place, settings=VllmSettings(max_model_len=40)) as sampler:
@@ -106,12 +110,10 @@ def test_a_child_samples_from_each_version_of_whole_weights(tmp_path: Path, fami
 
 def test_an_adapter_gets_a_name_for_each_version_and_answers_under_way_keep_theirs(tmp_path: Path) -> None:
     model = with_adapter(tiny_model(), LORA)
-    place = VllmPlace.of(str(environment(tmp_path / "env")))
-    assert place is not None
+    place = place_in(tmp_path)
 
     async def main() -> None:
-        adapter = Adapter(LORA.rank, LORA.alpha, LORA.targets)
-        async with sampler_of(model, place, adapter=adapter) as sampler:
+        async with sampler_of(model, place, adapter=ADAPTER) as sampler:
             await check(sampler, model, 0)
             for version in (1, 2, 3):
                 change(model, version)
@@ -142,8 +144,7 @@ def test_a_server_that_is_there_gets_adapters_and_loses_them_at_the_end(tmp_path
         model = with_adapter(same_model(base), LORA)
 
         async def main() -> None:
-            adapter = Adapter(LORA.rank, LORA.alpha, LORA.targets)
-            async with sampler_of(model, place, adapter=adapter) as sampler:
+            async with sampler_of(model, place, adapter=ADAPTER) as sampler:
                 assert sampler.context_tokens == CONTEXT
                 await check(sampler, model, 0)
                 change(model, 1)
@@ -176,8 +177,7 @@ def test_a_server_that_was_restarted_and_lost_an_adapter_gets_the_next_one(
         model = with_adapter(same_model(base), LORA)
 
         async def main() -> None:
-            adapter = Adapter(LORA.rank, LORA.alpha, LORA.targets)
-            async with sampler_of(model, place, adapter=adapter) as sampler:
+            async with sampler_of(model, place, adapter=ADAPTER) as sampler:
                 change(model, 1)
                 await sampler.swap(model.state_dict(), 1)
                 del stand_in.samplers[sampler._model]
@@ -198,8 +198,7 @@ def test_a_server_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
         model = with_adapter(same_model(base), LORA)
 
         async def main() -> None:
-            adapter = Adapter(LORA.rank, LORA.alpha, LORA.targets)
-            async with asyncio.timeout(60), sampler_of(model, place, adapter=adapter) as sampler:
+            async with asyncio.timeout(60), sampler_of(model, place, adapter=ADAPTER) as sampler:
                 await sampler.swap(model.state_dict(), 1)
                 stand_in.unloads.clear()
             assert not sampler._folder.exists()
@@ -252,16 +251,14 @@ def test_a_wrong_key_and_a_server_that_is_gone_are_said(tmp_path: Path) -> None:
 
 
 def test_a_child_that_does_not_start_is_said_with_its_last_lines(tmp_path: Path) -> None:
-    place = VllmPlace.of(str(environment(tmp_path / "env", program="raise SystemExit('no such device')")))
-    assert place is not None
+    place = place_in(tmp_path, program="raise SystemExit('no such device')")
     with pytest.raises(TrainingError, match="has ended .*exited 1.*no such device"):
         asyncio.run(sampler_of(tiny_model(), place).__aenter__())
 
 
 def test_a_child_that_dies_is_said_at_the_next_request(tmp_path: Path) -> None:
     model = tiny_model()
-    place = VllmPlace.of(str(environment(tmp_path / "env")))
-    assert place is not None
+    place = place_in(tmp_path)
 
     async def main() -> None:
         async with sampler_of(model, place) as sampler:

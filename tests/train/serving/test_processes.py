@@ -13,9 +13,6 @@ import httpx
 import orjson
 import pytest
 
-pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
 from taskapp_kit.errors import ConfigError, Unavailable
 from taskapp_kit.jobs.server.inference import AvailableModel
 from taskapp_kit.net.http import HttpResponse

@@ -13,10 +13,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("matplotlib", reason="needs the train extra: make test-train")
-pytest.importorskip("tensorboardX", reason="needs the train extra: make test-train")
-
 from taskapp_kit.train.checkpoints.facts import TrainedModelName
 from taskapp_kit.train.checkpoints.stored import WEIGHTS
 from tests.train.sft.sft_files import line, write_config, write_lines

@@ -10,28 +10,25 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("peft", reason="needs the train extra: make test-train")
-
-from taskapp_kit.errors import ConfigError  # noqa: E402
-from taskapp_kit.jobs.client.config.sft_config import load_sft_config  # noqa: E402
-from taskapp_kit.jobs.server.engine import JobDocument  # noqa: E402
-from taskapp_kit.jobs.server.rollout_plan import JobPlan, read_plan  # noqa: E402
-from taskapp_kit.train.checkpoints.facts import TrainedModelName  # noqa: E402
-from taskapp_kit.train.checkpoints.library import (  # noqa: E402
+from taskapp_kit.errors import ConfigError
+from taskapp_kit.jobs.client.config.sft_config import load_sft_config
+from taskapp_kit.jobs.server.engine import JobDocument
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, read_plan
+from taskapp_kit.train.checkpoints.facts import TrainedModelName
+from taskapp_kit.train.checkpoints.library import (
     export_checkpoint,
     import_checkpoint,
     remove_trained_model,
     trained_model,
     trained_models,
 )
-from taskapp_kit.train.checkpoints.stored import OPTIMIZER, WEIGHTS  # noqa: E402
-from taskapp_kit.train.job_start import seeds_learned_before  # noqa: E402
-from taskapp_kit.train.models.loading import load_model  # noqa: E402
-from taskapp_kit.train.models.sources import find_model  # noqa: E402
-from taskapp_kit.train.sft.settings import sft_settings  # noqa: E402
-from taskapp_kit.train.sft.sft_job import SftResult, run_sft  # noqa: E402
-from tests.train.sft.sft_files import line, write_config, write_lines  # noqa: E402
+from taskapp_kit.train.checkpoints.stored import OPTIMIZER, WEIGHTS
+from taskapp_kit.train.job_start import seeds_learned_before
+from taskapp_kit.train.models.loading import load_model
+from taskapp_kit.train.models.sources import find_model
+from taskapp_kit.train.sft.settings import sft_settings
+from taskapp_kit.train.sft.sft_job import SftResult, run_sft
+from tests.train.sft.sft_files import line, write_config, write_lines
 
 pytestmark = pytest.mark.train
 
@@ -79,14 +76,6 @@ def weights(models: Path, name: str) -> bytes:
 
 def without_times(result: SftResult) -> list[tuple[str, int, float]]:
     return [(point["name"], point["step"], point["value"]) for point in result.points]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_a_job_that_broke_off_ends_as_one_that_ran_through(tmp_path: Path) -> None:

@@ -19,6 +19,12 @@ def log_probs_of(model: Any, ids: Sequence[int], temperature: float) -> list[flo
     return [0.0, *(float(all_of_them[place - 1, ids[place]]) for place in range(1, len(ids)))]
 
 
+def largest_difference(model: Any, row: TrainingRow, temperature: float = 1.0) -> float:
+    """Between the row's log-probabilities and the model's, where it is trained on."""
+    pairs = zip(row.log_probs, log_probs_of(model, row.ids, temperature), row.mask, strict=True)
+    return max(abs(recorded - computed) for recorded, computed, trained in pairs if trained)
+
+
 def random_rows(
     model: Any, *, seed: int = 0, groups: int = 3, size: int = 3, temperature: float = 1.0, version: int = 0
 ) -> list[TrainingRow]:

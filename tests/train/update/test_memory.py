@@ -70,7 +70,8 @@ def test_a_job_that_does_not_fit_says_what_does() -> None:
 @pytest.mark.train
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_gradients_and_optimizer_are_those_of_an_update(tied: bool) -> None:
-    torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
+    import torch
+
     from tests.train.tiny_models import tiny_model
 
     model = tiny_model(tie_word_embeddings=tied)

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
-from taskapp_kit.errors import BadArgument, TrainingError  # noqa: E402
-from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow  # noqa: E402
-from taskapp_kit.train.update.memory import FLOAT_BYTES, LOGITS_COPIES, ModelShape  # noqa: E402
-from taskapp_kit.train.update.policy_update import PaddedRows, PolicyUpdate  # noqa: E402
-from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
-from tests.train.tiny_models import CONTEXT, same_model, tiny_model  # noqa: E402
-from tests.train.update.rows import random_rows  # noqa: E402
+from taskapp_kit.errors import BadArgument, TrainingError
+from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
+from taskapp_kit.train.update.memory import FLOAT_BYTES, LOGITS_COPIES, ModelShape
+from taskapp_kit.train.update.policy_update import PaddedRows, PolicyUpdate
+from taskapp_kit.train.update.settings import UpdateSettings
+from tests.train.tiny_models import CONTEXT, same_model, tiny_model
+from tests.train.update.rows import random_rows
 
 pytestmark = pytest.mark.train
 

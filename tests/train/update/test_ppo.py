@@ -10,28 +10,26 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
-from taskapp_kit.errors import CheckpointError  # noqa: E402
-from taskapp_kit.train.checkpoints.state import (  # noqa: E402
+from taskapp_kit.errors import CheckpointError
+from taskapp_kit.train.checkpoints.state import (
     restore_optimizer,
     restore_value_head,
     restore_weights,
     state_parts,
     value_head_part,
 )
-from taskapp_kit.train.checkpoints.stored import latest_checkpoint  # noqa: E402
-from taskapp_kit.train.checkpoints.writer import CheckpointWriter  # noqa: E402
-from taskapp_kit.train.turns import TrainedTurn, TrainingRow  # noqa: E402
-from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
-from taskapp_kit.train.update.ppo import ValueHead, generalised_advantages, value_loss, whitened  # noqa: E402
-from taskapp_kit.train.update.settings import PpoSettings, UpdateSettings  # noqa: E402
-from tests.train.checkpoints.facts import facts  # noqa: E402
-from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
-from tests.train.update.rows import random_rows  # noqa: E402
-from tests.train.update.test_oracle import assert_same, steps_of, straightforward  # noqa: E402
+from taskapp_kit.train.checkpoints.stored import latest_checkpoint
+from taskapp_kit.train.checkpoints.writer import CheckpointWriter
+from taskapp_kit.train.turns import TrainedTurn, TrainingRow
+from taskapp_kit.train.update.policy_update import PolicyUpdate
+from taskapp_kit.train.update.ppo import ValueHead, generalised_advantages, value_loss, whitened
+from taskapp_kit.train.update.settings import PpoSettings, UpdateSettings
+from tests.train.checkpoints.facts import facts
+from tests.train.tiny_models import same_model, tiny_model
+from tests.train.update.rows import random_rows
+from tests.train.update.test_oracle import assert_same, steps_of, straightforward
 
 pytestmark = pytest.mark.train
 

@@ -6,16 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
-from taskapp_kit.train.turns import TrainingRow  # noqa: E402
-from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
-from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
-from taskapp_kit.train.update.supervised import supervised_loss, supervised_step  # noqa: E402
-from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
-from tests.train.update.rows import random_rows  # noqa: E402
+from taskapp_kit.train.turns import TrainingRow
+from taskapp_kit.train.update.policy_update import PolicyUpdate
+from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.supervised import supervised_loss, supervised_step
+from tests.train.tiny_models import same_model, tiny_model
+from tests.train.update.rows import random_rows
 
 pytestmark = pytest.mark.train
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
+import torch
+import transformers
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
 trl = pytest.importorskip("trl", reason="needs trl: make test-train")
 datasets = pytest.importorskip("datasets", reason="needs trl: make test-train")
-transformers = pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-tokenizers = pytest.importorskip("tokenizers", reason="needs the train extra: make test-train")
 
 from taskapp_kit.train.turns import TrainingRow  # noqa: E402
 from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402

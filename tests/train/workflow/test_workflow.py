@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
 from taskapp_kit.errors import BadArgument, CheckpointError, EndpointRaised, TrainingError
 from taskapp_kit.services import ServiceHandle
 from taskapp_kit.train import workflow
