@@ -111,7 +111,7 @@ trained: $(VENV)/train
 
 # 500 rollouts with clients that strip, rewrite and repeat; FAITHFULNESS_MODEL=FOLDER plays with another model
 faithfulness:
-	HF_HUB_OFFLINE=1 .venv-train/bin/pytest -p no:schemathesis -s tests/train/driver/test_faithfulness_500.py
+	HF_HUB_OFFLINE=1 .venv-train/bin/pytest -p no:schemathesis -s -m exhaustive tests/train/driver/test_faithfulness.py
 
 # SmolLM2 on words that it was never trained on, seeds 0 to 2, and the controls; about 20 CPU-minutes on a quiet machine
 learn:

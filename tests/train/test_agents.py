@@ -25,6 +25,7 @@ from taskapp_kit.train.update.metrics import UpdateMetrics  # noqa: E402
 from tests.interop.peers import PeerUnavailable, peer  # noqa: E402
 from tests.train.jobs_by_config import config_of  # noqa: E402
 from tests.train.learning_runs import LearningRun, run  # noqa: E402
+from tests.train.update.rows import largest_difference  # noqa: E402
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(7200)]
 
@@ -89,13 +90,8 @@ class WatchedLearner(PolicyLearner):
     batches: ClassVar[list[dict[str, float]]] = []
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        model, difference = self._update.model, 0.0
-        with torch.no_grad():
-            for row in rows:
-                logits = model(torch.tensor([row.ids])).logits[0].float()
-                found = torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(row.ids[1:]).unsqueeze(1)).squeeze(1)
-                trained = [at for at, on in enumerate(row.mask) if on]
-                difference = max([difference, *(abs(float(found[at - 1]) - row.log_probs[at]) for at in trained)])
+        model = self._update.model
+        difference = max(largest_difference(model, row) for row in rows)
         before = [each.detach().clone() for each in model.parameters()]
         metrics = await super().learn(rows)
         moved = max(

@@ -24,6 +24,7 @@ from taskapp_kit.train.turns import Sampled, TrainingRow
 from tests.train.driver.peers import PLAN, CountingLearner, drive
 from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked
 from tests.train.tiny_models import tiny_model
+from tests.train.update.rows import largest_difference
 
 Kind = Literal["plain", "strips", "rewrites", "repeats"]
 KINDS: tuple[Kind, ...] = ("plain", "strips", "rewrites", "repeats")
@@ -221,14 +222,7 @@ def trained_spans(row: TrainingRow) -> list[tuple[int, ...]]:
 
 def _recompute(report: Report, rows: Sequence[TrainingRow], model: Any) -> None:
     """Compare the recorded log-probabilities with those of a forward pass over each row."""
-    with torch.no_grad():
-        for row in rows:
-            logits = model(torch.tensor([row.ids])).logits[0].float()
-            found = torch.log_softmax(logits[:-1], dim=-1).gather(1, torch.tensor(row.ids[1:]).unsqueeze(1)).squeeze(1)
-            for at, on in enumerate(row.mask):
-                if on:
-                    difference = abs(float(found[at - 1]) - row.log_probs[at])
-                    report.largest_difference = max(report.largest_difference, difference)
+    report.largest_difference = max(largest_difference(model, row) for row in rows)
     report.rows_checked = len(rows)
     if report.largest_difference > LOG_PROB_LIMIT:
         report.problems.append(f"log-probabilities differ by up to {report.largest_difference:.2g}")

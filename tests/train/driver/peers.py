@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from taskapp_kit.errors import TrainingError
 from taskapp_kit.jobs.server.engine import PROGRESS, CurvePoint, Event, JobOutcome, RolloutOutcome, repeated
 from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 from taskapp_kit.jobs.server.rollout_plan import JobPlan
@@ -133,6 +134,19 @@ class CountingLearner:
             age_largest=0,
             seconds=0.1,
         )
+
+
+@dataclass
+class BreakingLearner(CountingLearner):
+    """Fails once: at the update after which the sampler would have the version `breaks`."""
+
+    breaks: int = 1
+
+    async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
+        if self.sampler.version + 1 == self.breaks:
+            self.breaks = 0
+            raise TrainingError("The gradient is not finite.")
+        return await super().learn(rows)
 
 
 @dataclass

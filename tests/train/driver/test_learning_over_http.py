@@ -12,22 +12,19 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
-from taskapp_kit import Step, TaskApp, action  # noqa: E402
-from taskapp_kit.asgi import build  # noqa: E402
-from taskapp_kit.config import Settings  # noqa: E402
-from taskapp_kit.serve.uvicorn_server import BackgroundServer  # noqa: E402
-from taskapp_kit.train.driver.policy_learner import PolicyLearner  # noqa: E402
-from taskapp_kit.train.driver.settings import DriverSettings  # noqa: E402
-from taskapp_kit.train.gateway.attempt import AttemptSettings  # noqa: E402
-from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
-from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
-from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
-from tests.train.driver.peers import JOB, PLAN, Driven, drive  # noqa: E402
-from tests.train.learning_runs import ShufflingLearner  # noqa: E402
-from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
+from taskapp_kit import Step, TaskApp, action
+from taskapp_kit.asgi import build
+from taskapp_kit.config import Settings
+from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.train.driver.policy_learner import PolicyLearner
+from taskapp_kit.train.driver.settings import DriverSettings
+from taskapp_kit.train.gateway.attempt import AttemptSettings
+from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
+from taskapp_kit.train.update.policy_update import PolicyUpdate
+from taskapp_kit.train.update.settings import UpdateSettings
+from tests.train.driver.peers import JOB, PLAN, Driven, drive
+from tests.train.learning_runs import ShufflingLearner
+from tests.train.tiny_models import same_model, tiny_model
 
 pytestmark = [pytest.mark.train, pytest.mark.server]
 

@@ -14,14 +14,24 @@ from pydantic import BaseModel
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
-from taskapp_kit.errors import JobError
+from taskapp_kit.errors import JobError, TrainingError
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, EnvironmentShare, LoopSettings
 from taskapp_kit.train.rows import RowOptions
 from taskapp_kit.train.turns import TrainingRow
 from taskapp_kit.train.update.metrics import UpdateMetrics
-from tests.train.driver.peers import DRIVER, PLAN, CountingLearner, Driven, MemoryCheckpoints, drive, evaluated
-from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, one_call
+from tests.train.driver.peers import (
+    DRIVER,
+    PLAN,
+    BreakingLearner,
+    CountingLearner,
+    Driven,
+    MemoryCheckpoints,
+    MemoryLedger,
+    drive,
+    evaluated,
+)
+from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked
 from tests.train.gateway.peers import SampleCall, ScriptedSampler
 
 pytestmark = pytest.mark.server
@@ -88,16 +98,10 @@ def test_with_credit_per_turn_a_turn_is_compared_by_the_rewards_after_it(
 
 
 def test_a_task_app_that_rewards_episodes_only_gives_no_credit_per_turn() -> None:
-    async def play(asked: RolloutAsked) -> Answer:
-        await asked.call()
-        return asked.scored(1.0)
-
-    with CallingApp(play).serving() as url:
+    with CallingApp().serving() as url:
         job = driven(url, settings=PER_TURN)
     assert isinstance(job.error, JobError)
-    assert "No rollout of iteration 1 says what reward each call" in str(job.error)
     assert "the answer has no trajectory" in str(job.error)
-    assert "episode" in job.error.hint
     assert job.learner.batches == []
 
 
@@ -136,18 +140,15 @@ def growing() -> ScriptedSampler:
         (EarlyStopping(stop_at=2.0), 2, "its reward 2 reached 2", [0, 0, 0]),
         (EarlyStopping(patience=2), 4, "2 in a row were no better than 2", [0, 0, 0, 1, 2]),
         (EarlyStopping(stop_at=0.0), 0, "its reward 0 reached 0", [0]),
-        (EarlyStopping(patience=4), 6, None, [0, 0, 0, 1, 2, 3, 4]),
         (EarlyStopping(), 6, None, [0, 0, 0, 1, 2, 3, 4]),
     ],
 )
 def test_an_evaluation_ends_the_job(rule: EarlyStopping, last: int, reason: str | None, idle: list[float]) -> None:
-    sampler = growing()
+    sampler, plan = growing(), evaluated(iterations=6, per_epoch=6)
     checkpoints = MemoryCheckpoints(sampler)
     settings = replace(DRIVER, loops=LoopSettings(stopping=rule), checkpoint_every=5)
     with CallingApp(grown).serving() as url:
-        job = driven(
-            url, sampler, plan=evaluated(iterations=6, per_epoch=6), settings=settings, checkpoints=checkpoints
-        )
+        job = driven(url, sampler, plan=plan, settings=settings, checkpoints=checkpoints)
         assert job.error is None, job.error
         assert job.outcome is not None
         assert len(job.learner.batches) == last
@@ -157,10 +158,7 @@ def test_an_evaluation_ends_the_job(rule: EarlyStopping, last: int, reason: str 
         assert job.ledger.total == job.outcome.results["rollouts"]["played"] == 2 + last * (6 + 2)
         numbers = [saved.at.iteration for saved, _ in checkpoints.saved]
         assert numbers == ([5, 6] if last == 6 else [last] if last else [])
-        again = driven(
-            url, sampler, plan=evaluated(iterations=6, per_epoch=6), settings=settings, ledger=job.ledger,
-            state=job.ledger.state,
-        )  # fmt: skip
+        again = driven(url, sampler, plan=plan, settings=settings, ledger=job.ledger, state=job.ledger.state)
     assert again.error is None and again.learner.batches == []
 
 
@@ -251,13 +249,7 @@ def test_a_curriculum_goes_up_and_down_and_evaluations_stay_as_they_are() -> Non
         ("eval", number, None) for number in range(6)
     }
     assert job.ledger.curve("level") == [0.0, 1.0, 0.0, 1.0, 0.0]
-    assert [event.data["level"] for event in job.ledger.of("rl.train.level")] == [
-        "hard",
-        "easy",
-        "hard",
-        "easy",
-        "hard",
-    ]
+    assert [event.data["level"] for event in job.ledger.of("rl.train.level")] == [*trained[1:], "hard"]
     assert job.ledger.state["curriculum"] == {"level": 1, "rewards": []}
 
 
@@ -287,22 +279,22 @@ def test_a_curriculum_chooses_rows_by_their_difficulty() -> None:
     with BackgroundServer(build(words, Settings(environment_api_key=KEY), exposure="local")) as server:
         settings = replace(DRIVER, loops=LoopSettings(curriculum=rule))
         job = driven(server.url, plan=LONG, settings=settings, key=KEY)
-        wrong = replace(DRIVER, loops=LoopSettings(curriculum=Curriculum(("easy", "medium"))))
-        refused = driven(server.url, plan=LONG, settings=wrong, key=KEY)
     assert job.error is None, job.error
     assert job.ledger.curve("reward") == [1.0, 0.0, 1.0, 0.0, 1.0]
     assert {one.seed % 3 for one in job.ledger.rollouts if one.iteration in (1, 3, 5)} == {0}
     assert {one.seed % 3 for one in job.ledger.rollouts if one.iteration in (2, 4)} == {1, 2}
-    assert isinstance(refused.error, JobError)
-    assert "No training task has the difficulty medium" in str(refused.error)
 
 
-def test_an_environment_without_difficulty_has_no_curriculum() -> None:
-    rule = Curriculum(("easy", "hard"))
-    with BackgroundServer(build(app, Settings(environment_api_key=KEY), exposure="local")) as server:
-        job = driven(server.url, settings=replace(DRIVER, loops=LoopSettings(curriculum=rule)), key=KEY)
+@pytest.mark.parametrize(
+    ("task_app", "levels", "said"),
+    [(words, ("easy", "medium"), "has the difficulty medium"), (app, ("easy", "hard"), "has no difficulty")],
+)
+def test_a_curriculum_needs_tasks_of_each_level(task_app: TaskApp, levels: tuple[str, ...], said: str) -> None:
+    settings = replace(DRIVER, loops=LoopSettings(curriculum=Curriculum(levels)))
+    with BackgroundServer(build(task_app, Settings(environment_api_key=KEY), exposure="local")) as server:
+        job = driven(server.url, plan=LONG, settings=settings, key=KEY)
     assert isinstance(job.error, JobError)
-    assert "has no difficulty" in str(job.error)
+    assert said in str(job.error)
 
 
 async def low(asked: RolloutAsked) -> Answer:
@@ -338,35 +330,20 @@ def test_two_task_apps_share_the_groups_by_weight() -> None:
 def test_what_is_ahead_is_played_anew_after_a_kill() -> None:
     sampler = ScriptedSampler(version=0)
     checkpoints = MemoryCheckpoints(sampler)
-    broken: list[int] = []
-
-    class Breaking(CountingLearner):
-        async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-            if sampler.version == 3 and not broken:
-                broken.append(1)
-                raise JobError("killed")
-            return await super().learn(rows)
-
-    learner, app = Breaking(sampler), CallingApp(one_call)
+    learner, app = BreakingLearner(sampler, breaks=4), CallingApp()
     settings = replace(DRIVER, loops=LoopSettings(ahead=2), checkpoint_every=2)
+    options: dict[str, Any] = {"plan": LONG, "checkpoints": checkpoints, "ledger": MemoryLedger()}
     with app.serving() as url:
-        first = asyncio.run(drive(url, sampler, learner, plan=LONG, settings=settings, checkpoints=checkpoints))
-        assert str(first.error) == "killed"
-        again = asyncio.run(
-            drive(
-                url, sampler, learner, plan=LONG, settings=replace(settings, incarnation=1), checkpoints=checkpoints,
-                ledger=first.ledger, state=first.ledger.state,
-            )
-        )  # fmt: skip
+        first = asyncio.run(drive(url, sampler, learner, settings=settings, **options))
+        assert isinstance(first.error, TrainingError)
+        settings, state = replace(settings, incarnation=1), first.ledger.state
+        again = asyncio.run(drive(url, sampler, learner, settings=settings, state=state, **options))
     assert again.error is None, again.error
     names = [{row.rollout.split(".")[0] for row in rows} for rows in learner.batches]
     assert names == [{"1"}, {"2"}, {"3"}, {"3"}, {"4"}, {"5"}]
     assert all(
         max(versions_of(rows)) <= number for rows, number in zip(learner.batches, (0, 1, 2, 2, 3, 4), strict=True)
     )
-    assert (
-        len(again.ledger.rollouts)
-        == len({(one.iteration, one.place, one.sample) for one in again.ledger.rollouts})
-        == 30
-    )
+    places = [(rollout.iteration, rollout.place, rollout.sample) for rollout in again.ledger.rollouts]
+    assert len(places) == len(set(places)) == 30
     assert again.outcome is not None and again.outcome.results["rollouts"]["played"] == 30

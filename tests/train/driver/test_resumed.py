@@ -11,35 +11,33 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
-from taskapp_kit.errors import CheckpointError, JobError, TrainingError  # noqa: E402
-from taskapp_kit.train.checkpoints.library import export_checkpoint, import_checkpoint  # noqa: E402
-from taskapp_kit.train.checkpoints.stored import WEIGHTS, latest_checkpoint  # noqa: E402
-from taskapp_kit.train.checkpoints.writer import CheckpointWriter  # noqa: E402
-from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints  # noqa: E402
-from taskapp_kit.train.driver.policy_learner import PolicyLearner  # noqa: E402
-from taskapp_kit.train.driver.settings import DriverSettings  # noqa: E402
-from taskapp_kit.train.driver.stored_units import StoredUnits  # noqa: E402
-from taskapp_kit.train.gateway.attempt import AttemptSettings  # noqa: E402
-from taskapp_kit.train.loops.settings import (  # noqa: E402
+from taskapp_kit.errors import CheckpointError, JobError, TrainingError
+from taskapp_kit.train.checkpoints.library import export_checkpoint, import_checkpoint
+from taskapp_kit.train.checkpoints.stored import WEIGHTS, latest_checkpoint
+from taskapp_kit.train.checkpoints.writer import CheckpointWriter
+from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints
+from taskapp_kit.train.driver.policy_learner import PolicyLearner
+from taskapp_kit.train.driver.settings import DriverSettings
+from taskapp_kit.train.driver.stored_units import StoredUnits
+from taskapp_kit.train.gateway.attempt import AttemptSettings
+from taskapp_kit.train.loops.settings import (
     Curriculum,
     EarlyStopping,
     EnvironmentShare,
     LoopSettings,
 )
-from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler  # noqa: E402
-from taskapp_kit.train.stored_rollouts import RolloutFit, StoredRollouts  # noqa: E402
-from taskapp_kit.train.turns import TrainingRow  # noqa: E402
-from taskapp_kit.train.update.metrics import UpdateMetrics  # noqa: E402
-from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
-from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
-from tests.train.checkpoints.facts import facts  # noqa: E402
-from tests.train.driver.peers import JOB, PLAN, Driven, MemoryLedger, drive, evaluated  # noqa: E402
-from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked  # noqa: E402
-from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
+from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
+from taskapp_kit.train.stored_rollouts import RolloutFit, StoredRollouts
+from taskapp_kit.train.turns import TrainingRow
+from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.update.policy_update import PolicyUpdate
+from taskapp_kit.train.update.settings import UpdateSettings
+from tests.train.checkpoints.facts import facts
+from tests.train.driver.peers import JOB, PLAN, Driven, MemoryLedger, drive, evaluated
+from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked
+from tests.train.tiny_models import same_model, tiny_model
 
 pytestmark = [pytest.mark.train, pytest.mark.server]
 
