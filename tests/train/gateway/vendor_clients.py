@@ -1,7 +1,8 @@
-"""Talks `responses` or `messages` to a gateway with the vendor's own client. Prints one JSON document.
+"""Talks one dialect to a gateway with the vendor's own client. Prints one JSON document.
 
-python dialect_clients.py openai http://127.0.0.1:8100/r/TOKEN/v1          in the peer openai
-python dialect_clients.py anthropic http://127.0.0.1:8100/r/TOKEN          in the peer langgraph
+python vendor_clients.py chat http://127.0.0.1:8100/r/TOKEN/v1          in the peer openai
+python vendor_clients.py responses http://127.0.0.1:8100/r/TOKEN/v1     in the peer openai
+python vendor_clients.py messages http://127.0.0.1:8100/r/TOKEN         in the peer langgraph
 """
 
 from __future__ import annotations
@@ -13,7 +14,36 @@ from typing import Any
 SCHEMA: Any = {"type": "object", "properties": {}, "additionalProperties": False, "required": []}
 
 
-def by_openai(url: str) -> dict[str, Any]:
+def chat(url: str) -> dict[str, Any]:
+    import openai
+
+    client = openai.OpenAI(base_url=url, api_key="k", max_retries=0, timeout=10.0)
+    tools: Any = [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}]
+    messages: list[Any] = [{"role": "user", "content": "Hello."}]
+    first = client.chat.completions.create(model="m", messages=messages, logprobs=True, temperature=0.1)
+    messages += [first.choices[0].message, {"role": "user", "content": "Look."}]
+    called = client.chat.completions.create(model="m", messages=messages, tools=tools, tool_choice="required")
+    with client.chat.completions.stream(model="m", messages=messages, tools=tools) as stream:
+        streamed: Any = stream.get_final_completion()
+    refused = []
+    for change in ({"n": 2}, {"messages": [{"role": "user", "content": "x" * 5000}]}):
+        try:
+            client.chat.completions.create(**{"model": "m", "messages": messages, **change})
+        except openai.APIStatusError as error:
+            refused.append([type(error).__name__, error.code])
+    text = client.completions.create(model="m", prompt="once").choices[0]
+    calls: Any = called.choices[0].message.tool_calls, streamed.choices[0].message.tool_calls
+    content: Any = first.choices[0].logprobs and first.choices[0].logprobs.content
+    return {
+        "tokens": [len(content), first.usage and first.usage.completion_tokens],
+        "calls": [[call.function.name for call in each] for each in calls],
+        "finish": [first.choices[0].finish_reason, called.choices[0].finish_reason, streamed.choices[0].finish_reason],
+        "refused": refused,
+        "text": text.text,
+    }
+
+
+def responses(url: str) -> dict[str, Any]:
     import openai
 
     client = openai.OpenAI(base_url=url, api_key="k", max_retries=0, timeout=10.0)
@@ -39,7 +69,7 @@ def by_openai(url: str) -> dict[str, Any]:
     }
 
 
-def by_anthropic(url: str) -> dict[str, Any]:
+def messages(url: str) -> dict[str, Any]:
     import anthropic
 
     client = anthropic.Anthropic(base_url=url, api_key="k", max_retries=0, timeout=10.0)
@@ -62,4 +92,4 @@ def by_anthropic(url: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"openai": by_openai, "anthropic": by_anthropic}[sys.argv[1]](sys.argv[2])))
+    print(json.dumps({"chat": chat, "responses": responses, "messages": messages}[sys.argv[1]](sys.argv[2])))
