@@ -45,31 +45,23 @@ def problems(changes: dict[str, Any]) -> dict[Place, str]:
 
 
 def test_a_config_becomes_settings() -> None:
+    """The rollouts' own policy config goes before the policy's."""
     made = settings(
         {
-            "policy": {"temperature": 0.7, "max_tokens": 9, "stop_sequences": ["</a>"], "top_p": 1.0, "top_k": -1},
-            "training": {"clip": [0.1, 0.2], "beta": 0.5, "minibatches": 4, "precision": "bf16", "scale": "group"},
-            "sampler": {"deterministic": True},
+            "policy": {"temperature": 0.7, "max_tokens": 9},
+            "rollout": {"policy_config": {"temperature": 0.9}},
+            "training": {"clip": [0.1, 0.2]},
             "gateway": {"url": "https://trainer.example.org/"},
-            "checkpoints": {"every_n_iters": 5},
             "models": {"alias": {"Qwen/Qwen3-0.6B": "tiny"}},
             "evaluation": {"temperature": 0.0},
         }
     )
     assert (made.model, made.label, made.aliases) == ("tiny", "my-run", {"Qwen/Qwen3-0.6B": "tiny"})
-    generation = made.driving.generation
-    assert generation.temperature == made.update.temperature == 0.7
-    assert (generation.max_tokens, made.driving.evaluation_temperature) == (9, 0.0)
-    assert (made.update.clip, made.update.beta, made.update.minibatches) == ((0.1, 0.2), 0.5, 4)
-    assert (made.update.precision, made.driving.rows.scale, made.deterministic) == ("bf16", "group", True)
-    assert (made.gateway_url, made.driving.checkpoint_every) == ("https://trainer.example.org", 5)
-    driver = made.driver(incarnation=3, context_tokens=256)
-    assert (driver.incarnation, driver.generation.context_tokens, driver.generation.temperature) == (3, 256, 0.7)
-
-
-def test_the_rollouts_own_policy_config_goes_before_the_policys() -> None:
-    made = settings({"policy": {"temperature": 0.7}, "rollout": {"policy_config": {"temperature": 0.9}}})
     assert made.driving.generation.temperature == made.update.temperature == 0.9
+    assert (made.driving.generation.max_tokens, made.driving.evaluation_temperature) == (9, 0.0)
+    assert (made.update.clip, made.gateway_url) == ((0.1, 0.2), "https://trainer.example.org")
+    driver = made.driver(incarnation=3, context_tokens=256)
+    assert (driver.incarnation, driver.generation.context_tokens, driver.generation.temperature) == (3, 256, 0.9)
 
 
 def test_a_job_without_a_config_has_its_models_name() -> None:
@@ -141,9 +133,7 @@ MIXED = environments({"weight": 1, "task_app": "keys.py"})
         ("training.clip", varieties("reinforce", clip=[0.1, 0.1])),
         ("training.clip", {"training": {"iterations_ahead": 1, "clip": [3e-4, 0.2]}}),
         *(("training.group_size", varieties(variety, group_size=1)) for variety in ("gspo", "grpo", "reinforce")),
-        ("model.trainer_mode", {"model": {"trainer_mode": "qlora"}}),
         ("policy.trainer_mode", {"policy": LORA}),
-        ("lora.dropout", {"lora": {"dropout": 0.05}}),
         ("lora.target_modules", {"model": LORA, "lora": {"target_modules": ["c_attn"]}}),
         ("lora", {"model": LORA, "lora": {"r": 4}, "training": {"lora": {"r": 8}}}),
         ("policy.temperature", {"policy": {"temperature": 0.0}}),
@@ -154,7 +144,6 @@ MIXED = environments({"weight": 1, "task_app": "keys.py"})
         ("sampler.deterministic", {"sampler": {"engine": "vllm", "deterministic": True}}),
         ("sampler.deterministic", {"sampler": {"deterministic": True}, "training": {"iterations_ahead": 1}}),
         ("sampler.replicas", {"sampler": {"engine": "services", "replicas": 65}}),
-        ("training.weight_sync.enable", {"training": {"weight_sync": {"enable": False}}}),
         ("training.stall_seconds", {"training": {"stall_seconds": 60}}),
         ("curriculum.levels", {"curriculum": {"levels": ["a", "a"]}}),
         ("curriculum.down", {"curriculum": {"levels": ["a", "b"], "up": 0.5, "down": 0.5}}),
@@ -170,13 +159,6 @@ def test_what_this_trainer_does_not_do_is_one_problem_at_its_place(place: str, c
     config = merged(CONFIG, changes)
     config["evaluation"] = {name: value for name, value in config["evaluation"].items() if value is not None}
     assert list(read_training(job(config))[1]) == [tuple(place.split("."))]
-
-
-def test_a_problem_says_what_was_found_what_is_accepted_and_why() -> None:
-    (sentence,) = problems({"training": {"weight_sync_interval": 2}}).values()
-    assert sentence == (
-        "[training] weight_sync_interval: found 2; expected 1. The policy that plays gets the weights of each update."
-    )
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,15 @@ from typing import Any
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
+from taskapp_kit.jobs.server.schema import ENDED
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.engine.local_engine import LocalEngine
 from tests.jobs.server.exchange import APP_KEY, Backend, a_config, backend
+from tests.waiting import until
 
 MODEL = "random"
+JOB_SECONDS = 280.0
+"""Most of it is the import of torch, on a busy machine."""
 
 app = TaskApp("letters", version="1")
 
@@ -44,6 +48,33 @@ def local_backend(models: Path, **options: Any) -> Iterator[Backend]:
     engine = LocalEngine(models, options.pop("aliases", {}), **options.pop("engine", {}))
     with backend(engine=engine, **options) as back:
         yield back
+
+
+def finished(back: Backend, job_id: str, status: str = "succeeded", seconds: float = JOB_SECONDS) -> dict[str, Any]:
+    """Wait for the end of the job; return its status."""
+    until(lambda: back.status(job_id)["status"] in ENDED, seconds)
+    ended = back.status(job_id)
+    assert ended["status"] == status, ended["error"]
+    return ended
+
+
+def event_data(back: Backend, job_id: str, kind: str) -> dict[str, Any]:
+    """Of the job's first event of this type."""
+    data: dict[str, Any] = next(event["data"] for event in back.events(job_id) if event["type"] == kind)
+    return data
+
+
+def curve(back: Backend, job_id: str, name: str) -> list[float]:
+    points = back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"]
+    return [point["value"] for point in points if point["name"] == name]
+
+
+def assert_learned_with_its_sampler(back: Backend, job_id: str) -> None:
+    """Three updates, from answers whose log-probabilities are the trainer's."""
+    assert curve(back, job_id, "version") == [1.0, 2.0, 3.0]
+    differences = curve(back, job_id, "log_prob_mismatch")
+    assert len(differences) == 3
+    assert max(differences) < 1e-4
 
 
 def job_config(

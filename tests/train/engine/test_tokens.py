@@ -5,25 +5,15 @@ A task app that repeats it wherever it can plays a job of the engine `local`.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
-if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):  # only the trainer imports them
-    pytest.skip("needs the train extra: make test-train", allow_module_level=True)
-pytest.importorskip("tensorboardX", reason="needs the train extra: make test-train")
-
-from taskapp_kit.jobs.server.schema import ENDED
 from taskapp_kit.train.curves.tensorboard import TensorBoardFiles
 from tests.sentinels import Key, Search
 from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, failed
-from tests.train.engine.local_job import job_config, local_backend
-from tests.waiting import until
-
-JOB_SECONDS = 280.0
-"""Most of it is the import of torch, on a busy machine."""
+from tests.train.engine.local_job import finished, job_config, local_backend
 
 pytestmark = [pytest.mark.train, pytest.mark.server, pytest.mark.process]
 
@@ -72,9 +62,7 @@ def test_no_token_is_stored_logged_or_answered(tmp_path: Path, capfd: pytest.Cap
             evaluation={"instances": 2, "seeds": [100, 101]},
         )
         job_id = back.submit(url, config)
-        until(lambda: back.status(job_id)["status"] in ENDED, JOB_SECONDS)
-        status = back.status(job_id)
-        assert status["status"] == "succeeded", status["error"]
+        status = finished(back, job_id)
         points = back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"]
         answers = [status, back.events(job_id), points]
         with TensorBoardFiles(tmp_path / "tensorboard") as board:

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import psutil
 import pytest
 
-pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
 from taskapp_kit.errors import JobError
 from taskapp_kit.jobs.server.engine import JobDocument
 from taskapp_kit.jobs.server.opened_task_app import TaskAppHandover
-from taskapp_kit.jobs.server.schema import ENDED
 from taskapp_kit.train.engine.local_engine import LocalEngine
 from taskapp_kit.train.engine.trainer_order import TrainerOrder
 from taskapp_kit.train.engine.training_run import vllm_sampler
 from taskapp_kit.train.gateway.options import GatewayOptions
 from taskapp_kit.train.job_settings import training_settings
 from taskapp_kit.train.sampler.vllm.place import VllmPlace
-from tests.train.engine.local_job import MODEL, job_config, local_backend, task_app
+from tests.jobs.server.exchange import Backend
+from tests.train.engine.local_job import (
+    JOB_SECONDS,
+    MODEL,
+    assert_learned_with_its_sampler,
+    curve,
+    event_data,
+    finished,
+    job_config,
+    local_backend,
+    task_app,
+)
 from tests.train.rendering.test_tokenizer import definition
 from tests.train.sampler.vllm_stand_in import environment, log_of
 from tests.train.tiny_models import tiny_model
 from tests.waiting import until
 
 VOCABULARY, CONTEXT = 341, 512
-JOB_SECONDS = 280.0
-"""Most of it is the import of torch, on a busy machine."""
-
 pytestmark = [pytest.mark.train, pytest.mark.server, pytest.mark.process]
 
 
@@ -45,9 +51,7 @@ def test_a_job_trains_a_model_in_a_child(tmp_path: Path) -> None:
     add_model(tmp_path)
     with task_app() as url, local_backend(tmp_path, aliases={"Qwen/Qwen3-0.6B": MODEL}) as back:
         job_id = back.submit(url, job_config(3, model="Qwen/Qwen3-0.6B"))
-        until(lambda: back.status(job_id)["status"] in ENDED, JOB_SECONDS)
-        status = back.status(job_id)
-        assert status["status"] == "succeeded", status["error"]
+        status = finished(back, job_id)
         assert (status["engine"], status["updates_weights"]) == ("local", True)
         assert status["progress"] == {"completed": 112, "total": 112, "unit": "rollouts"}
         results = status["results"]
@@ -59,8 +63,7 @@ def test_a_job_trains_a_model_in_a_child(tmp_path: Path) -> None:
         assert "Qwen/Qwen3-0.6B stands for random." in events["rl.model.loaded"]
         assert "[compute]" in events["rl.config.unused"]
         assert "rl.gateway.reached" in events
-        points = back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"]
-        assert [point["value"] for point in points if point["name"] == "version"] == [1.0, 2.0, 3.0]
+        assert curve(back, job_id, "version") == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("mode", ["full", "lora"])
@@ -71,16 +74,9 @@ def test_a_job_samples_with_vllm(tmp_path: Path, mode: str) -> None:
         config = job_config(3, sampler={"engine": "vllm"}, vllm={"max_model_len": 400})
         config["model"]["trainer_mode"] = mode
         job_id = back.submit(url, config)
-        until(lambda: back.status(job_id)["status"] in ENDED, JOB_SECONDS)
-        status = back.status(job_id)
-        assert status["status"] == "succeeded", status["error"]
-        started = next(event for event in back.events(job_id) if event["type"] == "rl.sampler.started")
-        assert started["data"]["context_tokens"] == 400
-        points = back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"]
-        assert [point["value"] for point in points if point["name"] == "version"] == [1.0, 2.0, 3.0]
-        differences = [point["value"] for point in points if point["name"] == "log_prob_mismatch"]
-        assert len(differences) == 3
-        assert max(differences) < 1e-4
+        finished(back, job_id)
+        assert event_data(back, job_id, "rl.sampler.started")["context_tokens"] == 400
+        assert_learned_with_its_sampler(back, job_id)
     first, *changes = log_of(folder)
     assert first["environ"]["VLLM_NO_USAGE_STATS"] == "1"
     kind = "reloaded" if mode == "full" else "loaded"
@@ -88,28 +84,27 @@ def test_a_job_samples_with_vllm(tmp_path: Path, mode: str) -> None:
     assert "ENVIRONMENT_API_KEY" not in str(first)
 
 
-def test_vllm_ends_with_a_job_that_is_cancelled(tmp_path: Path) -> None:
-    add_model(tmp_path)
-    folder = environment(tmp_path / "env")
-    with task_app() as url, local_backend(tmp_path, engine={"vllm": VllmPlace.of(str(folder))}) as back:
+@contextmanager
+def long_job(folder: Path) -> Iterator[tuple[Backend, str, psutil.Process]]:
+    """A backend with a job that learns from answers of a vLLM, and the process of that."""
+    add_model(folder)
+    vllm = environment(folder / "env")
+    with task_app() as url, local_backend(folder, engine={"vllm": VllmPlace.of(str(vllm))}) as back:
         job_id = back.submit(url, job_config(500, sampler={"engine": "vllm"}))
-        until(lambda: any(event["type"] == "rl.sampler.started" for event in back.events(job_id)), JOB_SECONDS)
-        pid = log_of(folder)[0]["pid"]
-        assert psutil.pid_exists(pid)
+        until(lambda: curve(back, job_id, "version"), JOB_SECONDS)
+        yield back, job_id, psutil.Process(log_of(vllm)[0]["pid"])
+
+
+def test_vllm_ends_with_a_job_that_is_cancelled(tmp_path: Path) -> None:
+    with long_job(tmp_path) as (back, job_id, vllm):
         back.http.post(f"/rl/jobs/{job_id}/cancel").raise_for_status()
-        until(lambda: not psutil.pid_exists(pid), what="the end of vLLM")
+        until(lambda: not vllm.is_running(), what="the end of vLLM")
 
 
 def test_a_job_whose_vllm_is_killed_fails_at_once(tmp_path: Path) -> None:
-    add_model(tmp_path)
-    folder = environment(tmp_path / "env")
-    with task_app() as url, local_backend(tmp_path, engine={"vllm": VllmPlace.of(str(folder))}) as back:
-        job_id = back.submit(url, job_config(500, sampler={"engine": "vllm"}))
-        until(lambda: back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"], JOB_SECONDS)
-        psutil.Process(log_of(folder)[0]["pid"]).kill()
-        until(lambda: back.status(job_id)["status"] in ENDED, what="the end of the job")
-        status = back.status(job_id)
-    assert status["status"] == "failed"
+    with long_job(tmp_path) as (back, job_id, vllm):
+        vllm.kill()
+        status = finished(back, job_id, "failed", seconds=60)
     assert "The vLLM that this job started has ended" in status["error"]
 
 

@@ -13,11 +13,16 @@ pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
 from taskapp_kit.config import disable_ray_usage_statistics
-from taskapp_kit.jobs.server.schema import ENDED
 from tests.train.engine.killed_job import Ended, check, report, run
-from tests.train.engine.local_job import job_config, local_backend, task_app
-from tests.train.engine.test_training_run import JOB_SECONDS, add_model
-from tests.waiting import until
+from tests.train.engine.local_job import (
+    assert_learned_with_its_sampler,
+    event_data,
+    finished,
+    job_config,
+    local_backend,
+    task_app,
+)
+from tests.train.engine.test_training_run import add_model
 
 pytestmark = [pytest.mark.server, pytest.mark.process, pytest.mark.timeout(3000)]
 
@@ -30,18 +35,11 @@ def test_a_job_with_replicas_of_the_sampler(tmp_path: Path) -> None:
     add_model(tmp_path)
     with task_app() as url, local_backend(tmp_path) as back:
         job_id = back.submit(url, job_config(3, sampler={"engine": "services", "replicas": 2}))
-        until(lambda: back.status(job_id)["status"] in ENDED, JOB_SECONDS)
-        status = back.status(job_id)
-        assert status["status"] == "succeeded", status["error"]
+        status = finished(back, job_id)
         assert status["results"]["model"] == f"rl:random:{job_id}:checkpoint-3"
-        started = next(event for event in back.events(job_id) if event["type"] == "rl.services.started")
-        pids = [each["pid"] for each in (*started["data"]["replicas"], started["data"]["update"])]
-        assert len(set(pids)) == 3
-        points = back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"]
-        assert [point["value"] for point in points if point["name"] == "version"] == [1.0, 2.0, 3.0]
-        differences = [point["value"] for point in points if point["name"] == "log_prob_mismatch"]
-        assert len(differences) == 3
-        assert max(differences) < 1e-4
+        started = event_data(back, job_id, "rl.services.started")
+        assert len({each["pid"] for each in (*started["replicas"], started["update"])}) == 3
+        assert_learned_with_its_sampler(back, job_id)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="needs the train extra: make test-train")
-pytest.importorskip("transformers", reason="needs the train extra: make test-train")
-
 from taskapp_kit.errors import ReplicaDied
 from taskapp_kit.jobs.server.engine import JobDocument
 from taskapp_kit.services.encoding import decode, encode
