@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -43,11 +43,10 @@ async def run_job(
     *,
     job_id: str,
     models: Path,
-    loaded: Callable[[], None] = lambda: None,
     learner: type[PolicyLearner] = PolicyLearner,
     save: bool = False,
 ) -> JobOutcome:
-    """Run the job to its end. job_id: names its random streams. loaded: called when the model is there. save: checkpoints."""
+    """Run the job to its end. job_id: names its random streams. save: checkpoints."""
     job = JobDocument(job_id, url, config)
     settings = training_settings(job)
     plan = settings.plan
@@ -65,7 +64,6 @@ async def run_job(
         Gateway(sampler, policy.renderer, max_open_attempts=plan.at_once) as gateway,
     ):
         gateways.append(gateway)
-        loaded()
         async with OpenedTaskApp(url, key, TaskAppAddresses(local=True), (key,), 0) as task_app:
             driver = settings.driver(incarnation=1, context_tokens=sampler.context_tokens)
             with ExitStack() as stack:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -42,27 +40,10 @@ class ShufflingLearner(PolicyLearner):
         )
 
 
-class PrintingLedger(MemoryLedger):
-    """Prints the reward of each unit. began: `process_time` when the model was loaded."""
-
-    began = 0.0
-
-    async def report(self, *events: Any, **values: Any) -> None:
-        for event in events:
-            if event.type in ("rl.train.step", "rl.eval.summary"):
-                seconds = round(time.process_time() - self.began)
-                print(
-                    json.dumps({"event": event.type, "cpu_seconds": seconds, "reward": event.data.get("reward")}),
-                    flush=True,
-                )
-        await super().report(*events, **values)
-
-
 @dataclass(frozen=True)
 class LearningRun:
     """A job that has ended. rewards: of its iterations. before, after: means of the first and the last evaluation, of the
-    seeds that both scored. low, high: 95 % interval of the paired difference. cpu_seconds: after the model was loaded.
-    calls: at the gateway while training, by kind (`attempt.Faithfulness`)."""
+    seeds that both scored. low, high: 95 % interval of the paired difference. calls: at the gateway while training, by kind (`attempt.Faithfulness`)."""
 
     name: str
     rewards: Sequence[float]
@@ -71,7 +52,6 @@ class LearningRun:
     low: float
     high: float
     pairs: int
-    cpu_seconds: float
     failures: dict[str, int]
     calls: dict[str, int]
 
@@ -80,15 +60,9 @@ def run(
     config: dict[str, Any], name: str, models: Path, learner: type[PolicyLearner] = PolicyLearner, save: bool = False
 ) -> LearningRun:
     """Run a job over HTTP rollouts. name: of the job, and so of each draw: seeds, tokens, minibatches."""
-    ledger = PrintingLedger()
-
-    def loaded() -> None:
-        ledger.began = time.process_time()
-
+    ledger = MemoryLedger()
     with served(Path(config["services"]["task_app"])) as url:
-        asyncio.run(
-            run_job(config, url, KEY, ledger, job_id=name, models=models, loaded=loaded, learner=learner, save=save)
-        )
+        asyncio.run(run_job(config, url, KEY, ledger, job_id=name, models=models, learner=learner, save=save))
     evaluations = [each for each in ledger.rollouts if each.phase == "eval"]
     scored = {each.iteration: {} for each in evaluations}
     for each in evaluations:
@@ -106,7 +80,6 @@ def run(
         low=interval.low or 0.0,
         high=interval.high or 0.0,
         pairs=len(seeds),
-        cpu_seconds=round(time.process_time() - ledger.began),
         failures=dict(ledger.state["failures"]),
         calls={item.name: int(sum(ledger.curve(f"calls_{item.name}"))) for item in fields(Faithfulness)},
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from tests.train.models.test_tiny import EXAMPLES, example
 pytestmark = [pytest.mark.train, pytest.mark.server]
 
 KEY = "k" * 40
-CPU_SECONDS = 180
 CHANCE = 1 / 8
 
 
@@ -70,18 +68,11 @@ def test_ppo_learns_it_too(url: str, tmp_path: Path) -> None:
     "seed", [0, pytest.param(1, marks=pytest.mark.exhaustive), pytest.param(2, marks=pytest.mark.exhaustive)]
 )
 def test_it_learns_keys_of_combinations_that_it_never_saw(url: str, seed: int, tmp_path: Path) -> None:
-    ledger, began = MemoryLedger(), [0.0]
-
-    def loaded() -> None:
-        began[0] = time.process_time()
-
+    ledger = MemoryLedger()
     config = config_of(EXAMPLES / "learn_tiny.toml")
-    asyncio.run(run_job(config, url, KEY, ledger, job_id=f"seed-{seed}", models=tmp_path, loaded=loaded))
-    seconds = time.process_time() - began[0]
+    asyncio.run(run_job(config, url, KEY, ledger, job_id=f"seed-{seed}", models=tmp_path))
     evaluations = ledger.curve("eval_reward")
-    print(f"seed {seed}: evaluations {[round(each, 3) for each in evaluations]}, {seconds:.0f} CPU-s")
     assert evaluations[0] < 2.5 * CHANCE
     assert evaluations[-1] > 0.9
-    assert seconds < CPU_SECONDS
     assert max(ledger.curve("log_prob_mismatch")) < 1e-4
     assert sum(ledger.curve("failed")) == 0

@@ -23,6 +23,12 @@ DEFAULT = RowOptions()
 IDS = st.lists(st.integers(0, 9), max_size=4).map(tuple)
 
 
+def turn(prompt_ids: tuple[int, ...], token_ids: Sequence[int] = (5,), **members: Any) -> RecordedTurn:
+    """A turn of version 0 that was delivered and not cut, all tokens of one log-probability."""
+    defaults = {"log_probs": (-1.0,) * len(token_ids), "version": 0, "finish_reason": "stop", "delivered": True}
+    return RecordedTurn(prompt_ids=prompt_ids, token_ids=tuple(token_ids), seconds=0.1, **{**defaults, **members})
+
+
 @st.composite
 def attempts(draw: st.DrawFn) -> tuple[RecordedTurn, ...]:
     """Turns that continue any earlier one or begin anew; some cut, undelivered, empty, without a log-probability."""
@@ -33,13 +39,12 @@ def attempts(draw: st.DrawFn) -> tuple[RecordedTurn, ...]:
         sampled = draw(IDS)
         log_probs = tuple(-0.5 - index - place / 10 for place in range(len(sampled)))
         turns.append(
-            RecordedTurn(
-                prompt_ids=before + draw(IDS),
-                token_ids=sampled,
+            turn(
+                before + draw(IDS),
+                sampled,
                 log_probs=log_probs[: -1 if sampled and draw(st.integers(0, 5)) == 0 else None],
                 version=draw(st.integers(0, 3)),
                 finish_reason=draw(st.sampled_from(("stop", "length", "tool_calls"))),
-                seconds=0.1,
                 delivered=draw(st.integers(0, 4)) > 0,
                 parent=parent,
             )
@@ -138,7 +143,7 @@ def test_no_row_is_there_for_nothing(turns: tuple[RecordedTurn, ...]) -> None:
 @given(turns=attempts())
 def test_a_turn_that_was_not_delivered_leaves_no_trace_but_its_count(turns: tuple[RecordedTurn, ...]) -> None:
     """Asked once more at the end, and the answer lost: the rows are the same."""
-    lost = RecordedTurn((1, 2), (3,), (-1.0,), 0, "stop", 0.1, delivered=False)
+    lost = turn((1, 2), delivered=False)
     if turns:
         lost = dataclasses.replace(lost, prompt_ids=(*turns[-1].ids, 1), parent=len(turns) - 1)
     assert batch_of((*turns, lost)).rows == batch_of(turns).rows
@@ -163,8 +168,7 @@ def test_a_failed_episode_has_no_rows_and_no_zero(turns: tuple[RecordedTurn, ...
 
 
 def test_a_turn_that_does_not_continue_its_parent_is_a_root() -> None:
-    first = RecordedTurn((1,), (2, 3), (-1.0, -1.0), 0, "stop", 0.1, delivered=True)
-    rewritten = RecordedTurn((1, 2, 9), (4,), (-1.0,), 0, "stop", 0.1, delivered=True, parent=0)
+    first, rewritten = turn((1,), (2, 3)), turn((1, 2, 9), (4,), parent=0)
     batch = batch_of((first, rewritten))
     assert batch.detached == 1
     assert [row.ids for row in batch.rows] == [(1, 2, 3), (1, 2, 9, 4)]
@@ -173,9 +177,8 @@ def test_a_turn_that_does_not_continue_its_parent_is_a_root() -> None:
 
 
 def test_a_fork_trains_on_the_shared_turn_once() -> None:
-    shared = RecordedTurn((1,), (2,), (-1.0,), 0, "stop", 0.1, delivered=True)
-    left = RecordedTurn((1, 2, 7), (3, 3), (-1.0, -1.0), 0, "stop", 0.1, delivered=True, parent=0)
-    right = dataclasses.replace(left, token_ids=(4,), log_probs=(-2.0,), version=1)
+    shared, left = turn((1,), (2,)), turn((1, 2, 7), (3, 3), parent=0)
+    right = turn((1, 2, 7), (4,), parent=0, version=1)
     batch = batch_of((shared, left, right))
     assert [row.mask for row in batch.rows] == [(False, True, False, True, True), (False, False, False, True)]
     assert [row.weight for row in batch.rows] == [0.75, 0.25]
@@ -183,12 +186,8 @@ def test_a_fork_trains_on_the_shared_turn_once() -> None:
     assert batch.forks == 1
 
 
-def turn(prompt: tuple[int, ...], parent: int | None) -> RecordedTurn:
-    return RecordedTurn(prompt, (5,), (-1.0,), 0, "stop", 0.1, delivered=True, parent=parent)
-
-
 def test_credit_per_turn_compares_turns_of_one_index() -> None:
-    two = (turn((1,), None), turn((1, 5, 1), 0))
+    two = (turn((1,)), turn((1, 5, 1), parent=0))
     episodes = [
         TrainingEpisode("a", "g", two, 1.0, (0.0, 1.0)),
         TrainingEpisode("b", "g", two, 0.0, (0.0, 0.0)),
@@ -204,7 +203,7 @@ def test_credit_per_turn_compares_turns_of_one_index() -> None:
 
 
 def test_groups_without_spread_are_counted_and_stay_in_the_batch() -> None:
-    one = (turn((1,), None),)
+    one = (turn((1,)),)
     episodes = [TrainingEpisode(f"{group}{sample}", group, one, 0.1) for group in "ab" for sample in range(3)]
     episodes.append(TrainingEpisode("b3", "b", one, 0.2))
     batch = training_batch(episodes, RowOptions())
@@ -240,18 +239,8 @@ def test_only_what_the_policy_said_is_trained_on(
     for index, (text, cut, new) in enumerate(answers):
         ids = (*renderer.tokenizer.encode(text), *([] if cut else [end]))
         said += ids
-        turns.append(
-            RecordedTurn(
-                prompt_ids=prompt,
-                token_ids=ids,
-                log_probs=(-1.0,) * len(ids),
-                version=index,
-                finish_reason="length" if cut else "stop",
-                seconds=0.1,
-                delivered=True,
-                parent=index - 1 if index else None,
-            )
-        )
+        finish = "length" if cut else "stop"
+        turns.append(turn(prompt, ids, finish_reason=finish, parent=index - 1 if index else None))
         prompt = renderer.extend(prompt + ids, new)
     rows = batch_of(turns).rows
     assert len(rows) == (1 if said else 0)

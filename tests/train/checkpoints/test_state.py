@@ -37,6 +37,13 @@ def save(root: Path, update: PolicyUpdate, **more: CheckpointPart) -> StoredChec
         return writer.save(facts(update.version), {**state_parts(update.model, update.optimizer), **more})
 
 
+def trained(root: Path) -> tuple[PolicyUpdate, StoredCheckpoint]:
+    """An update after its first step, and its checkpoint."""
+    update = PolicyUpdate(tiny_model(1), SETTINGS)
+    update.train_step(random_rows(update.model))
+    return update, save(root, update)
+
+
 def restored(model: Any, checkpoint: StoredCheckpoint) -> PolicyUpdate:
     restore_weights(model, checkpoint)
     update = PolicyUpdate(model, SETTINGS, version=checkpoint.facts.weights_version)
@@ -85,9 +92,7 @@ def test_a_restored_update_goes_on_as_if_never_interrupted(
     saved = save(tmp_path, update)
     assert saved.files.keys() == {ADAPTER if trained else WEIGHTS, OPTIMIZER, "checkpoint.json"}
     again = restored(model(2), latest_checkpoint(tmp_path))
-    assert_same(state(update), state(again))
     assert again.version == updates
-
     assert update.train_step(rows).gradient_norm == again.train_step(rows).gradient_norm > 0
     assert_same(state(update), state(again))
     changed = [
@@ -107,10 +112,8 @@ def test_the_size_of_a_checkpoint_is_known_before(tmp_path: Path, trained: str) 
 
 
 def test_control_without_the_optimizer_the_next_update_differs(tmp_path: Path) -> None:
-    update = PolicyUpdate(tiny_model(1), SETTINGS)
+    update, saved = trained(tmp_path)
     rows = random_rows(update.model)
-    update.train_step(rows)
-    saved = save(tmp_path, update)
     model = tiny_model(2)
     restore_weights(model, saved)
     again = PolicyUpdate(model, SETTINGS, version=1)
@@ -120,9 +123,7 @@ def test_control_without_the_optimizer_the_next_update_differs(tmp_path: Path) -
 
 
 def test_the_settings_of_the_optimizer_stay_its_own(tmp_path: Path) -> None:
-    update = PolicyUpdate(tiny_model(1), SETTINGS)
-    update.train_step(random_rows(update.model))
-    saved = save(tmp_path, update)
+    _, saved = trained(tmp_path)
     model = tiny_model(1)
     other = torch.optim.AdamW(model.parameters(), lr=0.5)
     restore_optimizer(model, other, saved)
@@ -146,9 +147,7 @@ def test_transformers_loads_an_exported_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", ["larger", "deeper", "half", "frozen"])
 def test_a_checkpoint_of_another_model_changes_nothing(tmp_path: Path, other: str) -> None:
-    update = PolicyUpdate(tiny_model(1), SETTINGS)
-    update.train_step(random_rows(update.model))
-    saved = save(tmp_path, update)
+    _, saved = trained(tmp_path)
     model = {
         "larger": lambda: tiny_model(2, vocab_size=50),
         "deeper": lambda: tiny_model(2, num_hidden_layers=3),

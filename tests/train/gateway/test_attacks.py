@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import json
 import logging
-import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -68,85 +67,57 @@ def test_addresses_are_stored_without_the_token(number: int) -> None:
 # addresses
 
 
+OUTSIDE = ("", "/", "/v1/chat/completions", "/r//v1/chat/completions", "/health", "/docs", "/r/x")
+"""Paths without a token."""
+OTHER_ROUTES = ("models", "chat", "chat/completions/", "../admin", "responses/x", "messages/count_tokens")
+
+
 @pytest.mark.server
 def test_an_address_opens_its_attempt_while_that_is_open_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     sampler, body = ScriptedSampler(), {"messages": [USER]}
+    headers = {"authorization": "Bearer sentinel-key"}
     texts: list[str] = []
 
-    async def scenario() -> list[str]:
+    async def scenario(http: httpx.AsyncClient, gateway: Gateway, other: Gateway) -> list[str]:
+        async def refused(method: str, url: str, status: int, code: str) -> None:
+            response = await http.request(method, url, json=body, headers=headers)
+            assert (response.status_code, code_of(response)) == (status, code), url
+            texts.append(f"{response.headers}{response.text}")
+
+        async with (
+            gateway.attempt("cid-a", draw="a", settings=SETTINGS) as attempt,
+            gateway.attempt("cid-b", draw="b", settings=SETTINGS) as ended,
+            other.attempt("cid-c", draw="c", settings=SETTINGS) as foreign,
+        ):
+            root, token = attempt.url.partition("/r/")[0], attempt.token
+            guesses = (foreign.token, token[:-1], token.upper(), "0", "-", "a-b", "0-" + "0" * 48)
+            for path in (*OUTSIDE, *(f"/r/{guess}/v1/chat/completions" for guess in guesses)):
+                await refused("POST", f"{root}{path}", 404, "not_found")
+            for path in ("", "/v2/chat/completions", *(f"/v1/{route}" for route in OTHER_ROUTES)):
+                await refused("POST", f"{root}/r/{token}{path}", 404, "not_found")
+            await refused("GET", f"{attempt.url}/chat/completions", 405, "method_not_allowed")
+            texts.append((await http.post(f"{attempt.url}/chat/completions", json=body)).text)
+            texts.append(repr(attempt) + repr(attempt.record()))
+        for route in ("chat/completions", "completions", "models"):
+            await refused("POST", f"{ended.url}/{route}", 410, "attempt_ended")
+        return [token, ended.token, foreign.token]
+
+    async def run() -> list[str]:
         with (
             Gateway(sampler, RENDERER, max_open_attempts=4) as gateway,
             Gateway(sampler, RENDERER, max_open_attempts=1) as other,
         ):
             async with httpx.AsyncClient(timeout=60) as http:
+                return await scenario(http, gateway, other)
 
-                async def refused(method: str, url: str, status: int, code: str) -> None:
-                    response = await http.request(
-                        method, url, json=body, headers={"authorization": "Bearer sentinel-key"}
-                    )
-                    assert (response.status_code, code_of(response)) == (status, code), url
-                    texts.append(f"{response.headers}{response.text}")
-
-                async with (
-                    gateway.attempt("cid-a", draw="a", settings=SETTINGS) as attempt,
-                    gateway.attempt("cid-b", draw="b", settings=SETTINGS) as ended,
-                    other.attempt("cid-c", draw="c", settings=SETTINGS) as foreign,
-                ):
-                    root = attempt.url.partition("/r/")[0]
-                    for path in (
-                        "",
-                        "/",
-                        "/v1/chat/completions",
-                        "/r//v1/chat/completions",
-                        "/health",
-                        "/docs",
-                        "/r/x",
-                    ):
-                        await refused("POST", f"{root}{path}", 404, "not_found")
-                    for token in (
-                        foreign.token,
-                        attempt.token[:-1],
-                        attempt.token.upper(),
-                        "0",
-                        "-",
-                        "a-b",
-                        "0-" + "0" * 48,
-                    ):
-                        await refused("POST", f"{root}/r/{token}/v1/chat/completions", 404, "not_found")
-                    for path in ("", "/v2/chat/completions"):
-                        await refused("POST", f"{root}/r/{attempt.token}{path}", 404, "not_found")
-                    for route in (
-                        "models",
-                        "chat",
-                        "chat/completions/",
-                        "../admin",
-                        "responses/x",
-                        "messages/count_tokens",
-                        "chat/completions/x",
-                    ):
-                        await refused("POST", f"{attempt.url}/{route}", 404, "not_found")
-                    await refused("GET", f"{attempt.url}/chat/completions", 405, "method_not_allowed")
-                    texts.append((await http.post(f"{attempt.url}/chat/completions", json=body)).text)
-                    texts.append(repr(attempt) + repr(attempt.record()))
-                for route in ("chat/completions", "completions", "models"):
-                    await refused("POST", f"{ended.url}/{route}", 410, "attempt_ended")
-                return [attempt.token, ended.token, foreign.token]
-
-    tokens = asyncio.run(scenario())
+    tokens = asyncio.run(run())
     assert len(sampler.calls) == 1
-    written = "\n".join(
-        [
-            *texts,
-            *(record.getMessage() for record in caplog.records if record.name.startswith("taskapp_kit")),
-            caplog.text.replace("HTTP Request", ""),
-        ]
-    )
-    ours = re.sub(r"(?m)^.*httpx.*$", "", written)  # the test's own client logs its addresses
-    ours = re.sub(r"(?m)^.*httpcore.*$", "", ours)
+    logged = [each.getMessage() for each in caplog.records if not each.name.startswith(("httpx", "httpcore"))]
+    shown = "\n".join([*texts, *logged])  # the test's own client logs its addresses
     for token in tokens:
-        assert not holds_key(ours, token.partition("-")[2], LEAST)
-    assert "sentinel-key" not in ours
+        assert not holds_key(shown, token.partition("-")[2], LEAST)
+    assert "sentinel-key" not in shown
 
 
 @pytest.mark.server

@@ -129,24 +129,21 @@ def test_a_call_of_llama_is_parsed_as_it_is_rendered(arguments: dict[str, Any]) 
     assert message["content"] is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+NO_CALLS = {
+    "chatml": (
         "<tool_call>{}</tool_call>",
         '<tool_call>{"name": "look", "arguments": "far"}</tool_call>',
         '<tool_call>{"name": "look"}</tool_call> <tool_call>{"name": </tool_call>',
         "<tool_call>look</tool_call>",
         "<tool_call>",
-    ],
-)
-def test_what_is_no_call_stays_content(text: str) -> None:
-    message = RENDERERS["chatml"].parse(tuple(text.encode()), [LOOK])
-    assert message == {"role": "assistant", "content": text}
+    ),
+    "llama3": ('{"name": 3}', '{"name": "look", "parameters": []}', "[]", "{", "look"),
+}
 
 
-@pytest.mark.parametrize("text", ['{"name": 3}', '{"name": "look", "parameters": []}', "[]", "{", "look"])
-def test_what_is_no_call_of_llama_stays_content(text: str) -> None:
-    assert RENDERERS["llama3"].parse(tuple(text.encode()), [LOOK]) == {"role": "assistant", "content": text}
+@pytest.mark.parametrize(("family", "text"), [(family, text) for family, texts in NO_CALLS.items() for text in texts])
+def test_what_is_no_call_stays_content(family: str, text: str) -> None:
+    assert RENDERERS[family].parse(tuple(text.encode()), [LOOK]) == {"role": "assistant", "content": text}
 
 
 HOSTILE_ARGUMENTS = [

@@ -31,6 +31,8 @@ ANSWERS = st.one_of(
     ),
 )
 
+USER, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+
 
 def conversation(messages: list[Any], answers: set[int], tools: Any = ()) -> ExportedConversation:
     return ExportedConversation("r", messages, frozenset(answers), list(tools), 1.0, "e", "train", 0)
@@ -68,20 +70,10 @@ def test_an_answer_is_parsed_as_it_was_written(family: str, arguments: dict[str,
         assert parsed["tool_calls"][0]["function"]["name"] == "look"
 
 
-def test_examples_in_the_prompt_are_not_learned() -> None:
-    renderer = RENDERERS["chatml"]
-    user, said = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
-    row = conversation_row(renderer, conversation([user, said, user, said], {3}))
-    assert sum(row.mask) == 2 and row.mask[-2:] == (True, True)
-    assert row.ids[:-2] == renderer.prompt([user, said, user])
-
-
 def test_the_end_of_an_answer_is_learned_though_users_messages_end_with_the_same_token() -> None:
     renderer = RENDERERS["chatml"]
     end = renderer.tokenizer.token("<|im_end|>")
-    row = conversation_row(
-        renderer, conversation([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], {1})
-    )
+    row = conversation_row(renderer, conversation([USER, SAID], {1}))
     assert [on for token, on in zip(row.ids, row.mask, strict=True) if token == end] == [False, True]
 
 
@@ -95,10 +87,10 @@ def test_reasoning_is_learned_where_the_vocabulary_has_its_tokens() -> None:
 
 
 def test_what_does_not_fit_the_model_is_left_out_by_reason() -> None:
-    said, thought = {"role": "assistant", "content": "b"}, {"role": "assistant", "content": "", "reasoning": "hm"}
+    thought = {"role": "assistant", "content": "", "reasoning": "hm"}
     some = [
         conversation([{"role": "user", "content": "a" * size}, answer], {1})
-        for size, answer in ((1, said), (100, said), (1, thought))
+        for size, answer in ((1, SAID), (100, SAID), (1, thought))
     ]
     rows, left_out = conversation_rows(RENDERERS["chatml"], some, 60)
     assert (len(rows), sorted(left_out.values())) == (1, [1, 1])
@@ -139,10 +131,10 @@ def test_what_the_model_has_no_tokens_for_is_reported() -> None:
     messages = [
         {"role": "user", "content": "<think>"},
         {"role": "assistant", "content": "<think>hm</think>b<|im_end|>"},
-        {"role": "user", "content": "x"},
+        USER,
         {"role": "assistant", "content": "<tool_call>"},
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": "b", "reasoning_content": "hm"},
+        USER,
+        {**SAID, "reasoning_content": "hm"},
     ]
     both = {family: RENDERERS[family] for family in ("chatml", "qwen")}
     found = {name: not_learned_as_tokens(each, [conversation(messages, {1, 3, 5})]) for name, each in both.items()}
@@ -153,9 +145,9 @@ def test_what_the_model_has_no_tokens_for_is_reported() -> None:
 
 @families
 def test_an_answer_of_weight_0_is_context(family: str) -> None:
-    user, said = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
-    whole = conversation_row(RENDERERS[family], conversation([user, said, user, said], {1, 3}))
-    context = replace(conversation([user, said, user, said], {1, 3}), weightless=frozenset({1}))
+    twice = conversation([USER, SAID, USER, SAID], {1, 3})
+    whole = conversation_row(RENDERERS[family], twice)
+    context = replace(twice, weightless=frozenset({1}))
     row = conversation_row(RENDERERS[family], context)
     assert row.ids == whole.ids and row.trained * 2 == whole.trained
     assert row.mask[-row.trained :] == (True,) * row.trained

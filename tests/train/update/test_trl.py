@@ -16,13 +16,13 @@ import tokenizers
 import torch
 import transformers
 
-trl = pytest.importorskip("trl", reason="needs trl: make test-train")
 datasets = pytest.importorskip("datasets", reason="needs trl: make test-train")
 
 from taskapp_kit.train.turns import TrainingRow  # noqa: E402
 from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
 from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
 from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
+from tests.train.trl_trainer import grpo_trainer  # noqa: E402
 from tests.train.update.rows import log_probs_of, random_rows  # noqa: E402
 
 pytestmark = pytest.mark.train
@@ -60,23 +60,20 @@ def trl_trainer(model: Any, folder: Path, **settings: Any) -> Any:
     model.save_pretrained(folder / "model")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
-    return trl.GRPOTrainer(
+    config = {
+        "loss_type": "grpo",
+        "use_bias_correction_kl": False,  # the KL term as it was published
+        "model_init_kwargs": {"dtype": "float32"},
+        "num_generations": 2,
+        "per_device_train_batch_size": 2,
+    }
+    return grpo_trainer(
+        folder,
+        datasets.Dataset.from_dict({"prompt": ["<pad>"]}),
+        config | settings,
         model=str(folder / "model"),
-        reward_funcs=lambda **_: [],
         processing_class=tokenizer,
-        train_dataset=datasets.Dataset.from_dict({"prompt": ["<pad>"]}),
-        args=trl.GRPOConfig(
-            output_dir=str(folder),
-            report_to=[],
-            use_cpu=True,
-            bf16=False,
-            loss_type="grpo",
-            use_bias_correction_kl=False,  # the KL term as it was published
-            model_init_kwargs={"dtype": "float32"},
-            num_generations=2,
-            per_device_train_batch_size=2,
-            **settings,
-        ),
+        reward_funcs=lambda **_: [],
     )
 
 
