@@ -39,3 +39,9 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The kit's own code runs on asyncio's loop."""
+    return "asyncio"

@@ -19,7 +19,7 @@ from taskapp_kit.net.redact import holds_key
 from taskapp_kit.train.gateway.call_reader import read_call
 from taskapp_kit.train.gateway.server import MAX_BODY_BYTES, CapabilityIssuer, Gateway
 from taskapp_kit.wire.inference_url import inference_url, stored_url
-from tests.train.gateway.peers import RENDERER, SETTINGS, USER, Client, ScriptedSampler, code_of, played
+from tests.train.gateway.peers import RENDERER, SETTINGS, USER, ScriptedSampler, client, code_of
 
 LEAST = 12
 """Of the token's 48 hexadecimal digits; fewer are in a digest by chance."""
@@ -120,31 +120,29 @@ def test_an_address_opens_its_attempt_while_that_is_open_and_nothing_else(caplog
     assert "sentinel-key" not in shown
 
 
+@pytest.mark.anyio
 @pytest.mark.server
-def test_a_token_in_a_body_becomes_the_correlation_id() -> None:
+async def test_a_token_in_a_body_becomes_the_correlation_id() -> None:
     """A task app may write its configuration into a prompt; tokens and records would keep it."""
     sampler = ScriptedSampler(lambda call: call.prompt[-40:])
-
-    async def calls(it: Client) -> None:
+    async with client(sampler, dataclasses.replace(SETTINGS, max_tokens=400)) as it:
         message = await it.message({"role": "user", "content": f"You are at {it.attempt.url}."})
         assert not holds_key(message["content"], it.attempt.token.partition("-")[2], LEAST)
         assert "/r/cid-1/v1" in sampler.calls[0].prompt
         assert it.attempt.token not in sampler.calls[0].prompt
+    it.attempt.record()
 
-    played(calls, sampler, dataclasses.replace(SETTINGS, max_tokens=400))
 
-
+@pytest.mark.anyio
 @pytest.mark.server
-def test_a_connection_without_an_address_gets_no_websocket() -> None:
-    async def calls(it: Client) -> None:
+async def test_a_connection_without_an_address_gets_no_websocket() -> None:
+    async with client(ScriptedSampler()) as it:
         answer = await raw(
             it.attempt.url,
             "GET {path}/chat/completions HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
             "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nsec-websocket-version: 13\r\n\r\n",
         )
         assert answer.split(b" ", 2)[1] in (b"403", b"405"), answer
-
-    played(calls, ScriptedSampler())
 
 
 async def raw(url: str, request: str) -> bytes:
@@ -195,11 +193,11 @@ BAD_BODIES: dict[str, tuple[bytes, int, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.anyio
 @pytest.mark.server
-def test_bad_bodies_are_refused_and_never_sampled() -> None:
+async def test_bad_bodies_are_refused_and_never_sampled() -> None:
     sampler = ScriptedSampler()
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         url = f"{it.attempt.url}/chat/completions"
         for name, (body, status, code) in BAD_BODIES.items():
             response = await it.http.post(url, content=body, headers={"content-type": "application/json"})
@@ -213,20 +211,18 @@ def test_bad_bodies_are_refused_and_never_sampled() -> None:
         assert it.attempt.record().faithfulness.refused == len(BAD_BODIES) + 9
         deep = {"function": {"name": "f", "arguments": "[" * 2000}}  # not read as JSON, and shown as it is
         await it.chat(USER, {"role": "assistant", "tool_calls": [deep]}, USER)  # and the attempt goes on
-
-    played(calls, sampler)
+    it.attempt.record()
     assert len(sampler.calls) == 1
 
 
+@pytest.mark.anyio
 @pytest.mark.server
-def test_a_body_that_is_too_long_is_refused_before_it_is_read() -> None:
-    async def calls(it: Client) -> None:
+async def test_a_body_that_is_too_long_is_refused_before_it_is_read() -> None:
+    async with client(ScriptedSampler()) as it:
         head = f"content-type: application/json\r\ncontent-length: {MAX_BODY_BYTES + 1}"
         answer = await raw(it.attempt.url, f"POST {{path}}/chat/completions HTTP/1.1\r\nhost: h\r\n{head}\r\n\r\n")
         assert b" 413 " in answer
         assert b'"code":"body_too_large"' in answer
-
-    played(calls, ScriptedSampler())
 
 
 JSON = st.recursive(

@@ -11,9 +11,9 @@ import pytest
 from taskapp_kit.net.sse import SseReader
 from taskapp_kit.train.gateway.attempt import Faithfulness
 from tests.train.gateway import peers
-from tests.train.gateway.peers import RENDERER, Client, ScriptedSampler, played
+from tests.train.gateway.peers import RENDERER, ScriptedSampler, client
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.anyio]
 
 SETTINGS = dataclasses.replace(peers.SETTINGS, max_tokens=100)
 
@@ -70,23 +70,19 @@ MESSAGES_BODY = {
 
 
 @pytest.mark.parametrize(("route", "body"), [("responses", RESPONSES_BODY), ("messages", MESSAGES_BODY)])
-def test_the_prompt_is_that_of_the_same_conversation_as_chat(route: str, body: dict[str, Any]) -> None:
+async def test_the_prompt_is_that_of_the_same_conversation_as_chat(route: str, body: dict[str, Any]) -> None:
     sampler = ScriptedSampler()
-
-    async def scenario(it: Client) -> None:
+    async with client(sampler, SETTINGS) as it:
         response = await it.post(body, route)
         assert response.status_code == 200, response.text
-
-    played(scenario, sampler, SETTINGS)
     assert sampler.calls[0].prompt_ids == RENDERER.prompt(CHAT, [CHAT_TOOL])
 
 
-def test_responses_continue_with_the_sampled_tokens() -> None:
+async def test_responses_continue_with_the_sampled_tokens() -> None:
     """A text and a call are two items of output, and one message of the conversation."""
     answers = [f"Wait. {CALL}", "A wall. "]
     sampler = ScriptedSampler(lambda call: answers[len(sampler.calls) - 1])
-
-    async def scenario(it: Client) -> None:
+    async with client(sampler, SETTINGS) as it:
         given: list[Any] = [{"role": "user", "content": "Hello."}]
         body = {"model": "any", "instructions": "Look.", "tools": [TOOL], "temperature": 0.1}
         first = (await it.post({**body, "input": given}, "responses")).json()
@@ -99,8 +95,7 @@ def test_responses_continue_with_the_sampled_tokens() -> None:
         given += [*first["output"], {"type": "function_call_output", "call_id": call["call_id"], "output": "Brick."}]
         second = (await it.post({**body, "input": given}, "responses")).json()
         assert second["output"][0]["content"][0]["text"] == "A wall. "
-
-    record = played(scenario, sampler, SETTINGS)
+    record = it.attempt.record()
     assert record.faithfulness == Faithfulness(exact=2)
     assert record.overridden == {"temperature": 2}
     assert [turn.parent for turn in record.turns] == [None, 0]
@@ -108,11 +103,10 @@ def test_responses_continue_with_the_sampled_tokens() -> None:
     assert second.prompt_ids[: len(first.ids)] == first.ids
 
 
-def test_messages_continue_with_the_sampled_tokens() -> None:
+async def test_messages_continue_with_the_sampled_tokens() -> None:
     answers = [f"Wait. {CALL}", "A wall. "]
     sampler = ScriptedSampler(lambda call: answers[len(sampler.calls) - 1])
-
-    async def scenario(it: Client) -> None:
+    async with client(sampler, SETTINGS) as it:
         given: list[Any] = [{"role": "user", "content": "Hello."}]
         body = {"model": "any", "max_tokens": 90, "system": "Look.", "tools": [MESSAGES_TOOL]}
         first = (await it.post({**body, "messages": given}, "messages?beta=true")).json()
@@ -125,15 +119,14 @@ def test_messages_continue_with_the_sampled_tokens() -> None:
         given += [{"role": "assistant", "content": first["content"]}, {"role": "user", "content": [result]}]
         second = (await it.post({**body, "messages": given}, "messages")).json()
         assert (second["content"], second["stop_reason"]) == ([{"type": "text", "text": "A wall. "}], "end_turn")
-
-    record = played(scenario, sampler, SETTINGS)
+    record = it.attempt.record()
     assert record.faithfulness == Faithfulness(exact=2)
     first, second = record.turns
     assert second.prompt_ids[: len(first.ids)] == first.ids
 
 
-def test_an_answer_that_was_cut_says_so_and_has_its_tokens() -> None:
-    async def scenario(it: Client) -> None:
+async def test_an_answer_that_was_cut_says_so_and_has_its_tokens() -> None:
+    async with client(ScriptedSampler(lambda call: "Hello"), SETTINGS) as it:
         more = {"return_token_ids": True}
         response = (await it.post({"input": "Hi", "max_output_tokens": 2, **more}, "responses")).json()
         assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -147,20 +140,17 @@ def test_an_answer_that_was_cut_says_so_and_has_its_tokens() -> None:
         log_probs = response["output"][0]["content"][0]["logprobs"]
         assert [entry["logprob"] for entry in log_probs] == [-0.5, -0.501, -0.502, -0.503, -0.504, -0.505]
 
-    played(scenario, ScriptedSampler(lambda call: "Hello"), SETTINGS)
 
-
-def test_a_stop_text_ends_a_message() -> None:
-    async def scenario(it: Client) -> None:
+async def test_a_stop_text_ends_a_message() -> None:
+    async with client(ScriptedSampler(lambda call: "Hello"), SETTINGS) as it:
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, "stop_sequences": ["lo"]}
         message = (await it.post(body, "messages")).json()
         assert message["content"] == [{"type": "text", "text": "Hel"}]
+    assert it.attempt.record().turns[0].token_ids == (*b"Hello",)
 
-    assert played(scenario, ScriptedSampler(lambda call: "Hello"), SETTINGS).turns[0].token_ids == (*b"Hello",)
 
-
-def test_streams_end_in_what_a_whole_answer_has() -> None:
-    async def scenario(it: Client) -> None:
+async def test_streams_end_in_what_a_whole_answer_has() -> None:
+    async with client(ScriptedSampler(lambda call: f"Wait. {CALL}"), SETTINGS) as it:
         response = await it.post({"input": "Hi", "tools": [TOOL], "stream": True}, "responses")
         events = streamed(response.content)
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
@@ -185,8 +175,7 @@ def test_streams_end_in_what_a_whole_answer_has() -> None:
         assert events[2]["delta"] == {"type": "text_delta", "text": "Wait."}
         assert json.loads(events[5]["delta"]["partial_json"]) == {"far": True}
         assert events[-2]["delta"]["stop_reason"] == "tool_use"
-
-    record = played(scenario, ScriptedSampler(lambda call: f"Wait. {CALL}"), SETTINGS)
+    record = it.attempt.record()
     assert all(turn.delivered for turn in record.turns)
 
 
@@ -223,17 +212,15 @@ USER = {"messages": [{"role": "user", "content": "Hi"}]}
         ("messages", {}, "messages"),
     ],
 )
-def test_what_needs_a_server_or_cannot_be_said_is_refused_by_its_name(
+async def test_what_needs_a_server_or_cannot_be_said_is_refused_by_its_name(
     route: str, body: dict[str, Any], named: str
 ) -> None:
     sampler = ScriptedSampler()
-
-    async def scenario(it: Client) -> None:
+    async with client(sampler, SETTINGS) as it:
         response = await it.post(body, route)
         assert response.status_code == 422
         error = response.json()
         assert (error.get("type") == "error") is (route == "messages")
         assert ".".join(map(str, error["error"]["fields"][0]["loc"])) == f"body.{named}"
-
-    assert played(scenario, sampler, SETTINGS).faithfulness == Faithfulness(refused=1)
+    assert it.attempt.record().faithfulness == Faithfulness(refused=1)
     assert sampler.calls == []

@@ -34,17 +34,16 @@ from tests.train.gateway.peers import (
 )
 from tests.waiting import until_async
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.anyio]
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 CALL = '<tool_call>\n{"name": "look", "arguments": {"far": true}}\n</tool_call>'
 MORE = {"role": "user", "content": "And now?"}
 
 
-def test_a_call_is_answered_and_recorded() -> None:
+async def test_a_call_is_answered_and_recorded() -> None:
     sampler = ScriptedSampler()
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         response = await it.post({"model": "any", "messages": [USER], "logprobs": True, "return_token_ids": True})
         body = response.json()
         choice = body["choices"][0]
@@ -58,8 +57,7 @@ def test_a_call_is_answered_and_recorded() -> None:
         assert entries[0] == {"token": "H", "logprob": -0.5, "bytes": [72], "top_logprobs": []}
         assert body["usage"]["completion_tokens"] == 4
         assert body["metadata"] == {"weight_version": "3"}
-
-    record = played(calls, sampler)
+    record = it.attempt.record()
     assert record.correlation_id == "cid-1"
     assert record.faithfulness == Faithfulness(exact=1)
     (turn,) = record.turns
@@ -75,36 +73,32 @@ def test_a_call_is_answered_and_recorded() -> None:
     )
 
 
-def test_a_conversation_keeps_the_tokens_that_were_sampled() -> None:
+async def test_a_conversation_keeps_the_tokens_that_were_sampled() -> None:
     """The second answer's tokens are no UTF-8, so no text stands for them."""
     answers: list[Any] = [" Hi ", (0xFF, 0xC3, END), "Bye."]
     sampler = ScriptedSampler(lambda call: answers[len(sampler.calls) - 1])
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         first = await it.message(USER)
         second = await it.message(USER, first, MORE)
         assert second["content"] == "\ufffd\ufffd"
         await it.message(USER, first, MORE, second, MORE)
-
-    record = played(calls, sampler)
+    record = it.attempt.record()
     assert record.faithfulness == Faithfulness(exact=3)
     assert [turn.parent for turn in record.turns] == [None, 0, 1]
     for before, after in zip(record.turns, record.turns[1:], strict=False):
         assert after.prompt_ids[: len(before.ids)] == before.ids
 
 
-def test_clients_that_strip_continue_and_those_that_rewrite_fork() -> None:
+async def test_clients_that_strip_continue_and_those_that_rewrite_fork() -> None:
     sampler = ScriptedSampler(lambda call: "  Hi.\n")
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         first = await it.message(USER)
         assert first["content"] == "  Hi.\n"
         stripped = {"role": "assistant", "content": "Hi."}
         await it.message(USER, stripped, MORE)
         await it.message(USER, {"role": "assistant", "content": "Hello."}, MORE)  # never sampled
         await it.message(USER, stripped, {"role": "user", "content": "Other."})  # a second one after the first turn
-
-    record = played(calls, sampler)
+    record = it.attempt.record()
     assert record.faithfulness == Faithfulness(exact=1, continued=1, forked=2)
     assert [turn.parent for turn in record.turns] == [None, 0, None, 0]
     assert record.turns[1].prompt_ids[: len(record.turns[0].ids)] == record.turns[0].ids
@@ -134,57 +128,49 @@ def test_tool_calls_come_and_go() -> None:
     assert sampler.calls[1].prompt.count("a tree") == 2
 
 
-def test_tool_choice_none_shows_no_tools() -> None:
+async def test_tool_choice_none_shows_no_tools() -> None:
     sampler = ScriptedSampler()
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         await it.chat(USER, tools=[TOOL], tool_choice="none")
-
-    played(calls, sampler)
+    it.attempt.record()
     assert "look" not in sampler.calls[0].prompt
 
 
 @pytest.mark.parametrize("stop", [" end", ["never", " end"]])
-def test_the_answer_ends_before_a_stop_text(stop: Any) -> None:
+async def test_the_answer_ends_before_a_stop_text(stop: Any) -> None:
     """Recorded are the tokens up to the one that completes it: the policy chose them."""
     sampler = ScriptedSampler(lambda call: "The end of it")
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         choice = await it.chat(USER, stop=stop)
         assert (choice["message"]["content"], choice["finish_reason"]) == ("The", "stop")
         await it.chat(USER, choice["message"], MORE)
-
-    record = played(calls, sampler)
+    record = it.attempt.record()
     first, second = record.turns
     assert first.token_ids == tuple(b"The end")
     assert len(first.log_probs) == len(first.token_ids)
     assert second.prompt_ids[: len(first.ids)] == first.ids
 
 
-def test_max_tokens_cuts_and_the_trainers_limit_is_the_most() -> None:
+async def test_max_tokens_cuts_and_the_trainers_limit_is_the_most() -> None:
     sampler = ScriptedSampler(lambda call: "x" * 1000)
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         assert (await it.chat(USER, max_tokens=5))["finish_reason"] == "length"
         await it.chat(USER, max_completion_tokens=7, max_tokens=9)
         await it.chat(USER, max_tokens=5000)
         await it.chat(USER)
-
-    record = played(calls, sampler)
+    record = it.attempt.record()
     assert [call.max_tokens for call in sampler.calls] == [5, 7, 64, 64]
     assert [turn.finish_reason for turn in record.turns] == ["length"] * 4
 
 
-def test_the_trainer_decides_how_to_sample() -> None:
+async def test_the_trainer_decides_how_to_sample() -> None:
     sampler = ScriptedSampler()
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         await it.chat(
             USER, temperature=0, top_p=0.5, seed=1, logit_bias={"5": 100}, response_format={"type": "json_object"}
         )
         await it.chat(MORE, temperature=None)
-
-    record = played(calls, sampler)
+    record = it.attempt.record()
     assert [call.temperature for call in sampler.calls] == [0.7, 0.7]
     assert record.overridden == {"temperature": 1, "top_p": 1, "seed": 1}
     assert record.unenforced == {"logit_bias": 1, "response_format": 1}
@@ -217,25 +203,21 @@ def frames(text: str) -> list[Any]:
     return [json.loads(frame.data) for frame in found]
 
 
-def test_a_stream_adds_up_to_the_answer() -> None:
+async def test_a_stream_adds_up_to_the_answer() -> None:
     sampler = ScriptedSampler(lambda call: f"Look. {CALL}")
     settings = dataclasses.replace(SETTINGS, max_tokens=400)
-
-    async def scenario() -> tuple[list[Any], AttemptRecord]:
-        async with client(sampler, settings) as it:
-            response = await it.post(
-                {
-                    "messages": [USER],
-                    "tools": [TOOL],
-                    "stream": True,
-                    "logprobs": True,
-                    "stream_options": {"include_usage": True},
-                }
-            )
-            assert response.headers["content-type"].startswith("text/event-stream")
-        return frames(response.text), it.attempt.record()
-
-    events, record = asyncio.run(scenario())
+    async with client(sampler, settings) as it:
+        response = await it.post(
+            {
+                "messages": [USER],
+                "tools": [TOOL],
+                "stream": True,
+                "logprobs": True,
+                "stream_options": {"include_usage": True},
+            }
+        )
+        assert response.headers["content-type"].startswith("text/event-stream")
+    events, record = frames(response.text), it.attempt.record()
     deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert deltas[1]["content"] == "Look."
@@ -247,10 +229,9 @@ def test_a_stream_adds_up_to_the_answer() -> None:
     assert record.turns[0].delivered
 
 
-def test_completions_take_texts_and_ids() -> None:
+async def test_completions_take_texts_and_ids() -> None:
     sampler = ScriptedSampler(lambda call: "b\nObservation: c")
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         first = await it.post({"prompt": "a", "stop": "\nObservation:", "logprobs": 0}, "completions")
         choice = first.json()["choices"][0]
         assert (first.json()["object"], choice["text"], choice["finish_reason"]) == ("text_completion", "b", "stop")
@@ -261,8 +242,7 @@ def test_completions_take_texts_and_ids() -> None:
         turns = it.attempt.record().turns
         await it.post({"prompt": [*turns[1].ids, 65]}, "completions")
         await it.post({"prompt": [list(b"other")]}, "completions")
-
-    record = played(calls, sampler)
+    record = it.attempt.record()
     assert [turn.parent for turn in record.turns] == [None, 0, 1, None]
     assert record.faithfulness == Faithfulness(exact=3, forked=1)
     assert record.turns[1].prompt_ids == (*record.turns[0].ids, *b" 5")
@@ -272,20 +252,18 @@ def test_completions_take_texts_and_ids() -> None:
 # limits
 
 
-def test_a_full_context_is_refused_as_clients_expect_it() -> None:
+async def test_a_full_context_is_refused_as_clients_expect_it() -> None:
     sampler = ScriptedSampler(lambda call: "x" * 99)
     room = len(RENDERER.prompt([USER])) + 10
     settings = dataclasses.replace(SETTINGS, context_tokens=room)
-
-    async def calls(it: Client) -> None:
+    async with client(sampler, settings) as it:
         assert (await it.chat(USER))["finish_reason"] == "length"
         response = await it.post({"messages": [{**USER, "content": "x" * room}]})
         assert (response.status_code, code_of(response)) == (422, "context_length_exceeded")
         with pytest.raises(ModelFailed) as failed:
             await asked_by_the_kit(it, {"messages": [{**USER, "content": "x" * room}]})
         assert failed.value.overflow
-
-    record = played(calls, sampler, settings)
+    record = it.attempt.record()
     assert sampler.calls[0].max_tokens == 10
     assert record.faithfulness == Faithfulness(exact=1, refused=2)
 
@@ -299,8 +277,8 @@ async def asked_by_the_kit(it: Client, body: Any) -> ChatReply:
         await models.close()
 
 
-def test_the_kits_own_client_reads_every_token() -> None:
-    async def calls(it: Client) -> None:
+async def test_the_kits_own_client_reads_every_token() -> None:
+    async with client(ScriptedSampler()) as it:
         reply = await asked_by_the_kit(it, {"messages": [USER], "logprobs": True, "return_token_ids": True})
         (turn,) = it.attempt.record().turns
         assert reply.token_ids == list(turn.token_ids)
@@ -308,44 +286,37 @@ def test_the_kits_own_client_reads_every_token() -> None:
         assert reply.prompt_token_ids == list(turn.prompt_ids)
         assert reply.policy_version == "3"
 
-    played(calls, ScriptedSampler())
-
 
 @pytest.mark.parametrize(("limit", "value"), [("max_calls", 2), ("max_sampled_tokens", 6)])
-def test_an_attempt_has_limits(limit: str, value: int) -> None:
+async def test_an_attempt_has_limits(limit: str, value: int) -> None:
     settings = dataclasses.replace(SETTINGS, **{limit: value})
-
-    async def calls(it: Client) -> None:
+    async with client(ScriptedSampler(), settings) as it:
         await it.chat(USER)
         await it.chat(MORE)
         response = await it.post({"messages": [USER]})
         assert (response.status_code, code_of(response)) == (410, "attempt_spent")
-
-    record = played(calls, ScriptedSampler(), settings)
+    record = it.attempt.record()
     assert sum(len(turn.token_ids) for turn in record.turns) <= 8
     assert record.faithfulness.refused == 1
 
 
-def test_further_attempts_wait_for_a_free_place() -> None:
-    async def scenario() -> None:
-        with Gateway(ScriptedSampler(), RENDERER, max_open_attempts=1) as gateway:
-            opened: list[str] = []
+async def test_further_attempts_wait_for_a_free_place() -> None:
+    with Gateway(ScriptedSampler(), RENDERER, max_open_attempts=1) as gateway:
+        opened: list[str] = []
 
-            async def play(name: str) -> None:
-                async with gateway.attempt(name, draw=name, settings=SETTINGS):
-                    opened.append(name)
-                    await asyncio.sleep(0)
-
-            async with gateway.attempt("first", draw="first", settings=SETTINGS):
-                second = asyncio.create_task(play("second"))
-                third = asyncio.create_task(play("third"))
+        async def play(name: str) -> None:
+            async with gateway.attempt(name, draw=name, settings=SETTINGS):
+                opened.append(name)
                 await asyncio.sleep(0)
-                assert (opened, gateway.open_attempts) == ([], 1)
-                second.cancel()
-            await third
-            assert (opened, gateway.open_attempts) == (["third"], 0)
 
-    asyncio.run(scenario())
+        async with gateway.attempt("first", draw="first", settings=SETTINGS):
+            second = asyncio.create_task(play("second"))
+            third = asyncio.create_task(play("third"))
+            await asyncio.sleep(0)
+            assert (opened, gateway.open_attempts) == ([], 1)
+            second.cancel()
+        await third
+        assert (opened, gateway.open_attempts) == (["third"], 0)
 
 
 def test_a_crowd_waits_its_turn_and_nothing_is_refused() -> None:
@@ -426,26 +397,23 @@ def test_an_answer_that_was_not_delivered_is_given_again_and_else_not_trained_on
     assert len(sampler.calls) == 2
 
 
-def test_an_answer_that_arrived_and_was_not_read_is_given_again() -> None:
+async def test_an_answer_that_arrived_and_was_not_read_is_given_again() -> None:
     """A client that gives up while the answer arrives: it closes with the bytes unread."""
     sampler = ScriptedSampler()
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         (await sent_and_not_read(it)).close()
         await until_async(lambda: it.attempt.record().turns[0].exclusion == "not_delivered")
         await it.chat(USER)
-
-    record = played(calls, sampler)
+    record = it.attempt.record()
     assert len(sampler.calls) == 1
     assert record.faithfulness == Faithfulness(exact=1, repeated=1)
     assert record.turns[0].delivered
 
 
-def test_an_answer_was_read_if_the_connection_is_used_again() -> None:
+async def test_an_answer_was_read_if_the_connection_is_used_again() -> None:
     """Whatever becomes of the connection then."""
     sampler = ScriptedSampler()
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         connection = await sent_and_not_read(it)
         await asyncio.to_thread(connection.recv, 65_536)
         sampler.held = True
@@ -455,8 +423,7 @@ def test_an_answer_was_read_if_the_connection_is_used_again() -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()  # with a reset
         await until_async(lambda: not generation.waiting, what="the hang-up is noticed")
-
-    assert [turn.delivered for turn in played(calls, sampler).turns] == [True]
+    assert [turn.delivered for turn in it.attempt.record().turns] == [True]
 
 
 async def send(it: Client, body: dict[str, Any], connection: socket.socket) -> None:
@@ -482,12 +449,11 @@ async def sent_and_not_read(it: Client) -> socket.socket:
     return connection
 
 
-def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
+async def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
     sampler = ScriptedSampler(lambda call: "x" * 60_000)
     settings = dataclasses.replace(SETTINGS, max_tokens=100_000, context_tokens=200_000)
     body = {"messages": [USER], "logprobs": True}
-
-    async def calls(it: Client) -> None:
+    async with client(sampler, settings) as it:
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             await connect(it, connection)
@@ -495,42 +461,35 @@ def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
             assert await asyncio.to_thread(connection.recv, 1)  # the rest stays unread, so that closing resets it
         await until_async(lambda: [turn.exclusion for turn in it.attempt.record().turns] == ["not_delivered"])
         assert (await it.post(body)).status_code == 200
-
-    record = played(calls, sampler, settings)
+    record = it.attempt.record()
     assert len(sampler.calls) == 1
     assert record.faithfulness == Faithfulness(exact=1, repeated=1)
     assert record.turns[0].delivered
 
 
 @pytest.mark.ci
-def test_a_hang_up_frees_the_slot() -> None:
+async def test_a_hang_up_frees_the_slot() -> None:
     sampler = ScriptedSampler(held=True)
-
-    async def calls(it: Client) -> None:
+    async with client(sampler) as it:
         await give_up(it)
         await until_async(lambda: sampler.cancelled == 1)
         sampler.release()
         await it.chat(USER)
-
-    record = played(calls, sampler)
+    record = it.attempt.record()
     assert len(record.turns) == 1
     assert sampler.calls[0].draw == sampler.calls[1].draw  # as if the first had never been
 
 
-def test_the_end_of_an_attempt_ends_its_generations() -> None:
+async def test_the_end_of_an_attempt_ends_its_generations() -> None:
     sampler = ScriptedSampler(held=True)
-
-    async def scenario() -> None:
-        with Gateway(sampler, RENDERER, max_open_attempts=1) as gateway:
-            async with httpx.AsyncClient(timeout=60) as http:
-                async with gateway.attempt("cid", draw="d", settings=SETTINGS) as attempt:
-                    waiting = asyncio.create_task(Client(attempt, http).post({"messages": [USER]}))
-                    await until_async(lambda: sampler.calls)
-                response = await waiting
-        assert (response.status_code, code_of(response)) == (410, "attempt_ended")
-        assert attempt.record().turns == ()
-
-    asyncio.run(scenario())
+    with Gateway(sampler, RENDERER, max_open_attempts=1) as gateway:
+        async with httpx.AsyncClient(timeout=60) as http:
+            async with gateway.attempt("cid", draw="d", settings=SETTINGS) as attempt:
+                waiting = asyncio.create_task(Client(attempt, http).post({"messages": [USER]}))
+                await until_async(lambda: sampler.calls)
+            response = await waiting
+    assert (response.status_code, code_of(response)) == (410, "attempt_ended")
+    assert attempt.record().turns == ()
     assert sampler.cancelled == 1
 
 
@@ -558,25 +517,19 @@ def fail(_: object) -> str:
     ],
     ids=["uneven log-probabilities", "raises", "hangs"],
 )
-def test_a_sampler_that_fails_is_an_error_that_shows_nothing_of_it(
+async def test_a_sampler_that_fails_is_an_error_that_shows_nothing_of_it(
     sampler: ScriptedSampler, status: int, code: str
 ) -> None:
-    async def calls(it: Client) -> None:
+    async with client(sampler, pace=Hurried() if sampler.held else None) as it:
         response = await it.post({"messages": [USER]})
         assert (response.status_code, code_of(response)) == (status, code)
         assert "sentinel" not in response.text
-
-    record = played(calls, sampler, pace=Hurried() if sampler.held else None)
+    record = it.attempt.record()
     assert (record.turns, record.faithfulness) == ((), Faithfulness(refused=1))
     assert sampler.cancelled == sampler.held
 
 
-def test_the_address_can_be_another_one_for_task_apps() -> None:
-    async def scenario() -> None:
-        with Gateway(
-            ScriptedSampler(), RENDERER, max_open_attempts=1, public_url="https://trainer.example/g/"
-        ) as gateway:
-            async with gateway.attempt("cid", draw="d", settings=SETTINGS) as attempt:
-                assert attempt.url == f"https://trainer.example/g/r/{attempt.token}/v1"
-
-    asyncio.run(scenario())
+async def test_the_address_can_be_another_one_for_task_apps() -> None:
+    with Gateway(ScriptedSampler(), RENDERER, max_open_attempts=1, public_url="https://trainer.example/g/") as gateway:
+        async with gateway.attempt("cid", draw="d", settings=SETTINGS) as attempt:
+            assert attempt.url == f"https://trainer.example/g/r/{attempt.token}/v1"

@@ -8,9 +8,9 @@ import pytest
 
 from taskapp_kit.train.gateway.attempt import AttemptRecord
 from taskapp_kit.train.rows import RowOptions, TrainingEpisode, training_batch
-from tests.train.gateway.peers import Client, SampleCall, ScriptedSampler, played
+from tests.train.gateway.peers import Client, SampleCall, ScriptedSampler, client, played
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.anyio]
 
 POLICY = {"role": "system", "content": "You are a travel agent."}
 SIMULATOR = {"role": "system", "content": "You are a customer who wants to fly."}
@@ -69,14 +69,13 @@ def test_names_that_the_policy_was_not_given_say_nothing() -> None:
     assert not any(turn.auxiliary for turn in record.turns)
 
 
-def test_an_agent_that_changes_its_system_message_or_asks_itself_is_the_policy() -> None:
-    async def play(it: Client) -> None:
+async def test_an_agent_that_changes_its_system_message_or_asks_itself_is_the_policy() -> None:
+    async with client(ScriptedSampler(said)) as it:
         for step in range(3):
             system = {"role": "system", "content": f"Step {step} of 3."}
             await it.message(system, {"role": "user", "content": "What now?"})
         plan = await it.message({"role": "system", "content": "You plan."}, {"role": "user", "content": "Plan."})
         await it.message(POLICY, {"role": "user", "content": f"The plan: {plan['content']}"})
-
-    record = played(play, ScriptedSampler(said))
+    record = it.attempt.record()
     assert record.suspected == 0
     assert not any(turn.auxiliary for turn in record.turns)

@@ -19,7 +19,7 @@ from tests.train.tiny_models import CONTEXT, VOCABULARY, same_model, tiny_model
 from tests.train.update.rows import log_probs_of
 from tests.waiting import until_async
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.train, pytest.mark.anyio]
 
 PROMPTS = [tuple(Random(seed).choices(range(VOCABULARY), k=length)) for seed, length in enumerate((1, 3, 12, 7, 20))]
 
@@ -68,30 +68,23 @@ class Gate:
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
-def test_log_probabilities_are_those_of_a_pass_over_the_whole_whatever_the_batch(family: str) -> None:
+async def test_log_probabilities_are_those_of_a_pass_over_the_whole_whatever_the_batch(family: str) -> None:
     model = tiny_model(family=family)
     temperatures = (1.0, 0.5, 1.7, 1.0, 1.0)
-
-    async def main() -> list[Sampled]:
-        with TransformersSampler(same_model(model), open_attempts=lambda: len(PROMPTS)) as sampler:
-            return await asyncio.gather(
-                *[
-                    sample(sampler, prompt, f"job/{place}", temperature=temperature, max_tokens=9 + place)
-                    for place, (prompt, temperature) in enumerate(zip(PROMPTS, temperatures, strict=True))
-                ]
-            )
-
-    answers = asyncio.run(main())
+    with TransformersSampler(same_model(model), open_attempts=lambda: len(PROMPTS)) as sampler:
+        answers = await asyncio.gather(
+            *[
+                sample(sampler, prompt, f"job/{place}", temperature=temperature, max_tokens=9 + place)
+                for place, (prompt, temperature) in enumerate(zip(PROMPTS, temperatures, strict=True))
+            ]
+        )
     for prompt, temperature, answer in zip(PROMPTS, temperatures, answers, strict=True):
         assert_model_agrees(model, prompt, answer, temperature)
 
 
-def test_an_answer_ends_at_a_stop_token_which_it_holds_or_at_max_tokens() -> None:
-    async def main() -> list[Sampled]:
-        with TransformersSampler(tiny_model()) as sampler:
-            return await asyncio.gather(*[sample(sampler, PROMPTS[1], str(draw), max_tokens=8) for draw in range(40)])
-
-    answers = asyncio.run(main())
+async def test_an_answer_ends_at_a_stop_token_which_it_holds_or_at_max_tokens() -> None:
+    with TransformersSampler(tiny_model()) as sampler:
+        answers = await asyncio.gather(*[sample(sampler, PROMPTS[1], str(draw), max_tokens=8) for draw in range(40)])
     assert {answer.finish_reason for answer in answers} == {"stop", "length"}
     for answer in answers:
         stops = [place for place, token in enumerate(answer.token_ids) if token in {5, 6, 7}]
@@ -144,12 +137,10 @@ def test_a_batch_starts_when_it_is_full_or_when_all_open_attempts_wait() -> None
     assert asyncio.run(main(batch_size=3, flush_seconds=600.0)) == [3, 3]
 
 
-def test_an_incomplete_batch_starts_after_a_while() -> None:
-    async def main() -> Sampled:
-        with TransformersSampler(tiny_model(), open_attempts=lambda: 100) as sampler:
-            return await asyncio.wait_for(sample(sampler, PROMPTS[0], "a"), 60)
-
-    assert asyncio.run(main()).token_ids
+async def test_an_incomplete_batch_starts_after_a_while() -> None:
+    with TransformersSampler(tiny_model(), open_attempts=lambda: 100) as sampler:
+        answer = await asyncio.wait_for(sample(sampler, PROMPTS[0], "a"), 60)
+    assert answer.token_ids
 
 
 def test_rows_that_ended_leave_the_batch_and_are_answered_at_once() -> None:
@@ -170,111 +161,92 @@ def test_rows_that_ended_leave_the_batch_and_are_answered_at_once() -> None:
     assert ended[-1] == 40
 
 
-def test_weights_are_swapped_between_batches_and_every_answer_has_one_version() -> None:
+async def test_weights_are_swapped_between_batches_and_every_answer_has_one_version() -> None:
     old, new = tiny_model(seed=0), tiny_model(seed=1)
-
-    async def main() -> tuple[list[Sampled], list[Sampled], int]:
-        model = same_model(old)
-        with held(model) as gate, TransformersSampler(model, open_attempts=lambda: 2, version=7) as sampler:
-            first = [asyncio.create_task(sample(sampler, PROMPTS[3], f"old/{draw}")) for draw in range(2)]
-            await asyncio.to_thread(gate.reached.wait)
-            swap = asyncio.create_task(sampler.swap(new.state_dict(), 8))
-            second = [asyncio.create_task(sample(sampler, PROMPTS[3], f"new/{draw}")) for draw in range(2)]
-            await asyncio.sleep(0)
-            assert sampler.version == 7
-            gate.opened.set()
-            await swap
-            return await asyncio.gather(*first), await asyncio.gather(*second), sampler.version
-
-    first, second, version = asyncio.run(main())
+    model = same_model(old)
+    with held(model) as gate, TransformersSampler(model, open_attempts=lambda: 2, version=7) as sampler:
+        first = [asyncio.create_task(sample(sampler, PROMPTS[3], f"old/{draw}")) for draw in range(2)]
+        await asyncio.to_thread(gate.reached.wait)
+        swap = asyncio.create_task(sampler.swap(new.state_dict(), 8))
+        second = [asyncio.create_task(sample(sampler, PROMPTS[3], f"new/{draw}")) for draw in range(2)]
+        await asyncio.sleep(0)
+        assert sampler.version == 7
+        gate.opened.set()
+        await swap
+        first, second, version = await asyncio.gather(*first), await asyncio.gather(*second), sampler.version
     assert ({each.version for each in first}, {each.version for each in second}, version) == ({7}, {8}, 8)
     for model, answers in ((old, first), (new, second)):
         for answer in answers:
             assert_model_agrees(model, PROMPTS[3], answer)
 
 
-def test_weights_that_do_not_fit_are_refused_and_change_nothing() -> None:
-    async def main() -> None:
-        model = tiny_model()
-        before = {name: each.clone() for name, each in model.state_dict().items()}
-        with TransformersSampler(model, version=3) as sampler:
-            fitting = tiny_model(seed=1).state_dict()
-            with pytest.raises(TrainingError, match="differ in name or shape"):
-                await sampler.swap(tiny_model(seed=1, hidden_size=16).state_dict(), 4)
-            with pytest.raises(TrainingError, match="differ in name or shape"):
-                await sampler.swap({name: each for name, each in fitting.items() if "norm" not in name}, 4)
-            with pytest.raises(TrainingError, match="above 3"):
-                await sampler.swap(fitting, 3)
-            assert (await sample(sampler, PROMPTS[0], "a")).version == 3
-        assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
-
-    asyncio.run(main())
+async def test_weights_that_do_not_fit_are_refused_and_change_nothing() -> None:
+    model = tiny_model()
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    with TransformersSampler(model, version=3) as sampler:
+        fitting = tiny_model(seed=1).state_dict()
+        with pytest.raises(TrainingError, match="differ in name or shape"):
+            await sampler.swap(tiny_model(seed=1, hidden_size=16).state_dict(), 4)
+        with pytest.raises(TrainingError, match="differ in name or shape"):
+            await sampler.swap({name: each for name, each in fitting.items() if "norm" not in name}, 4)
+        with pytest.raises(TrainingError, match="above 3"):
+            await sampler.swap(fitting, 3)
+        assert (await sample(sampler, PROMPTS[0], "a")).version == 3
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
 
 
-def test_a_caller_that_gives_up_frees_its_slot() -> None:
+async def test_a_caller_that_gives_up_frees_its_slot() -> None:
     """Waiting, it is never generated for; generating, its batch ends without it."""
-
-    async def main() -> list[int]:
-        model = tiny_model()
-        with (
-            held(model) as gate,
-            batches(model) as rows,
-            TransformersSampler(model, open_attempts=lambda: 2, batch_size=2) as sampler,
-        ):
-            running = [
-                asyncio.create_task(sample(sampler, PROMPTS[0], str(tokens), max_tokens=tokens, stop_ids=frozenset()))
-                for tokens in (2, 50)
-            ]
-            await asyncio.to_thread(gate.reached.wait)
-            waiting = [asyncio.create_task(sample(sampler, PROMPTS[0], "x", max_tokens=1)) for _ in range(3)]
-            await asyncio.sleep(0)
-            running[1].cancel()
-            waiting[0].cancel()
-            await asyncio.wait([running[1], waiting[0]])
-            gate.opened.set()
-            await asyncio.gather(running[0], *waiting[1:])
-        return rows
-
-    assert asyncio.run(main()) == [2, 1, 2]
+    model = tiny_model()
+    with (
+        held(model) as gate,
+        batches(model) as rows,
+        TransformersSampler(model, open_attempts=lambda: 2, batch_size=2) as sampler,
+    ):
+        running = [
+            asyncio.create_task(sample(sampler, PROMPTS[0], str(tokens), max_tokens=tokens, stop_ids=frozenset()))
+            for tokens in (2, 50)
+        ]
+        await asyncio.to_thread(gate.reached.wait)
+        waiting = [asyncio.create_task(sample(sampler, PROMPTS[0], "x", max_tokens=1)) for _ in range(3)]
+        await asyncio.sleep(0)
+        running[1].cancel()
+        waiting[0].cancel()
+        await asyncio.wait([running[1], waiting[0]])
+        gate.opened.set()
+        await asyncio.gather(running[0], *waiting[1:])
+    assert rows == [2, 1, 2]
 
 
-def test_a_closed_sampler_refuses_and_leaves_nobody_waiting() -> None:
-    async def main() -> None:
-        model = tiny_model()
-        with held(model) as gate:
-            sampler = TransformersSampler(model, batch_size=1)
-            running = asyncio.create_task(sample(sampler, PROMPTS[0], "a"))
-            await asyncio.to_thread(gate.reached.wait)
-            waiting = asyncio.create_task(sample(sampler, PROMPTS[0], "b"))
-            swap = asyncio.create_task(sampler.swap(model.state_dict(), 1))
-            await asyncio.sleep(0)
-            closing = asyncio.create_task(asyncio.to_thread(sampler.close))
-            await until_async(lambda: sampler.closed)
-            gate.opened.set()
-            await closing
-            assert (await running).token_ids
-        for refused in (waiting, swap, sample(sampler, PROMPTS[0], "c"), sampler.swap({}, 2)):
-            with pytest.raises(TrainingError, match="closed"):
-                await refused
-
-    asyncio.run(main())
+async def test_a_closed_sampler_refuses_and_leaves_nobody_waiting() -> None:
+    model = tiny_model()
+    with held(model) as gate:
+        sampler = TransformersSampler(model, batch_size=1)
+        running = asyncio.create_task(sample(sampler, PROMPTS[0], "a"))
+        await asyncio.to_thread(gate.reached.wait)
+        waiting = asyncio.create_task(sample(sampler, PROMPTS[0], "b"))
+        swap = asyncio.create_task(sampler.swap(model.state_dict(), 1))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(sampler.close))
+        await until_async(lambda: sampler.closed)
+        gate.opened.set()
+        await closing
+        assert (await running).token_ids
+    for refused in (waiting, swap, sample(sampler, PROMPTS[0], "c"), sampler.swap({}, 2)):
+        with pytest.raises(TrainingError, match="closed"):
+            await refused
 
 
-def test_a_model_that_fails_fails_its_batch_and_not_the_next_one() -> None:
-    async def main() -> None:
-        model = tiny_model()
-        broken = {name: torch.full_like(each, torch.nan) for name, each in model.state_dict().items()}
-        whole = {name: each.clone() for name, each in model.state_dict().items()}
-        with TransformersSampler(model, open_attempts=lambda: 2) as sampler:
-            await sampler.swap(broken, 1)
-            answers = await asyncio.gather(
-                *[sample(sampler, PROMPTS[0], name) for name in "ab"], return_exceptions=True
-            )
-            assert [type(answer) for answer in answers] == [TrainingError, TrainingError]
-            await sampler.swap(whole, 2)
-            assert (await sample(sampler, PROMPTS[0], "a")).version == 2
-
-    asyncio.run(main())
+async def test_a_model_that_fails_fails_its_batch_and_not_the_next_one() -> None:
+    model = tiny_model()
+    broken = {name: torch.full_like(each, torch.nan) for name, each in model.state_dict().items()}
+    whole = {name: each.clone() for name, each in model.state_dict().items()}
+    with TransformersSampler(model, open_attempts=lambda: 2) as sampler:
+        await sampler.swap(broken, 1)
+        answers = await asyncio.gather(*[sample(sampler, PROMPTS[0], name) for name in "ab"], return_exceptions=True)
+        assert [type(answer) for answer in answers] == [TrainingError, TrainingError]
+        await sampler.swap(whole, 2)
+        assert (await sample(sampler, PROMPTS[0], "a")).version == 2
 
 
 @pytest.mark.parametrize(
@@ -290,11 +262,8 @@ def test_a_model_that_fails_fails_its_batch_and_not_the_next_one() -> None:
         ((1,), {"temperature": float("inf")}),
     ],
 )
-def test_what_cannot_be_sampled_is_refused(prompt: tuple[int, ...], named: dict[str, Any]) -> None:
-    async def main() -> None:
-        with TransformersSampler(tiny_model()) as sampler:
-            with pytest.raises(BadArgument):
-                await sample(sampler, prompt, "a", **named)
-            assert len((await sample(sampler, (1,) * (CONTEXT - 1), "a", max_tokens=1)).token_ids) == 1
-
-    asyncio.run(main())
+async def test_what_cannot_be_sampled_is_refused(prompt: tuple[int, ...], named: dict[str, Any]) -> None:
+    with TransformersSampler(tiny_model()) as sampler:
+        with pytest.raises(BadArgument):
+            await sample(sampler, prompt, "a", **named)
+        assert len((await sample(sampler, (1,) * (CONTEXT - 1), "a", max_tokens=1)).token_ids) == 1

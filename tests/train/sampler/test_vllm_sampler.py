@@ -28,7 +28,7 @@ from tests.train.sampler.vllm_stand_in import StandIn, environment, log_of
 from tests.train.tiny_models import CONTEXT, same_model, tiny_model
 from tests.waiting import until_async
 
-pytestmark = [pytest.mark.train, pytest.mark.server, pytest.mark.process]
+pytestmark = [pytest.mark.train, pytest.mark.server, pytest.mark.process, pytest.mark.anyio]
 
 PROMPT = (3, 1, 4, 1, 5)
 LORA = LoraSettings(rank=4, alpha=8.0)
@@ -77,27 +77,24 @@ def change(model: Any, seed: int) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_a_child_samples_from_each_version_of_whole_weights(tmp_path: Path, family: str) -> None:
+async def test_a_child_samples_from_each_version_of_whole_weights(tmp_path: Path, family: str) -> None:
     model = tiny_model(family=family, tie_word_embeddings=True)
     place = place_in(tmp_path)
-
-    async def main() -> Path:
-        async with sampler_of(model, place, settings=VllmSettings(max_model_len=40)) as sampler:
-            assert (sampler.version, sampler.context_tokens) == (0, 40)
-            await check(sampler, model, 0)
-            for version in (1, 3):
-                change(model, version)
-                await sampler.swap(model.state_dict(), version)
-                await check(sampler, model, version)
-            with pytest.raises(TrainingError, match="expected one above 3"):
-                await sampler.swap(model.state_dict(), 3)
-            with pytest.raises(BadArgument, match="at most 40 together"):
-                await sample(sampler, "long", max_tokens=36)
-            socket = sampler._folder / "socket"
-            assert socket.parent.stat().st_mode & 0o077 == 0
-            return sampler._folder
-
-    assert not asyncio.run(main()).exists()
+    async with sampler_of(model, place, settings=VllmSettings(max_model_len=40)) as sampler:
+        assert (sampler.version, sampler.context_tokens) == (0, 40)
+        await check(sampler, model, 0)
+        for version in (1, 3):
+            change(model, version)
+            await sampler.swap(model.state_dict(), version)
+            await check(sampler, model, version)
+        with pytest.raises(TrainingError, match="expected one above 3"):
+            await sampler.swap(model.state_dict(), 3)
+        with pytest.raises(BadArgument, match="at most 40 together"):
+            await sample(sampler, "long", max_tokens=36)
+        socket = sampler._folder / "socket"
+        assert socket.parent.stat().st_mode & 0o077 == 0
+        folder = sampler._folder
+    assert not folder.exists()
     started, *changes = log_of(tmp_path / "env")
     assert (started["dtype"], started["mode"]) == ("float32", "processed_logprobs")
     assert started["flags"][-3:] == ["--tensor-parallel-size", "1", "--enforce-eager"]
@@ -108,20 +105,16 @@ def test_a_child_samples_from_each_version_of_whole_weights(tmp_path: Path, fami
         os.kill(started["pid"], 0)
 
 
-def test_an_adapter_gets_a_name_for_each_version_and_answers_under_way_keep_theirs(tmp_path: Path) -> None:
+async def test_an_adapter_gets_a_name_for_each_version_and_answers_under_way_keep_theirs(tmp_path: Path) -> None:
     model = with_adapter(tiny_model(), LORA)
     place = place_in(tmp_path)
-
-    async def main() -> None:
-        async with sampler_of(model, place, adapter=ADAPTER) as sampler:
-            await check(sampler, model, 0)
-            for version in (1, 2, 3):
-                change(model, version)
-                await sampler.swap(model.state_dict(), version)
-                await check(sampler, model, version)
-            assert [folder.name for folder in sampler._folder.glob("version-*")] == ["version-3"]
-
-    asyncio.run(main())
+    async with sampler_of(model, place, adapter=ADAPTER) as sampler:
+        await check(sampler, model, 0)
+        for version in (1, 2, 3):
+            change(model, version)
+            await sampler.swap(model.state_dict(), version)
+            await check(sampler, model, version)
+        assert [folder.name for folder in sampler._folder.glob("version-*")] == ["version-3"]
     started, *changes = log_of(tmp_path / "env")
     assert started["flags"][started["flags"].index("--max-lora-rank") + 1] == "8"
     assert [next(iter(each)) for each in changes] == ["loaded", "loaded", "unloaded", "loaded", "unloaded"]
@@ -138,96 +131,80 @@ def upstream(folder: Path, model: Any, **named: Any) -> Iterator[tuple[StandIn, 
         yield stand_in, place
 
 
-def test_a_server_that_is_there_gets_adapters_and_loses_them_at_the_end(tmp_path: Path) -> None:
+async def test_a_server_that_is_there_gets_adapters_and_loses_them_at_the_end(tmp_path: Path) -> None:
     base = tiny_model()
     with upstream(tmp_path / "model", base, name="served") as (stand_in, place):
         model = with_adapter(same_model(base), LORA)
-
-        async def main() -> None:
-            async with sampler_of(model, place, adapter=ADAPTER) as sampler:
-                assert sampler.context_tokens == CONTEXT
-                await check(sampler, model, 0)
-                change(model, 1)
-                await sampler.swap(model.state_dict(), 1)
-                before = same_model(model)
-                stand_in.hold.clear()
-                running = asyncio.create_task(sample(sampler, "under way"))
-                await until_async(lambda: stand_in.running)
-                change(model, 2)
-                await sampler.swap(model.state_dict(), 2)
-                stand_in.hold.set()
-                answer = await running
-                assert answer.version == 1
-                assert log_probs_of(before, PROMPT, answer.token_ids, 1.0) == pytest.approx(answer.log_probs, abs=1e-4)
-                await check(sampler, model, 2)
-                assert len(stand_in.samplers) == 3
-                change(model, 3)
-                await sampler.swap(model.state_dict(), 3)
-                assert len(stand_in.samplers) == 2
-
-        asyncio.run(main())
+        async with sampler_of(model, place, adapter=ADAPTER) as sampler:
+            assert sampler.context_tokens == CONTEXT
+            await check(sampler, model, 0)
+            change(model, 1)
+            await sampler.swap(model.state_dict(), 1)
+            before = same_model(model)
+            stand_in.hold.clear()
+            running = asyncio.create_task(sample(sampler, "under way"))
+            await until_async(lambda: stand_in.running)
+            change(model, 2)
+            await sampler.swap(model.state_dict(), 2)
+            stand_in.hold.set()
+            answer = await running
+            assert answer.version == 1
+            assert log_probs_of(before, PROMPT, answer.token_ids, 1.0) == pytest.approx(answer.log_probs, abs=1e-4)
+            await check(sampler, model, 2)
+            assert len(stand_in.samplers) == 3
+            change(model, 3)
+            await sampler.swap(model.state_dict(), 3)
+            assert len(stand_in.samplers) == 2
         assert list(stand_in.samplers) == ["served"]
 
 
-def test_a_server_that_was_restarted_and_lost_an_adapter_gets_the_next_one(
+async def test_a_server_that_was_restarted_and_lost_an_adapter_gets_the_next_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     base = tiny_model()
     with upstream(tmp_path / "model", base) as (stand_in, place):
         model = with_adapter(same_model(base), LORA)
-
-        async def main() -> None:
-            async with sampler_of(model, place, adapter=ADAPTER) as sampler:
-                change(model, 1)
-                await sampler.swap(model.state_dict(), 1)
-                del stand_in.samplers[sampler._model]
-                with pytest.raises(TrainingError, match="404"):
-                    await sample(sampler, "lost")
-                change(model, 2)
-                await sampler.swap(model.state_dict(), 2)
-                await check(sampler, model, 2)
-                assert [folder.name for folder in sampler._folder.glob("version-*")] == ["version-2"]
-
-        asyncio.run(main())
+        async with sampler_of(model, place, adapter=ADAPTER) as sampler:
+            change(model, 1)
+            await sampler.swap(model.state_dict(), 1)
+            del stand_in.samplers[sampler._model]
+            with pytest.raises(TrainingError, match="404"):
+                await sample(sampler, "lost")
+            change(model, 2)
+            await sampler.swap(model.state_dict(), 2)
+            await check(sampler, model, 2)
+            assert [folder.name for folder in sampler._folder.glob("version-*")] == ["version-2"]
     assert "cannot be found" in caplog.text
 
 
-def test_a_server_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+async def test_a_server_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     base = tiny_model()
     with upstream(tmp_path / "model", base) as (stand_in, place):
         model = with_adapter(same_model(base), LORA)
-
-        async def main() -> None:
-            async with asyncio.timeout(60), sampler_of(model, place, adapter=ADAPTER) as sampler:
-                await sampler.swap(model.state_dict(), 1)
-                stand_in.unloads.clear()
-            assert not sampler._folder.exists()
-
-        asyncio.run(main())
+        async with asyncio.timeout(60), sampler_of(model, place, adapter=ADAPTER) as sampler:
+            await sampler.swap(model.state_dict(), 1)
+            stand_in.unloads.clear()
+        assert not sampler._folder.exists()
 
 
-def test_whole_weights_wait_for_answers_under_way(tmp_path: Path) -> None:
+async def test_whole_weights_wait_for_answers_under_way(tmp_path: Path) -> None:
     base = tiny_model()
     with upstream(tmp_path / "model", base) as (stand_in, place):
         model = same_model(base)
-
-        async def main() -> None:
-            async with sampler_of(model, place) as sampler:
-                stand_in.hold.clear()
-                running = asyncio.create_task(sample(sampler, "under way"))
-                gone = asyncio.create_task(sample(sampler, "given up"))
-                await until_async(lambda: stand_in.running == 2)
-                gone.cancel()
-                change(model, 1)
-                swap = asyncio.create_task(sampler.swap(model.state_dict(), 1))
-                await until_async(lambda: not sampler._open.is_set())
-                later = asyncio.create_task(sample(sampler, "later"))
-                stand_in.hold.set()
-                await swap
-                assert ((await running).version, (await later).version) == (0, 1)
-                await check(sampler, model, 1)
-
-        asyncio.run(main())
+        async with sampler_of(model, place) as sampler:
+            stand_in.hold.clear()
+            running = asyncio.create_task(sample(sampler, "under way"))
+            gone = asyncio.create_task(sample(sampler, "given up"))
+            await until_async(lambda: stand_in.running == 2)
+            gone.cancel()
+            change(model, 1)
+            swap = asyncio.create_task(sampler.swap(model.state_dict(), 1))
+            await until_async(lambda: not sampler._open.is_set())
+            later = asyncio.create_task(sample(sampler, "later"))
+            stand_in.hold.set()
+            await swap
+            assert ((await running).version, (await later).version) == (0, 1)
+            await check(sampler, model, 1)
 
 
 @pytest.mark.parametrize("named", [{"raw": True}, {}], ids=["raw log-probabilities", "another model"])
@@ -256,38 +233,30 @@ def test_a_child_that_does_not_start_is_said_with_its_last_lines(tmp_path: Path)
         asyncio.run(sampler_of(tiny_model(), place).__aenter__())
 
 
-def test_a_child_that_dies_is_said_at_the_next_request(tmp_path: Path) -> None:
+async def test_a_child_that_dies_is_said_at_the_next_request(tmp_path: Path) -> None:
     model = tiny_model()
     place = place_in(tmp_path)
-
-    async def main() -> None:
-        async with sampler_of(model, place) as sampler:
-            os.kill(log_of(tmp_path / "env")[0]["pid"], signal.SIGKILL)
-            assert sampler._child is not None
-            process = sampler._child._process
-            assert process is not None
-            await until_async(process.ended.is_set)
-            for request in (sample(sampler, "late"), sampler.swap(model.state_dict(), 1)):
-                with pytest.raises(TrainingError, match=r"has ended \(exited 137\)|cannot be written"):
-                    await request
-
-    asyncio.run(main())
+    async with sampler_of(model, place) as sampler:
+        os.kill(log_of(tmp_path / "env")[0]["pid"], signal.SIGKILL)
+        assert sampler._child is not None
+        process = sampler._child._process
+        assert process is not None
+        await until_async(process.ended.is_set)
+        for request in (sample(sampler, "late"), sampler.swap(model.state_dict(), 1)):
+            with pytest.raises(TrainingError, match=r"has ended \(exited 137\)|cannot be written"):
+                await request
 
 
-def test_a_closed_sampler_refuses_and_ends_what_is_under_way(tmp_path: Path) -> None:
+async def test_a_closed_sampler_refuses_and_ends_what_is_under_way(tmp_path: Path) -> None:
     model = tiny_model()
     with upstream(tmp_path / "model", model) as (stand_in, place):
-
-        async def main() -> None:
-            sampler = sampler_of(model, place)
-            async with sampler:
-                stand_in.hold.clear()
-                running = asyncio.create_task(sample(sampler, "under way"))
-                await until_async(lambda: stand_in.running)
-            with pytest.raises(TrainingError, match="closed"):
-                await running
-            with pytest.raises(TrainingError, match="closed"):
-                await sample(sampler, "late")
-            stand_in.hold.set()
-
-        asyncio.run(main())
+        sampler = sampler_of(model, place)
+        async with sampler:
+            stand_in.hold.clear()
+            running = asyncio.create_task(sample(sampler, "under way"))
+            await until_async(lambda: stand_in.running)
+        with pytest.raises(TrainingError, match="closed"):
+            await running
+        with pytest.raises(TrainingError, match="closed"):
+            await sample(sampler, "late")
+        stand_in.hold.set()
