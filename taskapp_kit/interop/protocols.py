@@ -12,7 +12,9 @@ import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import ConfigError, closest
+from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.serve.wire_protocol import WireProtocol
 
 ALL = "all"
@@ -45,6 +47,15 @@ def load_protocols(chosen: Sequence[str]) -> list[WireProtocol]:
     if ALL in chosen:
         return [found for name in known if (found := _load(name)) is not None]
     return [_served(name) for name in dict.fromkeys(chosen)]
+
+
+def environment_of_path(app: AppSpec, name: str) -> EnvironmentSpec:
+    """Return the environment that the path of a request names. Raises RequestRefused (404)."""
+    environment = app.environments.get(name)
+    if environment is None:
+        names = ", ".join(app.environments)
+        raise RequestRefused("not_found", "There is no environment of this name.", hint=f"There is {names}.")
+    return environment
 
 
 def _served(name: str) -> WireProtocol:

@@ -11,7 +11,6 @@ from typing import Any
 
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, SessionError, UndefinedReward
-from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.in_flight import Caller
@@ -38,16 +37,7 @@ class NemoEpisodes:
 
     def __init__(self, context: RouteContext) -> None:
         self._sessions = context.service.sessions
-        self._app = context.service.spec
         self._verified: dict[tuple[str | None, str, str], SessionCall] = {}
-
-    def environment(self, name: str) -> EnvironmentSpec:
-        """Return an environment. Raises RequestRefused (404)."""
-        found = self._app.environments.get(name)
-        if found is None:
-            known = ", ".join(self._app.environments)
-            raise RequestRefused("not_found", "There is no environment of this name.", hint=f"There is {known}.")
-        return found
 
     async def seed(self, environment: EnvironmentSpec, row: Mapping[str, Json], caller: Caller) -> EnvironmentSession:
         """Begin the episode that a row names, in a session of its own.

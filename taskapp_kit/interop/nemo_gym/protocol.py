@@ -7,8 +7,35 @@ need Python 3.13.14, so tests send the messages that this source sends; docs/nem
 
 from __future__ import annotations
 
-from taskapp_kit.interop.nemo_gym.clients import client_lines
+from collections.abc import Sequence
+
 from taskapp_kit.interop.nemo_gym.routes import nemo_routes
-from taskapp_kit.serve.wire_protocol import WireProtocol
+from taskapp_kit.serve.wire_protocol import ClientLines, WireProtocol
+
+CONFIG = """\
+# resources_servers/taskapp/configs/{environment}.yaml; its app.py is in docs/nemo-gym.md, and reads ENVIRONMENT_API_KEY
+{environment}_resources_server:
+  resources_servers:
+    taskapp:
+      entrypoint: app.py
+      domain: agent
+      verified: false
+      url: {url}/nemo/{environment}
+{environment}_agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server:
+        type: resources_servers
+        name: {environment}_resources_server
+      model_server:
+        type: responses_api_models
+        name: policy_model"""
+
+
+def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
+    """Return the lines for a server's first environment; another has its name in their place."""
+    return [ClientLines("NeMo Gym", "yaml", CONFIG.format(url=url, environment=environments[0]))]
+
 
 PROTOCOL = WireProtocol("nemo", "NeMo Gym's resources server, read at commit 07d6b0d", nemo_routes, client_lines)

@@ -6,6 +6,7 @@ An answer of a tool is text for the model. `verify` answers with the request, th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from starlette.requests import Request
@@ -15,6 +16,7 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RequestError, RolloutFailed, SessionError
 from taskapp_kit.interop.nemo_gym.episodes import ON_FAILURE, PROTOCOL, NemoEpisodes, masked
 from taskapp_kit.interop.nemo_gym.models import NemoBody, NemoRow, NemoSeeded, NemoVerified
+from taskapp_kit.interop.protocols import environment_of_path
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.serve.auth import caller_of
@@ -37,77 +39,82 @@ TEXT: Headers = [
 
 def nemo_routes(context: RouteContext) -> Sequence[BaseRoute]:
     """Return the routes of all environments."""
-    episodes = NemoEpisodes(context)
+    handlers = NemoHandlers(context)
+    path, of_session = f"/{PROTOCOL}/{{environment}}", (*PARAMETERS, SESSION)
+    seeding = RouteSpec(f"{path}/seed_session", "POST", handlers.nemo_seed_session, "NeMo Gym: begin an episode")
+    ending = RouteSpec(f"{path}/verify", "POST", handlers.nemo_verify, "NeMo Gym: end the episode and score it")
+    asking = RouteSpec(
+        f"{path}/reverify_mode", "GET", handlers.nemo_reverify_mode, "NeMo Gym: whether it can be scored again"
+    )
+    acting = RouteSpec(f"{path}/{{tool}}", "POST", handlers.nemo_tool, "NeMo Gym: do one action")
+    beginning = {"request_model": NemoRow, "failures": (*READING, 429, 500), "headers": SENT}
+    playing = {"request_model": NemoBody, "failures": PLAYING, "headers": SENT}
+    specs = [
+        replace(seeding, response_model=NemoSeeded, parameters=PARAMETERS, **beginning),
+        replace(ending, response_model=NemoVerified, parameters=of_session, **playing),
+        replace(asking, response_model=Literal["unsupported"], failures=(404,), parameters=PARAMETERS),
+        replace(acting, media_type="text/plain", parameters=(*of_session, TOOL), **playing),
+    ]
+    return direct_routes(specs, context)
 
-    def environment_of(request: Request) -> EnvironmentSpec:
-        return episodes.environment(request.path_params["environment"])
 
-    async def body_of(request: Request) -> dict[str, Any]:
-        return await read_json(request.scope, request.receive, context.settings.max_body_bytes)
+class NemoHandlers:
+    """The functions of one server's routes; their docstrings are in the OpenAPI document."""
 
-    def cookie_of(request: Request) -> str:
-        session_id = request.cookies.get(COOKIE)
-        if session_id is None:
-            raise RequestError(
-                f"The request has no cookie {COOKIE}.", hint="Call /seed_session first, and send its cookie back."
-            )
-        return session_id
+    def __init__(self, context: RouteContext) -> None:
+        self._episodes = NemoEpisodes(context)
 
-    async def nemo_seed_session(_: RouteContext, request: Request) -> EncodedResponse:
+    async def nemo_seed_session(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Begins the episode that the row in the body names."""
-        environment = environment_of(request)
-        session = await episodes.seed(environment, await body_of(request), caller_of(request.scope))
+        environment = _environment(context, request)
+        session = await self._episodes.seed(environment, await _body(context, request), caller_of(request.scope))
         return json_answer({"rollout_id": session.rollout_id}, headers=_cookie(session.session_id))
 
-    async def nemo_verify(_: RouteContext, request: Request) -> EncodedResponse:
+    async def nemo_verify(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Ends and scores the episode. One that failed, or whose reward is undefined, is marked to be masked."""
-        environment = environment_of(request)
-        session_id = cookie_of(request)
-        body = await body_of(request)
+        environment = _environment(context, request)
+        session_id = _session_id(request)
+        body = await _body(context, request)
         try:
-            found = await episodes.verify(session_id, environment, caller_of(request.scope), body)
+            verified = await self._episodes.verify(session_id, environment, caller_of(request.scope), body)
         except RolloutFailed as failed:
             if body.get(ON_FAILURE) == "error":
                 raise
-            found = masked(body, failed.failure.code, failed.message, failed.rollout_id)
+            verified = masked(body, failed.failure.code, failed.message, failed.rollout_id)
         except SessionError as error:
             if error.code != "session_not_found" or body.get(ON_FAILURE) == "error":
                 raise
-            found = masked(body, error.code, error.message, "")
-        return json_answer({**body, **found}, headers=_cookie(session_id))
+            verified = masked(body, error.code, error.message, "")
+        return json_answer({**body, **verified}, headers=_cookie(session_id))
 
-    async def nemo_reverify_mode(_: RouteContext, request: Request) -> EncodedResponse:
+    async def nemo_reverify_mode(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Answers that a stored response cannot be verified again: the episode would have to be played."""
-        environment_of(request)
+        _environment(context, request)
         return json_answer("unsupported")
 
-    async def nemo_tool(_: RouteContext, request: Request) -> EncodedResponse:
+    async def nemo_tool(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Does one action; the body has its arguments, the answer is what the model reads."""
-        environment = environment_of(request)
-        session = episodes.find(cookie_of(request), environment, caller_of(request.scope))
-        works, words = await episodes.call(session, request.path_params["tool"], await body_of(request))
+        environment = _environment(context, request)
+        session = self._episodes.find(_session_id(request), environment, caller_of(request.scope))
+        works, words = await self._episodes.call(session, request.path_params["tool"], await _body(context, request))
         return EncodedResponse(200 if works else 500, words.encode(), [*TEXT, *_cookie(session.session_id)])
 
-    of_session = (*PARAMETERS, SESSION)
-    specs = [
-        RouteSpec(
-            f"/{PROTOCOL}/{{environment}}/seed_session", "POST", nemo_seed_session, "NeMo Gym: begin an episode",
-            request_model=NemoRow, response_model=NemoSeeded, failures=(*READING, 429, 500), parameters=PARAMETERS, headers=SENT,
-        ),
-        RouteSpec(
-            f"/{PROTOCOL}/{{environment}}/verify", "POST", nemo_verify, "NeMo Gym: end the episode and score it",
-            request_model=NemoBody, response_model=NemoVerified, failures=PLAYING, parameters=of_session, headers=SENT,
-        ),
-        RouteSpec(
-            f"/{PROTOCOL}/{{environment}}/reverify_mode", "GET", nemo_reverify_mode, "NeMo Gym: whether it can be scored again",
-            response_model=Literal["unsupported"], failures=(404,), parameters=PARAMETERS,
-        ),
-        RouteSpec(
-            f"/{PROTOCOL}/{{environment}}/{{tool}}", "POST", nemo_tool, "NeMo Gym: do one action",
-            request_model=NemoBody, media_type="text/plain", failures=PLAYING, parameters=(*of_session, TOOL), headers=SENT,
-        ),
-    ]  # fmt: skip
-    return direct_routes(specs, context)
+
+def _environment(context: RouteContext, request: Request) -> EnvironmentSpec:
+    return environment_of_path(context.service.spec, request.path_params["environment"])
+
+
+async def _body(context: RouteContext, request: Request) -> dict[str, Any]:
+    return await read_json(request.scope, request.receive, context.settings.max_body_bytes)
+
+
+def _session_id(request: Request) -> str:
+    session_id = request.cookies.get(COOKIE)
+    if session_id is None:
+        raise RequestError(
+            f"The request has no cookie {COOKIE}.", hint="Call /seed_session first, and send its cookie back."
+        )
+    return session_id
 
 
 def _cookie(session_id: str) -> Headers:

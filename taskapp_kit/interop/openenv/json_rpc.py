@@ -14,7 +14,7 @@ import orjson
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RequestError
 from taskapp_kit.interop.openenv.actions import tools_of
-from taskapp_kit.interop.openenv.door import OpenEnvDoor
+from taskapp_kit.interop.openenv.episodes import OpenEnvEpisodes
 from taskapp_kit.interop.openenv.failures import SESSION_GONE, rpc_error
 from taskapp_kit.records.content import Content, Image, Json
 from taskapp_kit.rollout.in_flight import Caller
@@ -36,7 +36,7 @@ def rpc_failure(code: int, message: str, request_id: Json = None) -> dict[str, J
 
 
 async def rpc_answer(
-    door: OpenEnvDoor,
+    episodes: OpenEnvEpisodes,
     environment: EnvironmentSpec,
     caller: Caller,
     request: Mapping[str, Json],
@@ -54,12 +54,12 @@ async def rpc_answer(
         if method == "tools/list":
             result: dict[str, Json] = {"tools": tools_of(environment, "inputSchema")}
         elif method == "tools/call":
-            result = await _call(_session(door, environment, caller, params, session), params)
+            result = await _call(_session(episodes, environment, caller, params, session), params)
         elif method == "openenv/session/create":
-            opened = session or await door.open(environment, caller)
+            opened = session or await episodes.open(environment, caller)
             result = {"session_id": opened.session_id}
         elif method == "openenv/session/close":
-            closing = _session(door, environment, caller, params, None)
+            closing = _session(episodes, environment, caller, params, None)
             if closing is session:
                 return rpc_failure(INVALID_REQUEST, "The socket's own session ends with the socket.", request_id)
             await closing.close()
@@ -72,7 +72,7 @@ async def rpc_answer(
 
 
 def _session(
-    door: OpenEnvDoor,
+    episodes: OpenEnvEpisodes,
     environment: EnvironmentSpec,
     caller: Caller,
     params: Mapping[str, Json],
@@ -86,7 +86,7 @@ def _session(
             "params.session_id is missing.",
             hint="openenv/session/create returns one; an episode needs a session that outlives a call.",
         )
-    return door.find(session_id, environment, caller)
+    return episodes.find(session_id, environment, caller)
 
 
 async def _call(session: EnvironmentSession, params: Mapping[str, Json]) -> dict[str, Json]:

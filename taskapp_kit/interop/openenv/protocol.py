@@ -6,9 +6,39 @@ clients' and server's code of these releases, whose WebSocket contract is the sa
 
 from __future__ import annotations
 
-from taskapp_kit.interop.openenv.clients import client_lines
+from collections.abc import Sequence
+
 from taskapp_kit.interop.openenv.routes import openenv_routes
-from taskapp_kit.serve.wire_protocol import WireProtocol
+from taskapp_kit.serve.wire_protocol import ClientLines, WireProtocol
+
+HEADERS = """\
+import os
+from openenv.core import GenericEnvClient
+
+headers = {{"X-API-Key": os.environ["ENVIRONMENT_API_KEY"]}}
+with GenericEnvClient(base_url="{url}", headers=headers).sync() as env:
+    result = env.reset(seed=0)
+    print(result.observation)
+    result = env.step({{...}})  # the fields that {url}/schema describes
+    print(result.reward, result.done)"""
+USERINFO = """\
+import os
+from openenv.core import GenericEnvClient
+
+key = os.environ["ENVIRONMENT_API_KEY"]  # in the URL: this release sends no headers
+with GenericEnvClient(base_url=f"{scheme}://key:{{key}}@{place}").sync() as env:
+    result = env.reset(seed=0)"""
+
+
+def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
+    """Return the lines for a server's first environment; others have their names in the path."""
+    scheme, _, place = url.partition("://")
+    path = f"openenv/{environments[0]}"
+    return [
+        ClientLines("openenv 0.10", "python", HEADERS.format(url=f"{url}/{path}")),
+        ClientLines("openenv-core 0.3.0", "python", USERINFO.format(scheme=scheme, place=f"{place}/{path}")),
+    ]
+
 
 PROTOCOL = WireProtocol(
     "openenv", "OpenEnv, for its clients openenv 0.10 and openenv-core 0.3.0", openenv_routes, client_lines

@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import KitError, RequestError, Saturated
 from taskapp_kit.interop.mcp_path import MCP_PATHS
-from taskapp_kit.interop.openenv.door import PROTOCOL, OpenEnvDoor
+from taskapp_kit.interop.openenv.episodes import PROTOCOL, OpenEnvEpisodes
 from taskapp_kit.interop.openenv.failures import (
     UNKNOWN_TYPE,
     capacity_data,
@@ -44,49 +44,58 @@ Answering = Callable[[EnvironmentSession, dict[str, Any]], Awaitable[dict[str, J
 """Returns the answer to a frame; None when it ends the socket."""
 
 
-def socket_routes(door: OpenEnvDoor) -> list[WebSocketRoute]:
+def socket_routes(episodes: OpenEnvEpisodes) -> list[WebSocketRoute]:
     """Return the sockets of every environment."""
-
-    async def ws(websocket: WebSocket) -> None:
-        async def answer(session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json] | None:
-            return await _typed(door, session, frame)
-
-        await _serve(door, websocket, answer, _error_frame)
-
-    async def mcp(websocket: WebSocket) -> None:
-        async def answer(session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json]:
-            return await rpc_answer(door, session.environment, session.caller, frame, session)
-
-        await _serve(door, websocket, answer, lambda error, _: rpc_failure(PARSE_ERROR, str(error)))
-
+    sockets = OpenEnvSockets(episodes)
     prefixes = (f"/{PROTOCOL}", f"/{PROTOCOL}/{{environment}}")
-    found = [
-        WebSocketRoute(f"{prefix}/{name}", answering)
+    routes = [
+        WebSocketRoute(f"{prefix}/{name}", handler)
         for prefix in prefixes
-        for name, answering in (("ws", ws), ("mcp", mcp))
+        for name, handler in (("ws", sockets.ws), ("mcp", sockets.mcp))
     ]
-    return [*found, *(WebSocketRoute(path, mcp) for path in MCP_PATHS)]  # MCP itself has no sockets
+    return [*routes, *(WebSocketRoute(path, sockets.mcp) for path in MCP_PATHS)]  # MCP itself has no sockets
+
+
+class OpenEnvSockets:
+    """The functions of the sockets of one server."""
+
+    def __init__(self, episodes: OpenEnvEpisodes) -> None:
+        self._episodes = episodes
+
+    async def ws(self, websocket: WebSocket) -> None:
+        """Serve the frames of a session."""
+        await _serve(self._episodes, websocket, self._typed_answer, _error_frame)
+
+    async def mcp(self, websocket: WebSocket) -> None:
+        """Serve a session in JSON-RPC."""
+        await _serve(self._episodes, websocket, self._rpc_answer, lambda error, _: rpc_failure(PARSE_ERROR, str(error)))
+
+    async def _typed_answer(self, session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json] | None:
+        return await _typed(self._episodes, session, frame)
+
+    async def _rpc_answer(self, session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json]:
+        return await rpc_answer(self._episodes, session.environment, session.caller, frame, session)
 
 
 async def _serve(
-    door: OpenEnvDoor,
+    episodes: OpenEnvEpisodes,
     websocket: WebSocket,
     answer: Answering,
     failed: Callable[[Exception, dict[str, Any]], dict[str, Json]],
 ) -> None:
     """Accept the socket, then open its session: a client waits for the connection for some seconds only."""
     try:
-        environment = door.environment(websocket.path_params.get("environment"))
+        environment = episodes.environment(websocket.path_params.get("environment"))
     except KitError as error:
         await websocket.close(POLICY_VIOLATION, str(error)[:100])
         return
     await websocket.accept()
     with suppress(*GONE):
-        await _drive(door, environment, websocket, answer, failed)
+        await _drive(episodes, environment, websocket, answer, failed)
 
 
 async def _drive(
-    door: OpenEnvDoor,
+    episodes: OpenEnvEpisodes,
     environment: EnvironmentSpec,
     websocket: WebSocket,
     answer: Answering,
@@ -96,13 +105,13 @@ async def _drive(
     attached = websocket.query_params.get("session_id")
     try:
         if attached is None:
-            session = await door.open(environment, caller)
+            session = await episodes.open(environment, caller)
         else:
-            session = door.find(attached, environment, caller)
+            session = episodes.find(attached, environment, caller)
     except Exception as error:
         data = error_data(error, _where("ws"))
         if isinstance(error, Saturated):
-            data = capacity_data(error, len(door.sessions), _where("ws"))
+            data = capacity_data(error, len(episodes.sessions), _where("ws"))
         await _send(websocket, {"type": "error", "data": data})
         await websocket.close(NORMAL)
         return
@@ -117,7 +126,7 @@ async def _drive(
 
     async def stay() -> None:
         while True:
-            await asyncio.sleep(door.sessions.idle_seconds / TOUCHES)
+            await asyncio.sleep(episodes.sessions.idle_seconds / TOUCHES)
             session.touch()
 
     session.attach(leave)
@@ -126,7 +135,7 @@ async def _drive(
         while (received := await websocket.receive())["type"] == "websocket.receive":
             frame: dict[str, Any] = {}
             try:
-                frame = await read_frame(received, door.context.settings.max_body_bytes)
+                frame = await read_frame(received, episodes.context.settings.max_body_bytes)
                 reply = await answer(session, frame)
             except Exception as error:
                 await _send(websocket, failed(error, frame))
@@ -148,7 +157,9 @@ async def _drive(
             await asyncio.wait(closing)
 
 
-async def _typed(door: OpenEnvDoor, session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json] | None:
+async def _typed(
+    episodes: OpenEnvEpisodes, session: EnvironmentSession, frame: dict[str, Any]
+) -> dict[str, Json] | None:
     """Return the answer to a frame of `/ws`; None to `close`."""
     kind, data, request_id = frame.get("type"), frame.get("data", {}), frame.get("request_id")
     if any(name not in MEMBERS for name in frame):
@@ -160,15 +171,15 @@ async def _typed(door: OpenEnvDoor, session: EnvironmentSession, frame: dict[str
         raise RequestError("A frame's data should be an object.")
     if kind == "reset":
         given = data if request_id is None else {**data, "request_id": request_id}
-        return _frame("observation", await door.reset(session, given), request_id)
+        return _frame("observation", await episodes.reset(session, given), request_id)
     if kind == "step":
-        return _frame("observation", await door.step(session, data, request_id=request_id), request_id)
+        return _frame("observation", await episodes.step(session, data, request_id=request_id), request_id)
     if kind == "finish":
-        return _frame("observation", await door.finish(session, request_id=request_id), request_id)
+        return _frame("observation", await episodes.finish(session, request_id=request_id), request_id)
     if kind == "state":
-        return _frame("state", door.state(session), request_id)
+        return _frame("state", episodes.state(session), request_id)
     if kind == "mcp":
-        answer = await rpc_answer(door, session.environment, session.caller, data, session)
+        answer = await rpc_answer(episodes, session.environment, session.caller, data, session)
         return _frame("mcp", answer, request_id)
     if kind == "close":
         return None

@@ -1,12 +1,13 @@
-"""ORS's answers as OpenAPI documents them."""
+"""The bodies of ORS: those of requests, and answers as OpenAPI documents them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
-from taskapp_kit.wire.rollout import JsonDict
+from taskapp_kit.records.seeds import SEED_LIMIT
+from taskapp_kit.wire.rollout import SPLIT, JsonDict, forms
 
 
 class OrsTool(BaseModel):
@@ -54,3 +55,58 @@ class OrsStatus(BaseModel):
     """The session is there."""
 
     status: Literal["ok"]
+
+
+class OrsBody(BaseModel):
+    """A request's body."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class CreateSession(OrsBody):
+    """Which task: as `/task` returned it, or by split and index. `toolset_name` has to be absent or null."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=forms(("task_spec",), ("split", "index")))
+
+    env_name: StrictStr | None = None
+    task_spec: JsonDict | None = None
+    split: Annotated[StrictStr, Field(json_schema_extra=SPLIT)] | None = None
+    index: StrictInt | None = None
+    toolset_name: None = None
+
+    @model_validator(mode="after")
+    def _names_one_task(self) -> CreateSession:
+        if (self.task_spec is None) == (self.split is None) or (self.split is None) != (self.index is None):
+            raise ValueError("should have task_spec, or both split and index")
+        return self
+
+
+class TaskSpec(OrsBody):
+    """A task. `config` is as in `env.config` of `POST /rollout`; `row` is what `/task` showed, and is not read."""
+
+    split: StrictStr | None = None
+    seed: StrictInt = Field(ge=0, lt=SEED_LIMIT)
+    config: JsonDict = Field(default_factory=dict)
+    row: Any = None
+
+
+class OrsCall(OrsBody):
+    """One call of a tool. `task_id`: that of a call whose stream was cut; its result is sent, and nothing is done again."""
+
+    name: StrictStr = Field(max_length=512)
+    input: Any = Field(default_factory=dict)
+    task_id: StrictStr | None = None
+
+
+class GroupCandidate(OrsBody):
+    """One rollout of a group. `metadata.rollout_id` names it, as the metadata of its calls did; messages are not read."""
+
+    messages: list[Any] = Field(default_factory=list)
+    metadata: JsonDict | None = None
+
+
+class ScoreGroup(OrsBody):
+    """The rollouts to be ranked."""
+
+    candidates: list[GroupCandidate]
+    task_id: StrictStr | None = None

@@ -14,22 +14,23 @@ from starlette.types import Scope
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RolloutFailed, Saturated
 from taskapp_kit.interop.ors.blocks import prompt_blocks, role_messages
-from taskapp_kit.interop.ors.door import (
-    MAX_SESSION_ID,
-    PROTOCOL,
+from taskapp_kit.interop.ors.episodes import MAX_SESSION_ID, PROTOCOL, OrsEpisodes, OrsSession, starting
+from taskapp_kit.interop.ors.models import (
     CreateSession,
+    OrsBlock,
     OrsCall,
-    OrsDoor,
-    OrsSession,
+    OrsMessage,
+    OrsSid,
+    OrsStatus,
+    OrsTools,
     ScoreGroup,
-    starting,
 )
-from taskapp_kit.interop.ors.models import OrsBlock, OrsMessage, OrsSid, OrsStatus, OrsTools
 from taskapp_kit.interop.ors.stream import event, whole_stream
 from taskapp_kit.interop.split_tasks import TASK_VERBS, SplitType, splits_of, task_answer
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
+from taskapp_kit.rollout.session import SessionStart
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.route import RouteContext, RouteSpec
@@ -53,6 +54,7 @@ READING = (404, 408, 413, 415, 422)
 OF_SESSION = (400, 404, 422)
 BEGUN = (*OF_SESSION, 409, 410, 429, 500)
 EVENT_STREAM = "text/event-stream"
+SLASHED_PING = "openreward's, whose base URL ends with a slash"
 SECOND_NAMES = ("//ping", "/delete_session")
 KITS_OWN = "/health"
 """A path at the root that is the kit's own, and says the same."""
@@ -64,158 +66,7 @@ Answer = Callable[[RouteContext, Request], Awaitable[EncodedResponse]]
 
 def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
     """Return the routes of all environments, and those of the default one without its name."""
-    door = OrsDoor(context)
-
-    def named(request: Request) -> EnvironmentSpec | None:
-        """Return the environment that the path names."""
-        name = request.path_params.get("environment")
-        return None if name is None else door.environment(name)
-
-    def environment_of(request: Request) -> EnvironmentSpec:
-        return named(request) or door.environment(None, request.headers.get(DEPLOYMENT_HEADER))
-
-    async def body_of(request: Request) -> dict[str, Any]:
-        return await read_json(request.scope, request.receive, context.settings.max_body_bytes)
-
-    def sid_of(request: Request) -> str:
-        sid = request.headers.get(SESSION_HEADER, "").strip()
-        if not 0 < len(sid) <= MAX_SESSION_ID:
-            raise RequestRefused(
-                "session_header_missing",
-                f"The request needs the header {SESSION_HEADER}.",
-                hint="/create_session returns an id as its task_id.",
-            )
-        return sid
-
-    def session_of(request: Request) -> OrsSession:
-        return door.find(sid_of(request), caller_of(request.scope), named(request))
-
-    # -- the server ------------------------------------------------------------------------------------------------
-
-    async def ors_health(_: RouteContext, __: Request) -> EncodedResponse:
-        """Reports that the server answers."""
-        return json_answer({"status": "ok"})
-
-    async def ors_version(_: RouteContext, __: Request) -> EncodedResponse:
-        """Returns the version of the server."""
-        return json_answer({"version": f"taskapp-kit {__version__}", "build_sha": None})
-
-    async def ors_environments(_: RouteContext, __: Request) -> EncodedResponse:
-        """Lists the environments' names, the default one first."""
-        return json_answer(list(context.service.spec.environments))
-
-    # -- tasks and tools -------------------------------------------------------------------------------------------
-
-    async def ors_splits(_: RouteContext, request: Request) -> EncodedResponse:
-        """Lists the splits with the standard's types."""
-        return json_answer(splits_of(environment_of(request)))
-
-    async def ors_tools(_: RouteContext, request: Request) -> EncodedResponse:
-        """Lists the tools."""
-        return json_answer(door.tools(environment_of(request)))
-
-    def of_tasks(name: str) -> Answer:
-        async def tasks(_: RouteContext, request: Request) -> EncodedResponse:
-            environment = environment_of(request)
-            return json_answer(await task_answer(environment, name, await body_of(request)))
-
-        tasks.__name__ = f"ors_{name}"
-        return tasks
-
-    # -- sessions --------------------------------------------------------------------------------------------------
-
-    async def ors_create_session(_: RouteContext, __: Request) -> EncodedResponse:
-        """Returns an id for a session, as an event; `/create` opens it."""
-        return whole_stream(event("task_id", str(uuid.uuid4())), event("end", ""))
-
-    async def ors_create(_: RouteContext, request: Request) -> EncodedResponse:
-        """Opens the session and begins its episode; the answer does not wait for the first observation."""
-        sid = sid_of(request)
-        wanted = parsed(CreateSession, await body_of(request))
-        environment = environment_of(request)
-        if wanted.env_name is not None:
-            environment = door.environment(wanted.env_name)
-        try:
-            await door.create(environment, sid, caller_of(request.scope), wanted)
-        except Saturated as full:
-            answer = error_answer(full, where=f"/{PROTOCOL}/create")
-            if answer.status == 503:  # the clients repeat it until there is a place
-                answer.headers = [*answer.headers[:-1], *starting(full.retry_after_seconds)]
-            return answer
-        return json_answer({"sid": sid})
-
-    async def ors_ping(_: RouteContext, request: Request) -> EncodedResponse:
-        """Counts as using the session."""
-        session_of(request)
-        return json_answer({"status": "ok"})
-
-    async def ors_delete(_: RouteContext, request: Request) -> EncodedResponse:
-        """Closes the session; an episode under way ends as cancelled. One that does not exist is closed already."""
-        sid = sid_of(request)
-        await door.delete(sid, caller_of(request.scope))
-        return json_answer({"sid": sid})
-
-    async def ors_prompt(_: RouteContext, request: Request) -> EncodedResponse:
-        """Returns what a model is shown first, as blocks: the instructions, and the first observation."""
-        return json_answer(prompt_blocks((await session_of(request).started(door.setup_seconds)).messages))
-
-    async def ors_messages(_: RouteContext, request: Request) -> EncodedResponse:
-        """Returns what a model is shown first, as messages."""
-        return json_answer(role_messages((await session_of(request).started(door.setup_seconds)).messages))
-
-    async def ors_task_tools(_: RouteContext, request: Request) -> EncodedResponse:
-        """Lists the tools of the session's task, which are those of its environment."""
-        return json_answer(door.tools(session_of(request).session.environment))
-
-    async def ors_call(_: RouteContext, request: Request) -> EncodedResponse:
-        """Calls a tool, which is one step of the episode; the answer is an event stream."""
-        found = session_of(request)
-        return await door.call(found, parsed(OrsCall, await body_of(request)), peer_of(request.scope))
-
-    async def ors_score_group(_: RouteContext, request: Request) -> EncodedResponse:
-        """Ranks rollouts of the session's task against each other; the answer is an event stream."""
-        found = session_of(request)
-        return door.score_group(found, parsed(ScoreGroup, await body_of(request)), peer_of(request.scope))
-
-    def spec(name: str, method: str, answer: Answer, words: str, model: Any = None, **more: Any) -> RouteSpec:
-        return RouteSpec(name, method, _failing(answer), f"ORS: {words}", response_model=model, **more)
-
-    def of_session(name: str, method: str, answer: Answer, words: str, model: Any = None, **more: Any) -> RouteSpec:
-        return spec(name, method, answer, words, model, parameters=SESSION_PARAMETERS, **more)
-
-    server_verbs = (
-        spec("health", "GET", ors_health, "whether the server answers", dict[str, str]),
-        spec("version", "GET", ors_version, "the server's version", dict[str, Any]),
-        spec("list_environments", "GET", ors_environments, "the environments", list[str]),
-    )
-    verbs = (
-        spec("splits", "GET", ors_splits, "the splits", list[SplitType], failures=(404,)),
-        spec("tools", "GET", ors_tools, "the tools", OrsTools, failures=(404,)),
-        *(
-            spec(name, "POST", of_tasks(name), words, answered, request_model=model, failures=(400, *READING))
-            for name, (model, answered, words) in TASK_VERBS.items()
-        ),
-        spec("create_session", "POST", ors_create_session, "an id for a session", media_type=EVENT_STREAM),
-        of_session(
-            "create", "POST", ors_create, "open a session", OrsSid,
-            request_model=CreateSession, failures=(400, *READING, 429),
-        ),
-        of_session("ping", "POST", ors_ping, "keep a session open", OrsStatus, failures=OF_SESSION),
-        of_session("/ping", "POST", ors_ping, "openreward's, whose base URL ends with a slash", OrsStatus, failures=OF_SESSION),
-        of_session("delete", "POST", ors_delete, "close a session", OrsSid, failures=(400,)),
-        of_session("delete_session", "POST", ors_delete, "close a session", OrsSid, failures=(400,)),
-        of_session("prompt", "GET", ors_prompt, "the prompt", list[OrsBlock], failures=BEGUN),
-        of_session("messages", "GET", ors_messages, "the prompt as messages", list[OrsMessage], failures=BEGUN),
-        of_session("task_tools", "GET", ors_task_tools, "the tools of a session", OrsTools, failures=OF_SESSION),
-        of_session(
-            "call", "POST", ors_call, "call a tool",
-            request_model=OrsCall, media_type=EVENT_STREAM, failures=(*BEGUN, 408, 413, 415),
-        ),
-        of_session(
-            "score_group", "POST", ors_score_group, "rank a group of rollouts",
-            request_model=ScoreGroup, media_type=EVENT_STREAM, failures=(*OF_SESSION, 408, 409, 413, 415),
-        ),
-    )  # fmt: skip
+    handlers = OrsHandlers(context)
     routes: list[BaseRoute] = []
     for prefix in (f"/{PROTOCOL}", f"/{PROTOCOL}/{{environment}}", "", "/{environment}"):
         bare = "{" not in prefix
@@ -225,17 +76,194 @@ def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
                 path=f"{prefix}/{verb.path}",
                 parameters=verb.parameters if bare else (*PARAMETERS, *verb.parameters),
             )
-            for verb in (*(server_verbs if bare else ()), *verbs)
+            for verb in (*(handlers.server_verbs() if bare else ()), *handlers.verbs(), *handlers.session_verbs())
             if f"{prefix}/{verb.path}" != KITS_OWN
         ]
         for route in direct_routes(specs, context):
             # the others are the same
             route.include_in_schema = prefix == f"/{PROTOCOL}/{{environment}}" and not route.path.endswith(SECOND_NAMES)
             if prefix == "/{environment}":
-                routes.append(_OfEnvironment(route, door))
+                routes.append(_OfEnvironment(route, handlers.episodes))
             else:
                 routes.append(_OfSession(route) if route.path == SHARED else route)
     return routes
+
+
+class OrsHandlers:
+    """The functions of one server's routes; their docstrings are in the OpenAPI document."""
+
+    def __init__(self, context: RouteContext) -> None:
+        self.episodes = OrsEpisodes(context)
+
+    # -- the server ------------------------------------------------------------------------------------------------
+
+    async def ors_health(self, _: RouteContext, __: Request) -> EncodedResponse:
+        """Reports that the server answers."""
+        return json_answer({"status": "ok"})
+
+    async def ors_version(self, _: RouteContext, __: Request) -> EncodedResponse:
+        """Returns the version of the server."""
+        return json_answer({"version": f"taskapp-kit {__version__}", "build_sha": None})
+
+    async def ors_environments(self, context: RouteContext, _: Request) -> EncodedResponse:
+        """Lists the environments' names, the default one first."""
+        return json_answer(list(context.service.spec.environments))
+
+    # -- tasks and tools -------------------------------------------------------------------------------------------
+
+    async def ors_splits(self, _: RouteContext, request: Request) -> EncodedResponse:
+        """Lists the splits with the standard's types."""
+        return json_answer(splits_of(self._environment(request)))
+
+    async def ors_tools(self, _: RouteContext, request: Request) -> EncodedResponse:
+        """Lists the tools."""
+        return json_answer(self.episodes.tools(self._environment(request)))
+
+    def _of_tasks(self, name: str) -> Answer:
+        async def tasks(context: RouteContext, request: Request) -> EncodedResponse:
+            environment = self._environment(request)
+            return json_answer(await task_answer(environment, name, await _body(context, request)))
+
+        tasks.__name__ = f"ors_{name}"
+        return tasks
+
+    # -- sessions --------------------------------------------------------------------------------------------------
+
+    async def ors_create_session(self, _: RouteContext, __: Request) -> EncodedResponse:
+        """Returns an id for a session, as an event; `/create` opens it."""
+        return whole_stream(event("task_id", str(uuid.uuid4())), event("end", ""))
+
+    async def ors_create(self, context: RouteContext, request: Request) -> EncodedResponse:
+        """Opens the session and begins its episode; the answer does not wait for the first observation."""
+        sid = _sid(request)
+        creation = parsed(CreateSession, await _body(context, request))
+        environment = self._environment(request)
+        if creation.env_name is not None:
+            environment = self.episodes.environment(creation.env_name)
+        try:
+            await self.episodes.create(environment, sid, caller_of(request.scope), creation)
+        except Saturated as full:
+            answer = error_answer(full, where=f"/{PROTOCOL}/create")
+            if answer.status == 503:  # the clients repeat it until there is a place
+                answer.headers = [*answer.headers[:-1], *starting(full.retry_after_seconds)]
+            return answer
+        return json_answer({"sid": sid})
+
+    async def ors_ping(self, _: RouteContext, request: Request) -> EncodedResponse:
+        """Counts as using the session."""
+        self._session(request)
+        return json_answer({"status": "ok"})
+
+    async def ors_delete(self, _: RouteContext, request: Request) -> EncodedResponse:
+        """Closes the session; an episode under way ends as cancelled. One that does not exist is closed already."""
+        sid = _sid(request)
+        await self.episodes.delete(sid, caller_of(request.scope))
+        return json_answer({"sid": sid})
+
+    async def ors_prompt(self, _: RouteContext, request: Request) -> EncodedResponse:
+        """Returns what a model is shown first, as blocks: the instructions, and the first observation."""
+        return json_answer(prompt_blocks((await self._started(request)).messages))
+
+    async def ors_messages(self, _: RouteContext, request: Request) -> EncodedResponse:
+        """Returns what a model is shown first, as messages."""
+        return json_answer(role_messages((await self._started(request)).messages))
+
+    async def ors_task_tools(self, _: RouteContext, request: Request) -> EncodedResponse:
+        """Lists the tools of the session's task, which are those of its environment."""
+        return json_answer(self.episodes.tools(self._session(request).session.environment))
+
+    async def ors_call(self, context: RouteContext, request: Request) -> EncodedResponse:
+        """Calls a tool, which is one step of the episode; the answer is an event stream."""
+        session = self._session(request)
+        return await self.episodes.call(session, parsed(OrsCall, await _body(context, request)), peer_of(request.scope))
+
+    async def ors_score_group(self, context: RouteContext, request: Request) -> EncodedResponse:
+        """Ranks rollouts of the session's task against each other; the answer is an event stream."""
+        session = self._session(request)
+        group = parsed(ScoreGroup, await _body(context, request))
+        return self.episodes.score_group(session, group, peer_of(request.scope))
+
+    # -- what a request names --------------------------------------------------------------------------------------
+
+    def _named(self, request: Request) -> EnvironmentSpec | None:
+        """Return the environment that the path names."""
+        name = request.path_params.get("environment")
+        return None if name is None else self.episodes.environment(name)
+
+    def _environment(self, request: Request) -> EnvironmentSpec:
+        return self._named(request) or self.episodes.environment(None, request.headers.get(DEPLOYMENT_HEADER))
+
+    def _session(self, request: Request) -> OrsSession:
+        return self.episodes.find(_sid(request), caller_of(request.scope), self._named(request))
+
+    async def _started(self, request: Request) -> SessionStart:
+        return await self._session(request).started(self.episodes.setup_seconds)
+
+    # -- the routes ------------------------------------------------------------------------------------------------
+
+    def server_verbs(self) -> list[RouteSpec]:
+        """Return the routes about the server, with the last part of their paths."""
+        return [
+            _spec("health", "GET", self.ors_health, "whether the server answers", dict[str, str]),
+            _spec("version", "GET", self.ors_version, "the server's version", dict[str, Any]),
+            _spec("list_environments", "GET", self.ors_environments, "the environments", list[str]),
+        ]
+
+    def verbs(self) -> list[RouteSpec]:
+        """Return the routes that need no session, with the last part of their paths."""
+        return [
+            _spec("splits", "GET", self.ors_splits, "the splits", list[SplitType], failures=(404,)),
+            _spec("tools", "GET", self.ors_tools, "the tools", OrsTools, failures=(404,)),
+            *(
+                _spec(
+                    name, "POST", self._of_tasks(name), words, answered, request_model=model, failures=(400, *READING)
+                )
+                for name, (model, answered, words) in TASK_VERBS.items()
+            ),
+            _spec("create_session", "POST", self.ors_create_session, "an id for a session", media_type=EVENT_STREAM),
+        ]
+
+    def session_verbs(self) -> list[RouteSpec]:
+        """Return the routes of a session, with the last part of their paths."""
+        creating = {"request_model": CreateSession, "failures": (400, *READING, 429)}
+        calling = {"request_model": OrsCall, "media_type": EVENT_STREAM, "failures": (*BEGUN, 408, 413, 415)}
+        scoring = {
+            "request_model": ScoreGroup,
+            "media_type": EVENT_STREAM,
+            "failures": (*OF_SESSION, 408, 409, 413, 415),
+        }
+        specs = [
+            _spec("create", "POST", self.ors_create, "open a session", OrsSid, **creating),
+            _spec("ping", "POST", self.ors_ping, "keep a session open", OrsStatus, failures=OF_SESSION),
+            _spec("/ping", "POST", self.ors_ping, SLASHED_PING, OrsStatus, failures=OF_SESSION),
+            _spec("delete", "POST", self.ors_delete, "close a session", OrsSid, failures=(400,)),
+            _spec("delete_session", "POST", self.ors_delete, "close a session", OrsSid, failures=(400,)),
+            _spec("prompt", "GET", self.ors_prompt, "the prompt", list[OrsBlock], failures=BEGUN),
+            _spec("messages", "GET", self.ors_messages, "the prompt as messages", list[OrsMessage], failures=BEGUN),
+            _spec("task_tools", "GET", self.ors_task_tools, "the tools of a session", OrsTools, failures=OF_SESSION),
+            _spec("call", "POST", self.ors_call, "call a tool", **calling),
+            _spec("score_group", "POST", self.ors_score_group, "rank a group of rollouts", **scoring),
+        ]
+        return [replace(spec, parameters=SESSION_PARAMETERS) for spec in specs]
+
+
+def _spec(name: str, method: str, answer: Answer, words: str, model: Any = None, **more: Any) -> RouteSpec:
+    return RouteSpec(name, method, _failing(answer), f"ORS: {words}", response_model=model, **more)
+
+
+async def _body(context: RouteContext, request: Request) -> dict[str, Any]:
+    return await read_json(request.scope, request.receive, context.settings.max_body_bytes)
+
+
+def _sid(request: Request) -> str:
+    sid = request.headers.get(SESSION_HEADER, "").strip()
+    if not 0 < len(sid) <= MAX_SESSION_ID:
+        raise RequestRefused(
+            "session_header_missing",
+            f"The request needs the header {SESSION_HEADER}.",
+            hint="/create_session returns an id as its task_id.",
+        )
+    return sid
 
 
 def _failing(answer: Answer) -> Answer:
@@ -270,15 +298,15 @@ class _OfSession(SharedPathRoute):
 class _OfEnvironment(BaseRoute):
     """A route at the root that is there for the names of environments only."""
 
-    def __init__(self, route: DirectRoute, door: OrsDoor) -> None:
+    def __init__(self, route: DirectRoute, episodes: OrsEpisodes) -> None:
         self.named = route
-        self._door = door
+        self._episodes = episodes
         self.handle = route.handle  # type: ignore[method-assign]
         self.path = route.path
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match as the route does, unless the name is no environment's."""
         match, child = self.named.matches(scope)
-        if match is not Match.NONE and self._door.known(child["path_params"]["environment"]) is None:
+        if match is not Match.NONE and self._episodes.known(child["path_params"]["environment"]) is None:
             return Match.NONE, {}
         return match, child

@@ -313,7 +313,7 @@ def longest(trajectories: list[Trajectory]) -> list[str]:
 
 
 def test_a_slow_start_is_a_503_that_clients_repeat_and_410_when_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskapp_kit.interop.ors.door.SETUP_SECONDS", 0.3)
+    monkeypatch.setattr("taskapp_kit.interop.ors.episodes.SETUP_SECONDS", 0.3)
     GATE.clear()
     with opened(SETTINGS, serves=app) as running:
         session = Session(running, "gated", {"split": "train", "index": 1})
@@ -333,7 +333,7 @@ def test_a_slow_start_is_a_503_that_clients_repeat_and_410_when_it_is_deleted(mo
             _, (kind, text) = events_of(session.post("score_group", {"candidates": [candidate, candidate]}))
             assert kind == "error" and text
         session.delete()
-    monkeypatch.setattr("taskapp_kit.interop.ors.door.SETUP_SECONDS", 20)
+    monkeypatch.setattr("taskapp_kit.interop.ors.episodes.SETUP_SECONDS", 20)
     GATE.clear()
     with opened(SETTINGS, serves=app) as running:
         session = Session(running, "gated", {"split": "train", "index": 1})

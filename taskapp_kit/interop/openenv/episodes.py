@@ -9,8 +9,8 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.interop.openenv.actions import METADATA, action_schema, read_action, tools_of
 from taskapp_kit.interop.openenv.models import MAX_EPISODE_ID
+from taskapp_kit.interop.protocols import environment_of_path
 from taskapp_kit.interop.split_tasks import TaskIndex, task_at
-from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.records.content import Content, Json
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import wire_observation
@@ -24,7 +24,7 @@ RESERVED = ("reward", "done", METADATA)
 RESET_FIELDS = ("seed", "split", "config", "reward", "request_id", "timeout_s")
 
 
-class OpenEnvDoor:
+class OpenEnvEpisodes:
     """Maps names; boundaries, limits, rewards and the store are those of the session.
 
     Every method raises what the session raises, and RequestError for what OpenEnv's own server answers with 422.
@@ -38,13 +38,7 @@ class OpenEnvDoor:
 
     def environment(self, name: str | None) -> EnvironmentSpec:
         """Return an environment, None for the default one. Raises RequestRefused (404)."""
-        if name is None:
-            return self._app.default_environment
-        found = self._app.environments.get(name)
-        if found is None:
-            known = ", ".join(self._app.environments)
-            raise RequestRefused("not_found", "There is no environment of this name.", hint=f"There is {known}.")
-        return found
+        return self._app.default_environment if name is None else environment_of_path(self._app, name)
 
     async def open(self, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
         """Open a session."""

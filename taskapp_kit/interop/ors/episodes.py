@@ -5,28 +5,27 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Saturated, SessionError
 from taskapp_kit.interop.call_queue import MAX_WAITING, CallQueue
 from taskapp_kit.interop.ors.blocks import observed_blocks
+from taskapp_kit.interop.ors.models import CreateSession, OrsCall, ScoreGroup, TaskSpec
 from taskapp_kit.interop.ors.stream import CallFailed, CallStream
+from taskapp_kit.interop.protocols import environment_of_path
 from taskapp_kit.interop.split_tasks import check_split, task_at
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Peer
 from taskapp_kit.records.content import Json, as_object
-from taskapp_kit.records.seeds import SEED_LIMIT
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.score.groups import group_judges
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.sessions import described_episode, parsed
-from taskapp_kit.wire.rollout import SPLIT, JsonDict, forms
 
 PROTOCOL = "ors"
 SETUP_SECONDS = 25.0
@@ -35,61 +34,6 @@ RETRY_SECONDS = 2
 MAX_SESSION_ID = 255
 REPLAYED_CALLS = 4
 """The latest calls of a session whose results are sent again to the same `task_id`."""
-
-
-class OrsBody(BaseModel):
-    """A request's body."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class CreateSession(OrsBody):
-    """Which task: as `/task` returned it, or by split and index. `toolset_name` has to be absent or null."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra=forms(("task_spec",), ("split", "index")))
-
-    env_name: StrictStr | None = None
-    task_spec: JsonDict | None = None
-    split: Annotated[StrictStr, Field(json_schema_extra=SPLIT)] | None = None
-    index: StrictInt | None = None
-    toolset_name: None = None
-
-    @model_validator(mode="after")
-    def _names_one_task(self) -> CreateSession:
-        if (self.task_spec is None) == (self.split is None) or (self.split is None) != (self.index is None):
-            raise ValueError("should have task_spec, or both split and index")
-        return self
-
-
-class TaskSpec(OrsBody):
-    """A task. `config` is as in `env.config` of `POST /rollout`; `row` is what `/task` showed, and is not read."""
-
-    split: StrictStr | None = None
-    seed: StrictInt = Field(ge=0, lt=SEED_LIMIT)
-    config: JsonDict = Field(default_factory=dict)
-    row: Any = None
-
-
-class OrsCall(OrsBody):
-    """One call of a tool. `task_id`: that of a call whose stream was cut; its result is sent, and nothing is done again."""
-
-    name: StrictStr = Field(max_length=512)
-    input: Any = Field(default_factory=dict)
-    task_id: StrictStr | None = None
-
-
-class GroupCandidate(OrsBody):
-    """One rollout of a group. `metadata.rollout_id` names it, as the metadata of its calls did; messages are not read."""
-
-    messages: list[Any] = Field(default_factory=list)
-    metadata: JsonDict | None = None
-
-
-class ScoreGroup(OrsBody):
-    """The rollouts to be ranked."""
-
-    candidates: list[GroupCandidate]
-    task_id: StrictStr | None = None
 
 
 class OrsSession:
@@ -161,7 +105,7 @@ class OrsSession:
         return task
 
 
-class OrsDoor:
+class OrsEpisodes:
     """Maps names; boundaries, limits, rewards and the store are those of the session."""
 
     def __init__(self, context: RouteContext) -> None:
@@ -185,11 +129,7 @@ class OrsDoor:
         """
         if name is None:
             return self.known(deployment or "") or self._app.default_environment
-        found = self.known(name)
-        if found is None:
-            known = ", ".join(self._app.environments)
-            raise RequestRefused("not_found", "There is no environment of this name.", hint=f"There is {known}.")
-        return found
+        return self.known(name) or environment_of_path(self._app, name)
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
