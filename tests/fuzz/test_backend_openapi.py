@@ -5,7 +5,6 @@ Quick by default; `make fuzz` (or FUZZ_CASES=10000) sends so many cases, drawn a
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, assume, given
+from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
@@ -26,15 +25,11 @@ from taskapp_kit.jobs.server.app import create_backend
 from taskapp_kit.jobs.server.inference import MODEL_ROUTES
 from taskapp_kit.jobs.server.routes import FAMILIES
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from tests.fuzz.addresses import fits
+from tests.fuzz.cases import CASES, HYPOTHESIS, KEY, QUICK, fits, share
 
 pytestmark = pytest.mark.server
 
-KEY = "Tr0ub4dor-and-3-staples-9f27c1"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
-QUICK_CASES = 200
-CASES = int(os.environ.get("FUZZ_CASES", QUICK_CASES))
-QUICK = CASES <= QUICK_CASES
 ANSWERED: Counter[tuple[str, str, int]] = Counter()
 
 # -- the document ----------------------------------------------------------------------------------------------------
@@ -239,15 +234,11 @@ def paths() -> dict[str, Any]:
 OPENAPI = {"openapi": "3.1.0", "info": {"title": "taskapp backend", "version": "1"}, "paths": paths()}
 
 
-def share(part: float) -> int:
-    return max(4, int(CASES * part))
-
-
 CONFIGURED = schemathesis.Config.from_dict(
     {
         "headers": HEADERS,
         "generation": {
-            "max-examples": share(0.02),
+            "max-examples": share(0.02, 4),
             "with-security-parameters": False,  # tests/jobs/server/test_door.py attacks the key
             "deterministic": QUICK,
             "no-shrink": not QUICK,
@@ -261,17 +252,11 @@ CONFIGURED = schemathesis.Config.from_dict(
             "ignored_auth": {"enabled": False},
             "missing_required_header": {"enabled": False},
         },
-        "operations": [{"include-path-regex": "jobs$", "generation": {"max-examples": share(0.06)}}],
+        "operations": [{"include-path-regex": "jobs$", "generation": {"max-examples": share(0.06, 4)}}],
     }
 )
 DOCUMENT = schemathesis.openapi.from_dict(OPENAPI, config=CONFIGURED)
 OPERATIONS = {found.ok().label: found.ok() for found in DOCUMENT.get_all_operations()}
-OUR_SETTINGS: dict[str, Any] = {
-    "deadline": None,
-    "derandomize": QUICK,
-    "phases": [Phase.explicit, Phase.generate, *([Phase.shrink] if QUICK else [])],
-    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-}
 
 # -- the server ------------------------------------------------------------------------------------------------------
 
@@ -378,7 +363,7 @@ def test_what_is_there_is_answered_as_documented(
     label: str, server: BackgroundServer, session: requests.Session, known: list[str]
 ) -> None:
     @given(OPERATIONS[label].as_strategy(), st.sampled_from(known))
-    @hypothesis_settings(max_examples=share(0.02), **OUR_SETTINGS)
+    @hypothesis_settings(max_examples=share(0.02, 4), **HYPOTHESIS)
     def answered(case: schemathesis.Case, job_id: str) -> None:
         case.path_parameters = {"job_id": job_id}
         check(case, server, session, "known")
@@ -397,7 +382,7 @@ def test_jobs_that_are_played_are_answered_as_documented(
         st.fixed_dictionaries({"batch_size": st.integers(1, 4), "group_size": st.integers(1, 3)}),
         st.sampled_from([None, "k1", "k2"]),
     )
-    @hypothesis_settings(max_examples=share(0.1), **OUR_SETTINGS)
+    @hypothesis_settings(max_examples=share(0.1, 4), **HYPOTHESIS)
     def answered(case: schemathesis.Case, trainer: dict[str, int], key: str | None) -> None:
         case.body = {"model": "m", "endpoint_base_url": app_url, "trainer": trainer}
         case.headers = {**(case.headers or {}), **({"Idempotency-Key": key} if key else {})}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -23,43 +22,23 @@ from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.fuzz.cases import CASES, KEY, QUICK
 from tests.fuzz.sound_app import app
 
 pytestmark = pytest.mark.server
 
-QUICK_CASES = 250
-CASES = int(os.environ.get("FUZZ_CASES", QUICK_CASES))
-KEY = "Tr0ub4dor-and-3-staples-9f27c1"
 HEADERS = {"X-API-Key": KEY}
 OURS = settings(
     deadline=None,
-    derandomize=CASES <= QUICK_CASES,
+    derandomize=QUICK,
     max_examples=max(60, CASES // 4),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 KINDS = ["reset", "step", "finish", "state", "mcp"]
-WORDS = [
-    *KINDS,
-    *("tools/list", "tools/call", "openenv/session/create", "openenv/session/close"),
-    *("initialize", "ping", "notifications/initialized", "resources/list", "resources/read", "prompts/list"),
-]
-NAMES = [
-    *(
-        "type",
-        "id",
-        "data",
-        "request_id",
-        "tool",
-        "args",
-        "seed",
-        "split",
-        "index",
-        "config",
-        "episode_id",
-        "timeout_s",
-    ),
-    *("jsonrpc", "method", "params", "name", "arguments", "session_id", "tool_name", "by", "uri", "protocolVersion"),
-]
+METHODS = "tools/list tools/call openenv/session/create openenv/session/close initialize ping notifications/initialized"
+WORDS = [*KINDS, *METHODS.split(), "resources/list", "resources/read", "prompts/list"]
+MEMBERS = "type id data request_id tool args seed split index config episode_id timeout_s by uri protocolVersion"
+NAMES = [*MEMBERS.split(), "jsonrpc", "method", "params", "name", "arguments", "session_id", "tool_name"]
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0, -1, 2**63, 1e308])
 SCALARS = (
     st.none() | st.booleans() | NUMBERS | st.text(max_size=10) | st.sampled_from([*WORDS, "increment", "train", ""])

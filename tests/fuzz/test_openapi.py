@@ -6,7 +6,6 @@ Quick by default; `make fuzz` (or FUZZ_CASES=10000) sends so many cases, drawn a
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter
 from collections.abc import Iterator
 from http.cookiejar import DefaultCookiePolicy
@@ -16,7 +15,7 @@ import pytest
 import requests
 import schemathesis
 from fastapi import FastAPI
-from hypothesis import HealthCheck, Phase, assume, given
+from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from schemathesis.checks import CheckFunction, not_a_server_error
@@ -28,16 +27,12 @@ from taskapp_kit.records.protocols import Store
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
-from tests.fuzz.addresses import fits
+from tests.fuzz.cases import CASES, HYPOTHESIS, KEY, QUICK, fits, share
 from tests.fuzz.sound_app import Board, app
 
 pytestmark = pytest.mark.server
 
-KEY = "Tr0ub4dor-and-3-staples-9f27c1"
 HEADERS = {"X-API-Key": KEY}
-QUICK_CASES = 250
-CASES = int(os.environ.get("FUZZ_CASES", QUICK_CASES))
-QUICK = CASES <= QUICK_CASES
 SHORT_DEADLINE_SECONDS = 5.0
 """A request that gives itself less than this may be answered 504; no other answer of 5xx is right."""
 
@@ -46,10 +41,6 @@ def served(store: Store | None = None) -> FastAPI:
     """The front entrance before the sound app."""
     settings = ServiceSettings(max_concurrent=64 + 2 * CASES)  # sessions are opened, and most are not closed
     return create(Service(app, settings, store=store), Settings(environment_api_key=KEY, protocols=("all",)))
-
-
-def share(part: float) -> int:
-    return max(10, int(CASES * part))
 
 
 CONFIG = schemathesis.Config.from_dict(
@@ -75,14 +66,6 @@ DOCUMENT = schemathesis.openapi.from_dict(OPENAPI, config=CONFIG)
 OPERATIONS = {found.ok().label: found.ok() for found in DOCUMENT.get_all_operations()}
 ANSWERED: Counter[tuple[str, str, int]] = Counter()
 """How many answers: operation, which test, status."""
-
-OUR_SETTINGS: dict[str, Any] = {
-    "deadline": None,
-    "derandomize": QUICK,
-    # the server remembers keys, so that a smaller case is not the same case: not worth minutes of a long run
-    "phases": [Phase.explicit, Phase.generate, *([Phase.shrink] if QUICK else [])],
-    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-}
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +220,7 @@ def test_what_is_there_is_answered_as_documented(
     label: str, server: BackgroundServer, session: requests.Session, known: dict[str, list[Any]]
 ) -> None:
     @given(OPERATIONS[label].as_strategy(), st.data())
-    @hypothesis_settings(max_examples=share(0.04), **OUR_SETTINGS)
+    @hypothesis_settings(max_examples=share(0.04), **HYPOTHESIS)
     def answered(case: schemathesis.Case, data: st.DataObject) -> None:
         name_what_is_there(case, label, data, known)
         headers = {**HEADERS, "Accept": data.draw(ACCEPTED)}
@@ -316,7 +299,7 @@ def test_rollouts_that_are_played_answer_as_documented(
     label = "POST /rollout"
 
     @given(OPERATIONS[label].as_strategy(), st.fixed_dictionaries(BODIES), st.data())
-    @hypothesis_settings(max_examples=share(0.45), **OUR_SETTINGS)
+    @hypothesis_settings(max_examples=share(0.45), **HYPOTHESIS)
     def answered(case: schemathesis.Case, parts: dict[str, Any], data: st.DataObject) -> None:
         assume(isinstance(case.body, dict))
         kept = data.draw(st.sampled_from([None, None, None, *BODIES]))  # one part may stay as schemathesis drew it
@@ -341,7 +324,7 @@ def test_calls_of_a_session_answer_as_documented(
         return session.post(f"{server.url}{path}", json=body, headers=HEADERS, timeout=20).json()
 
     @given(OPERATIONS[label].as_strategy(), st.sampled_from(["counter", "board", "quiz"]), st.booleans(), st.booleans())
-    @hypothesis_settings(max_examples=share(0.04), **OUR_SETTINGS)
+    @hypothesis_settings(max_examples=share(0.04), **HYPOTHESIS)
     def answered(case: schemathesis.Case, environment: str, begun: bool, empty: bool) -> None:
         session_id = ask("/sessions", {"env_name": environment})["session_id"]
         if begun:
@@ -378,7 +361,7 @@ def test_calls_of_a_protocols_session_answer_as_documented(
         return name
 
     @given(OPERATIONS[label].as_strategy(), st.booleans())
-    @hypothesis_settings(max_examples=share(0.04), **OUR_SETTINGS)
+    @hypothesis_settings(max_examples=share(0.04), **HYPOTHESIS)
     def answered(case: schemathesis.Case, well_formed: bool) -> None:
         case.path_parameters = {"environment": "counter", "tool": "increment"}
         case.query = {}

@@ -1,117 +1,335 @@
-"""`/metrics` on a running server: numbers after real requests, formats, the key, and what must not be in it."""
+"""Counting: real rollouts, in threads and in a worker process, and what Prometheus reads of them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import re
-import time
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
+from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings
+from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.connection_limits import CAUSES
+from taskapp_kit.serve.telemetry.metrics import SECONDS, Metrics, render
+from tests.rollouts import a_request, app_from
+from tests.serve.load_test import SECOND
 from tests.serve.running_server import KEY, RunningServer, fragments, opened, request_body
+from tests.waiting import until, until_async
 
-pytestmark = pytest.mark.server
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
-SECOND = "0b55e8d2-S3same-zw1/te+q"
-"""The other key: no six letters of it are a word that a server may say."""
+SOURCE = """
+import time
+app = TaskApp("counted")
+
+@app.environment("counted", splits={"train": range(9)}, max_steps=3)
+class Counted:
+    def __init__(self, breaks: str = "", seconds: float = 0.0):
+        self.breaks, self.seconds = breaks, seconds
+
+    def reset(self, seed: int) -> str:
+        time.sleep(self.seconds)
+        return ""
+
+    @action(noop={})
+    def go(self) -> Step:
+        "Go."
+        if self.breaks == "step":
+            raise RuntimeError("broken")
+        if self.breaks == "no":
+            raise InvalidAction("no")
+        time.sleep(self.seconds)
+        return Step("", -1.0)
+
+app.environment("other", splits={"train": range(9)}, max_steps=1)(Counted)
+
+@app.rubric(environment="counted")
+def score(trajectory, config) -> float:
+    "A quarter."
+    if config.get("breaks") == "rubric":
+        raise RuntimeError("broken")
+    return 0.25
+"""
 
 
-def scraped(running: RunningServer, accept: str = "*/*") -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Samples by name: their labels and values."""
-    response = running.client.get("/metrics", headers={"Accept": accept})
-    assert response.status_code == 200, response.text
-    parse = open_metrics if "openmetrics" in response.headers["content-type"] else text_format
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in parse(response.text):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
+def read(body: bytes, *, as_open: bool = False) -> Samples:
+    parse = open_metrics if as_open else text_format
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse(body.decode())
+        for sample in family.samples
+    }
 
 
-def count(found: dict[str, list[tuple[dict[str, str], float]]], name: str, **labels: str) -> float:
+def value(samples: Samples, name: str, **labels: str) -> float | None:
+    return samples.get((name, frozenset(labels.items())))
+
+
+async def _play(app: TaskApp, workers: int) -> tuple[Samples, Metrics]:
+    service = Service(app, ServiceSettings(workers=workers))
+    measures = Metrics(service.spec.environments, service.health)
+    service.watchers.append(measures.ended)
+    await service.start()
+    try:
+        for config in ({}, {"breaks": "no"}, {"breaks": "step"}, {"breaks": "rubric"}):
+            with contextlib.suppress(RolloutFailed):
+                await service.rollout(a_request("noop", seed=1, config=config), caller=Caller("lab"))
+        await service.rollout(a_request("noop", seed=1, env_name="other"))
+        slow = a_request("noop", seed=1, config={"seconds": 0.2})
+        task = asyncio.create_task(service.rollout(slow))
+        await until_async(lambda: value(read(render(measures.snapshot())[0]), "taskapp_in_flight") == 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with pytest.raises(RolloutFailed):
+            await service.rollout(a_request("noop", seed=1, config={"seconds": 0.2}, safety={"max_time_s": 0.3}))
+        return read(render(measures.snapshot())[0]), measures
+    finally:
+        await service.close()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_numbers_after_real_rollouts(tmp_path: Path, workers: int) -> None:
+    found, _ = asyncio.run(_play(app_from(tmp_path, SOURCE), workers))
+
+    def rollouts(status: str, boundary: str, key: str, environment: str = "counted") -> float | None:
+        labels = {"environment": environment, "status": status, "boundary": boundary, "key": key}
+        return value(found, "taskapp_rollouts_total", **labels)
+
+    assert rollouts("truncated", "", "lab") == 2
+    assert rollouts("failed", "environment", "lab") == 1
+    assert rollouts("failed", "scoring", "lab") == 1
+    assert rollouts("failed", "cancelled", "") == 1
+    assert rollouts("failed", "timeout", "") == 1
+    assert rollouts("truncated", "", "", "other") == 1
+    assert sum(number for (name, _), number in found.items() if name == "taskapp_rollouts_total") == 7
+
+    def of_counted(name: str, **labels: str) -> float:
+        number = value(found, name, environment="counted", **labels)
+        assert number is not None, name
+        return number
+
+    assert of_counted("taskapp_rollout_seconds_count") == of_counted("taskapp_rollout_seconds_bucket", le="+Inf") == 6
+    assert 0.3 <= of_counted("taskapp_rollout_seconds_sum") < 20
+    phases = {
+        phase: of_counted("taskapp_rollout_phase_seconds_total", phase=phase)
+        for phase in ("environment", "policy", "scoring", "framework")
+    }
+    assert all(seconds >= 0 for seconds in phases.values())
+    assert sum(phases.values()) == pytest.approx(of_counted("taskapp_rollout_seconds_sum"))
+    assert of_counted("taskapp_steps_total") >= 9
+    assert of_counted("taskapp_invalid_actions_total") == 3
+    assert of_counted("taskapp_rewards_total") == of_counted("taskapp_outcome_scores_total") == 2
+    assert of_counted("taskapp_rewards_sum") == of_counted("taskapp_outcome_scores_sum") == 0.5
+    assert value(found, "taskapp_rewards_sum", environment="other") == -1.0, "a reward may be negative"
+    assert value(found, "taskapp_outcome_scores_total", environment="other") == 0
+    assert value(found, "taskapp_capacity") == 1024
+    assert (
+        value(found, "taskapp_hung_threads")
+        == value(found, "taskapp_draining")
+        == value(found, "taskapp_in_flight")
+        == 0
+    )
+    assert value(found, "taskapp_workers") == (1 if workers else None)
+    assert (value(found, "process_resident_memory_bytes") or 0) > 1e6
+    assert (value(found, "process_open_fds") or 0) > 1
+    assert (value(found, "process_cpu_seconds_total") or 0) > 0
+
+
+def told() -> Metrics:
+    class Late:
+        lag_seconds, blocked, blocked_seconds = 0.5, 2, 1.5
+
+    measures = Metrics(["e"], lambda: {"status": "draining", "in_flight": 2, "capacity": 8, "hung_threads": 8,
+                                        "workers": {"alive": 2, "replaced": 3, "killed": 4, "hung": 5, "waiting": 6}})  # fmt: skip
+    measures.loop = Late()
+    measures.answered("GET", "/blobs/{sha256}", 404)
+    measures.answered("GET", "/blobs/{sha256}", 404)
+    measures.count_key_refusal("unauthorised")
+    measures.store_failed()
+    return measures
+
+
+@pytest.mark.parametrize("as_open", [False, True])
+def test_both_formats_can_be_read_and_say_the_same(as_open: bool) -> None:
+    accept = (
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;q=0.1" if as_open else "*/*"
+    )
+    body, content_type = render(told().snapshot(), accept)
+    assert content_type.startswith(
+        "application/openmetrics-text; version=1.0.0" if as_open else "text/plain; version=0.0.4"
+    )
+    found = read(body, as_open=as_open)
+    assert value(found, "taskapp_http_responses_total", method="GET", route="/blobs/{sha256}", status="404") == 2
+    assert value(found, "taskapp_http_refusals_total", code="unauthorised") == 1
+    assert value(found, "taskapp_store_errors_total") == 1
+    assert value(found, "taskapp_draining") == 1
+    names = ("taskapp_workers", "taskapp_workers_replaced_total", "taskapp_workers_killed_total", "taskapp_workers_hung_total", "taskapp_workers_waiting")  # fmt: skip
+    assert [value(found, name) for name in names] == [2, 3, 4, 5, 6]
+    assert value(found, "taskapp_event_loop_lag_seconds") == 0.5
+    assert value(found, "taskapp_event_loop_blocked_total") == 2
+    assert value(found, "taskapp_event_loop_blocked_seconds_total") == 1.5
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "",
+        "application/openmetrics-text; version=\x00bad",
+        "application/openmetrics-text;version=9.9.x",
+        ",;,",
+        "text/plain;version=oops",
+    ],
+)
+def test_no_accept_header_is_too_odd(accept: str) -> None:
+    body, content_type = render(told().snapshot(), accept)
+    assert b"taskapp_store_errors_total 1.0" in body
+    assert "bad" not in content_type
+    assert "9.9" not in content_type
+
+
+def test_what_was_read_stays_as_it_was() -> None:
+    measures = told()
+    before = measures.snapshot()
+    text = render(before)[0]
+    measures.answered("GET", "/", 200)
+    measures.store_failed()
+    own = [line for line in render(before)[0].splitlines() if line.startswith(b"taskapp")]
+    assert own == [line for line in text.splitlines() if line.startswith(b"taskapp")]
+
+
+@given(st.lists(st.floats(0, 1e4), max_size=30))
+def test_a_bucket_counts_what_is_no_longer_than_its_bound(durations: Iterable[float]) -> None:
+    measures = Metrics(["e"], dict)
+    for seconds in durations:
+        measures.ended(*_ended(seconds))
+    found = read(render(measures.snapshot())[0])
+    for bound in SECONDS:
+        expected = sum(seconds <= bound for seconds in durations)
+        assert value(found, "taskapp_rollout_seconds_bucket", environment="e", le=str(bound)) == expected
+
+
+def test_tokens_are_counted_under_our_own_names() -> None:
+    measures = Metrics(["e"], dict)
+    course, finished = _ended(1.0)
+    finished.usage = {
+        "prompt_tokens": 10.0,
+        "completion_tokens": 4.0,
+        "a caller's text": 9.0,
+        "total_tokens": 14.0,
+        "output_tokens": -3.0,
+    }
+    measures.ended(course, finished)
+    found = read(render(measures.snapshot())[0])
+    tokens = {
+        dict(labels)["kind"]: number for (name, labels), number in found.items() if name == "taskapp_tokens_total"
+    }
+    assert tokens == {"input": 10, "output": 4}
+
+
+def _ended(seconds: float) -> tuple[Any, Any]:
+    """A rollout that took so long, as a RolloutObserver is given it."""
+    from taskapp_kit.records.rollout import Rollout
+    from taskapp_kit.rollout.in_flight import InFlightRollout
+
+    result = Rollout(a_request("noop"), "noop", "e", "1", "train", 0, "truncated", "max_steps", 1, 0.0, {}, {})
+    result.timing = {"total": seconds}
+    course = InFlightRollout("id", None, Caller(), 1.0, 1.0, 60.0)  # type: ignore[arg-type]  # what was planned is not looked at
+    return course, result
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        (
+            "taskapp_kit.serve.telemetry.metrics, taskapp_kit.serve.telemetry.tracing, taskapp_kit.rollout.service",
+            ("prometheus_client", "opentelemetry"),
+        ),
+        ("taskapp_kit.asgi, taskapp_kit.serve.app", ("prometheus_client", "opentelemetry.sdk")),
+    ],
+)
+def test_what_only_some_need_is_not_loaded_before_they_ask(modules: str, absent: tuple[str, ...]) -> None:
+    code = f"import sys, {modules}; print([name for name in {absent!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_page_lists_every_metric() -> None:
+    from taskapp_kit.serve.telemetry.metrics import _Read
+
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+    families = list(_Read(told().snapshot()).collect())
+    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    assert len(names) == len(families) > 20
+    assert not {name for name in names if f"`{name}`" not in page}
+
+
+# -- over HTTP -----------------------------------------------------------------------------------------------------
+
+
+def scraped(running: RunningServer) -> Samples:
+    response = running.client.get("/metrics", headers={"Accept": "application/openmetrics-text"})
+    assert (response.status_code, response.headers["cache-control"]) == (200, "no-store")
+    return read(response.content, as_open=True)
+
+
+def total(samples: Samples, name: str, **labels: str) -> float:
     """The sum of the samples that have these labels."""
-    return sum(value for having, value in found.get(name, []) if labels.items() <= having.items())
+    return sum(value for (other, having), value in samples.items() if other == name and labels.items() <= having)
 
 
-@pytest.mark.parametrize("accept", ["*/*", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"])
-def test_what_happened_is_counted(accept: str) -> None:
-    with opened() as running:
-        for body in (
-            request_body(),
-            request_body("broken", "going"),
-            request_body("pictures", "looking"),
-            request_body(policy="lost"),
-        ):
+@pytest.mark.server
+def test_answers_and_rollouts_of_a_server_are_counted() -> None:
+    with opened() as running, opened() as other:
+        bodies = (request_body(), request_body("broken", "going"), request_body(policy="lost"))
+        for body in (*bodies, {"run_id": 7}):
             running.client.post("/rollout", json=body)
-        assert running.client.post("/rollout", json={"run_id": 7}).status_code == 422
-        running.client.get("/blobs/" + "0" * 64)
-        running.client.get("/blobs/" + "1" * 64)
-        assert running.stranger.get("/health").status_code == 401
-        assert running.stranger.post("/rollout", json=request_body()).status_code == 401
-        assert running.client.get("/no-such-path").status_code == 404
-        assert running.client.request("PROPFIND", "/no-such-path").status_code == 404
+        for path in ("/blobs/" + "0" * 64, "/blobs/" + "1" * 64, "/no-such-path"):
+            running.client.get(path)
+        running.stranger.get("/health")
+        running.client.request("PROPFIND", "/no-such-path")
         with pytest.raises(httpx.ReadTimeout):
             slow = request_body("slow", "waiting", safety={"max_ops": 20}, config={"seconds": 0.2})
-            httpx.post(running.url + "/rollout", json=slow, headers={"X-API-Key": KEY}, timeout=0.5)
-        end = time.monotonic() + 10
-        while not count(scraped(running), "taskapp_rollouts_total", boundary="cancelled") and time.monotonic() < end:
-            time.sleep(0.05)
-        found = scraped(running, accept)
-
-    def rollouts(environment: str, status: str, boundary: str) -> float:
-        return count(
-            found,
-            "taskapp_rollouts_total",
-            environment=environment,
-            status=status,
-            boundary=boundary,
-            key="environment",
-        )
-
-    assert rollouts("counter", "terminated", "") == 1
-    assert rollouts("counter", "failed", "policy") == 1
-    assert rollouts("broken", "failed", "environment") == 1
-    assert rollouts("pictures", "failed", "scoring") == 1
-    assert rollouts("slow", "failed", "cancelled") == 1
-    assert count(found, "taskapp_rollouts_total") == 5
-
-    def answers(method: str, route: str, status: int) -> float:
-        return count(found, "taskapp_http_responses_total", method=method, route=route, status=str(status))
-
-    assert answers("POST", "/rollout", 200) == 1
-    assert answers("POST", "/rollout", 500) == 2
-    assert answers("POST", "/rollout", 502) == 1
-    assert answers("POST", "/rollout", 422) == 1
-    assert answers("POST", "/rollout", 499) == 1
-    assert answers("GET", "/blobs/{sha256}", 404) == 2
-    assert answers("GET", "(none)", 404) == 1
-    assert count(found, "taskapp_http_refusals_total", code="unauthorised") == 2
-    assert count(found, "taskapp_in_flight") == 0
-    assert count(found, "taskapp_capacity") == 64
-    assert count(found, "taskapp_rewards_sum", environment="counter") == 1
-    assert "taskapp_event_loop_lag_seconds" in found
-    assert count(found, "taskapp_connections") >= 1
-    assert {labels["cause"] for labels, _ in found["taskapp_connections_ended_total"]} == set(CAUSES)
-    assert count(found, "taskapp_connections_ended_total") == 0
-    assert count(found, "process_resident_memory_bytes") > 1e6
-    routes = {labels["route"] for labels, _ in found["taskapp_http_responses_total"]}
-    assert all(re.fullmatch(r"/[a-z_]*(/\{[a-z0-9_]+\})?|\(none\)", route) for route in routes), routes
-    methods = {labels["method"] for labels, _ in found["taskapp_http_responses_total"]}
-    assert methods == {"GET", "POST", "(other)"}
+            running.client.post("/rollout", json=slow, timeout=0.5)
+        until(lambda: total(scraped(running), "taskapp_rollouts_total", boundary="cancelled"), 10)
+        found = scraped(running)
+        assert total(scraped(other), "taskapp_rollouts_total") == 0, "each service has its own numbers"
+    rollouts = {("counter", ""): 1, ("counter", "policy"): 1, ("broken", "environment"): 1, ("slow", "cancelled"): 1}
+    for (environment, boundary), count in rollouts.items():
+        labels = {"environment": environment, "boundary": boundary, "key": "environment"}
+        assert total(found, "taskapp_rollouts_total", **labels) == count, labels
+    answers = {("POST", "/rollout", 200): 1, ("POST", "/rollout", 500): 1, ("POST", "/rollout", 502): 1, ("POST", "/rollout", 422): 1,
+               ("POST", "/rollout", 499): 1, ("GET", "/blobs/{sha256}", 404): 2, ("GET", "(none)", 404): 1}  # fmt: skip
+    for (method, route, status), count in answers.items():
+        labels = {"method": method, "route": route, "status": str(status)}
+        assert total(found, "taskapp_http_responses_total", **labels) == count, labels
+    assert total(found, "taskapp_http_refusals_total", code="unauthorised") == 1
+    assert total(found, "taskapp_connections") >= 1
+    assert any(name == "taskapp_event_loop_lag_seconds" for name, _ in found)
+    labelled = {name: [dict(labels) for other, labels in found if other == name] for name, _ in found}
+    assert {labels["cause"] for labels in labelled["taskapp_connections_ended_total"]} == set(CAUSES)
+    answered = labelled["taskapp_http_responses_total"]
+    assert all(re.fullmatch(r"/[a-z_]*(/\{[a-z0-9_]+\})?|\(none\)", labels["route"]) for labels in answered), answered
+    assert {labels["method"] for labels in answered} == {"GET", "POST", "(other)"}
 
 
-def test_each_service_has_its_own_numbers() -> None:
-    with opened() as one, opened() as two:
-        one.client.post("/rollout", json=request_body())
-        assert count(scraped(one), "taskapp_rollouts_total") == 1
-        assert count(scraped(two), "taskapp_rollouts_total") == 0
-
-
+@pytest.mark.server
 def test_no_key_and_no_callers_text_is_in_numbers_or_log(caplog: pytest.LogCaptureFixture) -> None:
     text = "callers-own-words"
     settings = Settings(environment_api_key=KEY, environment_api_key_aliases=(SECOND,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from taskapp_kit.errors import ConfigError, Unavailable
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.serve.running_server import KEY, opened, request_body
+from tests.waiting import until
 
 
 class Aged(SqliteStore):
@@ -32,10 +32,7 @@ def test_older_rollouts_go_when_the_server_starts(tmp_path: Path, keep: str | No
             assert running.client.post("/rollout", json=request_body(seed=seed)).status_code == 200
     settings = Settings(environment_api_key=KEY, store_keep=keep)
     with opened(settings, store=SqliteStore(tmp_path / "r.db")) as running:
-        end = time.monotonic() + 20
-        while len(running.client.get("/rollouts").json()["rollouts"]) != left:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(lambda: len(running.client.get("/rollouts").json()["rollouts"]) == left, 20)
 
 
 @pytest.mark.parametrize("text", ["0", "0d", "d", "-3", "3h", "1.5d", "many", "٣"])

@@ -124,11 +124,6 @@ def test_a_trial_is_in_no_list_and_its_key_has_its_answer(
     assert live.client.get(f"/rollouts/{played[0]}").status_code == (500 if breaks and found == 200 else found)
 
 
-def test_whether_a_rollout_is_stored_is_true_or_false(live: RunningServer) -> None:
-    refused = live.client.post("/rollout", json=a_body(23) | {"record": {"store": "no"}})
-    assert (refused.status_code, error_of(refused)["fields"][0]["loc"]) == (422, ["body", "record", "store"])
-
-
 def test_nothing_private_is_told(live: RunningServer) -> None:
     for row in listed(live, "?limit=500"):
         assert set(row) == {
@@ -233,15 +228,6 @@ def test_a_plugin_that_cannot_list_says_so_and_finds_by_id() -> None:
         assert running.client.get(f"/rollouts/{rollout_id}").status_code == 200
         answer = running.client.get("/rollouts")
         assert (answer.status_code, error_of(answer)["code"]) == (422, "unavailable")
-
-
-def test_it_is_found_after_a_restart(tmp_path: Path) -> None:
-    with opened(store=open_store(str(tmp_path / "r.db"))) as running:
-        rollout_id = running.client.post("/rollout", json=request_body()).json()["rollout_id"]
-    with opened(store=open_store(str(tmp_path / "r.db"))) as running:
-        found: httpx.Response = running.client.get(f"/rollouts/{rollout_id}")
-        assert found.status_code == 200 and found.json()["rollout_id"] == rollout_id
-        assert running.client.delete(f"/rollouts/{rollout_id}").json()["status"] == "ended"
 
 
 def test_a_replay_takes_the_stored_episode_and_refuses_another(tmp_path: Path) -> None:

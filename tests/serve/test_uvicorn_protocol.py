@@ -20,6 +20,7 @@ from taskapp_kit.serve.connection_limits import ConnectionLimits
 from taskapp_kit.serve.uvicorn_protocol import BoundedHttp
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.serve.running_server import RunningServer, error_of, read_answer
+from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
@@ -164,9 +165,7 @@ def test_two_requests_in_one_packet_are_two_requests(server: BackgroundServer) -
     SEEN.clear()
     with socket.create_connection((server.host, server.port), timeout=5) as connection:
         connection.sendall(b"GET /a HTTP/1.1\r\nX-N: 1\r\n\r\nGET /b HTTP/1.1\r\nX-N: 2\r\n\r\n")
-        end = time.monotonic() + 5
-        while len(SEEN) < 2 and time.monotonic() < end:
-            time.sleep(0.02)
+        until(lambda: len(SEEN) == 2, 5)
     assert [dict(headers)[b"x-n"] for headers in SEEN] == [b"1", b"2"]
 
 
@@ -242,10 +241,7 @@ def test_what_a_connection_held_is_free_without_the_collector(server: Background
         for _ in range(5):
             with connect(server, sent) as connection:
                 assert connection.recv(12) == b"HTTP/1.1 200"
-        end = time.monotonic() + 10
-        while held() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert held() == 0
+        until(lambda: held() == 0, 10)
     finally:
         gc.enable()
 

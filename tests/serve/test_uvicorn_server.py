@@ -43,13 +43,6 @@ def test_it_answers_as_soon_as_it_is_entered_and_leaves_nothing() -> None:
     server.stop()
 
 
-def test_two_at_once() -> None:
-    one, two = (BackgroundServer(create(Service(app), Settings())) for _ in range(2))
-    with one, two:
-        assert one.port != two.port
-        assert [httpx.get(server.url).status_code for server in (one, two)] == [200, 200]
-
-
 def test_an_address_that_cannot_be_bound_is_a_config_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -150,26 +143,6 @@ def test_an_address_that_is_held_already() -> None:
         assert server.port == held.getsockname()[1]
         assert httpx.get(server.url).status_code == 200
     assert held.fileno() == -1
-
-
-def test_running_requests_are_finished_before_it_stops() -> None:
-    entered = threading.Event()
-
-    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            entered.set()
-            await asyncio.sleep(0.4)
-            await json_answer({"ok": True})(scope, receive, send)
-
-    server = BackgroundServer(slow)
-    server.start()
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(httpx.get(server.url).status_code))
-    thread.start()
-    assert entered.wait(20)
-    server.stop()
-    thread.join()
-    assert found == [200]
 
 
 LIVE_APP = Path(__file__).parent.parent / "live_app.py"

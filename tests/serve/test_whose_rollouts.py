@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -20,6 +19,7 @@ from taskapp_kit.store import open_store
 from tests.live_app import a_body
 from tests.serve.running_server import KEY, RunningServer, error_of, opened, request_body
 from tests.store.postgres_server import server
+from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 
@@ -161,10 +161,7 @@ def test_one_under_way_is_seen_and_cancelled_by_its_own_label_alone(servers: Two
     taken = servers.ask("alice", "POST", "/rollout", servers.other, json=body, headers={"Prefer": "respond-async"})
     assert taken.status_code == 202
     path = taken.headers["location"]
-    end = time.monotonic() + 20
-    while not (tmp_path / "mark").exists():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until((tmp_path / "mark").exists, 20)
     for method in ("GET", "DELETE"):
         assert servers.ask("bob", method, path, servers.other).status_code == 404
         assert servers.ask("bob", method, path).status_code == 404

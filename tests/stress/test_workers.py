@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.stress.load import ask_all, session
+from tests.stress.load import ask_all
 from tests.stress.server import ADDER, STRESS_APP, Server, all_stored, body
 
 pytestmark = [pytest.mark.ci, pytest.mark.process, pytest.mark.server]
@@ -99,58 +98,3 @@ def _lasting(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_lasting(part) for part in value]
     return value
-
-
-@pytest.mark.parametrize("workers", ["0", *WORKERS])
-def test_streams_repeated_requests_and_later_answers_are_the_same_whoever_plays(servers: Servers, workers: str) -> None:
-    requests, server = STRESS_BODIES[:8], servers(STRESS_APP, workers)
-    plain = asyncio.run(ask_all(server, requests))
-    streamed = [asyncio.run(_streamed(server, request)) for request in requests]
-    together = asyncio.run(_together(server, requests[0], 100))
-    later = [asyncio.run(_later(server, request)) for request in requests]
-    rows = all_stored(server.store, [result["rollout_id"] for _, result in streamed])
-    for told, (events, result), row, answer in zip(plain, streamed, rows, later, strict=True):
-        assert events == list(row.events), "the stream is what was stored"
-        assert result["digest"] == answer["digest"] == told.body["digest"]
-        assert _lasting(result) == _lasting(answer) == _lasting(told.body)
-    assert len(set(together)) == 1, "one key, one answer, byte for byte"
-    assert json.loads(together[0])["digest"] == plain[0].body["digest"]
-
-
-async def _streamed(server: Server, request: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The events of a stream, and its result."""
-    frames: list[tuple[str, dict[str, Any]]] = []
-    wanted = {"Accept": "text/event-stream"}
-    async with session(server) as client, client.post("/rollout", json=request, headers=wanted) as answer:
-        text = await answer.text()
-    for frame in text.split("\n\n"):
-        lines = dict(line.split(": ", 1) for line in frame.split("\n") if ": " in line and not line.startswith(":"))
-        if lines:
-            frames.append((lines["event"], json.loads(lines["data"])))
-    kind, result = frames.pop()
-    assert kind == "result", result
-    return [data for _, data in frames], result
-
-
-async def _together(server: Server, request: dict[str, Any], many: int) -> list[bytes]:
-    """The answers of as many callers with one key at the same time."""
-    async with session(server) as client:
-
-        async def one() -> bytes:
-            async with client.post("/rollout", json=request, headers={"Idempotency-Key": "together"}) as answer:
-                assert answer.status == 200
-                return await answer.read()
-
-        return await asyncio.gather(*(one() for _ in range(many)))
-
-
-async def _later(server: Server, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer that is fetched after a 202."""
-    async with session(server) as client:
-        async with client.post("/rollout", json=request, headers={"Prefer": "respond-async"}) as answer:
-            assert answer.status == 202
-            place = answer.headers["Location"]
-        async with client.get(place, headers={"Prefer": "wait=20"}) as answer:
-            assert answer.status == 200
-            found: dict[str, Any] = await answer.json()
-            return found
