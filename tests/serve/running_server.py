@@ -7,6 +7,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pydantic
@@ -19,6 +21,7 @@ from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.body import read_object
 from taskapp_kit.records.protocols import Store
 from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.serve import key_file
 from taskapp_kit.serve.errors import invalid_request
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.wire.rollout import RolloutRequest
@@ -26,6 +29,7 @@ from tests.recording import answered, recorded
 
 KEY = "Tr0ub4dor-and-3-staples-9f27c1"
 ALIAS = "second-Sesame-0b55e8d2"
+LABEL_KEYS = {"alice": "alice-key-7a1d", "bob": "bob-key-88e2", "root": "root-key-19cc"}
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc0000003010100c9fe92ef"
     "0000000049454e44ae426082"
@@ -259,6 +263,13 @@ def opened(
         running = RunningServer(server, service)
         with running.client, running.stranger:
             yield running
+
+
+def labelled_keys(folder: Path, **more: Any) -> Settings:
+    """Settings with KEY and a file that has LABEL_KEYS, of which root's is an admin's. more: further settings."""
+    for label, key in LABEL_KEYS.items():
+        key_file.add(folder / "keys", label, key, admin=label == "root")
+    return Settings(environment_api_key=KEY, keys_file=folder / "keys", **more)
 
 
 def fragments(text: bytes | str, *keys: str, length: int = 6) -> list[str]:

@@ -12,12 +12,10 @@ import httpx
 import pytest
 
 from taskapp_kit import TaskApp
-from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
 from tests.live_app import a_body
-from tests.serve.running_server import KEY, RunningServer, error_of, opened, request_body
+from tests.serve.running_server import KEY, LABEL_KEYS, RunningServer, error_of, labelled_keys, opened, request_body
 from tests.store.postgres_server import server
 from tests.waiting import until
 
@@ -25,7 +23,7 @@ pytestmark = [pytest.mark.process, pytest.mark.server]
 
 UNKNOWN = "0" * 32
 LIVE = Path(__file__).parent.parent / "live_app.py"
-KEYS = {"alice": "alice-key-7a1d", "bob": "bob-key-88e2", "root": "root-key-19cc", "operator": KEY}
+KEYS = {**LABEL_KEYS, "operator": KEY}
 ALL = ("root", "operator")
 
 
@@ -46,18 +44,11 @@ class TwoServers:
         return httpx.request(method, (running or self.running).url + path, headers=headers, timeout=30, **named)
 
 
-def settings(folder: Path) -> Settings:
-    file = folder / "keys"
-    for who in ("alice", "bob", "root"):
-        key_file.add(file, who, KEYS[who], admin=who == "root")
-    return Settings(environment_api_key=KEY, keys_file=file)
-
-
 @pytest.fixture(scope="module", params=["file", "postgres"])
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoServers]:
     folder = tmp_path_factory.mktemp("servers")
     address = server().database() if request.param == "postgres" else str(folder / "rollouts.db")
-    known, live = settings(folder), find_app(str(LIVE))
+    known, live = labelled_keys(folder), find_app(str(LIVE))
     assert isinstance(live, TaskApp)
     with (
         opened(known, store=open_store(address)) as running,

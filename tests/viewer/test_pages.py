@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -67,6 +66,18 @@ class Elements(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+
+    def harmless(self, scripts: int) -> None:
+        """Nothing of it runs, covers the page or leads elsewhere. scripts: how many scripts of ours it has."""
+        tags = [tag for tag, _ in self.tags]
+        assert tags.count("script") == scripts
+        assert not {"iframe", "object", "embed", "base", "style", "math", "template", "svg:script"} & set(tags)
+        for tag, attrs in self.tags:
+            assert not [name for name in attrs if name.startswith("on") or name in ("style", "srcdoc")], tag
+            for name in ("href", "src", "action", "formaction"):
+                assert re.match(r"(/(?!/)|#|\?|data:image/png;|$)", attrs.get(name) or ""), (tag, attrs)
+            assert tag != "meta" or attrs.get("http-equiv") in (None, "Content-Security-Policy")
+            assert tag != "script" or str(attrs.get("src")).startswith("/ui/static/ui.js")
 
 
 def played(tmp_path: Path, text: str) -> tuple[StoredRollout, dict[str, bytes]]:
@@ -141,17 +152,10 @@ def test_a_hostile_text_is_shown_as_text(tmp_path: Path, plain: tuple[RolloutDet
         "b", "details", "summary", "small", "table", "caption", "thead", "tbody", "tr", "th", "td", "code",
     }  # fmt: skip
     assert {tag for tag, _ in found.tags} <= allowed
-    names = {attribute for _, attrs in found.tags for attribute in attrs}
-    assert not {attribute for attribute in names if attribute.startswith("on")} | (
-        {"style", "srcdoc", "action"} & names
-    )
     body = page.partition("</style>")[2]
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f]", body)
-    words = shown(text)
-    assert words[:15_000] in found.text
-    assert (
-        found.text.replace("more characters", "").count("x") >= len(LINE) if text == LINE else html.escape(words) != ""
-    )
+    assert shown(text)[:15_000] in found.text
+    assert text != LINE or found.text.replace("more characters", "").count("x") >= len(LINE)
 
 
 def test_control_characters_and_marks_of_direction_become_signs() -> None:
