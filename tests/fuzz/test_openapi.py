@@ -374,24 +374,6 @@ def test_calls_of_a_protocols_session_answer_as_documented(
     assert ANSWERED[label, "played", 404 if label == WITHOUT_GROUP_JUDGE else 200], ANSWERED
 
 
-FOUND_BEFORE: dict[str, dict[str, Any]] = {
-    "weights whose blend is beyond all numbers": {"reward": {"env": 1e308, "event": 1e308, "outcome": 1e308}},
-}
-
-
-@pytest.mark.parametrize("name", FOUND_BEFORE)
-def test_what_was_found_before_stays_mended(name: str, server: BackgroundServer, session: requests.Session) -> None:
-    body = {
-        "run_id": "run",
-        "env": {"env_name": "counter", "seed": 0},
-        "policy": {"config": {"policy": "one"}},
-        "ops": [],
-        "mode": "eval",
-    }
-    case = OPERATIONS["POST /rollout"].Case(body={**body, **FOUND_BEFORE[name]}, media_type="application/json")
-    check(case, case.call(server.url, session, HEADERS), server, "found")
-
-
 def test_so_many_cases_were_sent() -> None:  # after those above
     assert ANSWERED.total() >= CASES
     assert {operation for operation, _, _ in ANSWERED} == set(OPERATIONS)

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 import secrets
 import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
 
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.net.auth import ApiKeyMiddleware, SiteRules
 from taskapp_kit.serve import key_file
-from taskapp_kit.serve.auth import LABEL, QUOTA, authenticator, open_paths
-from taskapp_kit.serve.errors import ERRORS
+from taskapp_kit.serve.auth import LABEL, QUOTA, authenticator
 from taskapp_kit.serve.keys import KeyHolder, Keys
-from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.serve.running_server import ALIAS, KEY, fragments, opened
 from tests.waiting import until
 
@@ -106,35 +100,16 @@ def test_nothing_that_keys_hold_shows_a_key(tmp_path: Path) -> None:
     assert keys.configured() and not fragments(repr(keys) + repr(vars(keys)), KEY, ALIAS)
 
 
-@pytest.mark.server
 def test_label_and_quota_reach_the_scope(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"trainer {KEY} max_in_flight=8\nviewer {ALIAS}\n")
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            while True:
-                kind = (await receive())["type"]
-                await send({"type": f"{kind}.complete"})
-                if kind == "lifespan.shutdown":
-                    return
-        body = json.dumps([scope[LABEL], scope[QUOTA]]).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": body})
-
-    keys = Keys.of(Settings(environment_api_key="plain", keys_file=file))
-    gate = ApiKeyMiddleware(
-        app, authenticator(keys), is_open=open_paths(documents=False), sites=SiteRules(), errors=ERRORS
-    )
-    with BackgroundServer(gate) as server:
-
-        def told(key: str) -> Any:
-            return httpx.get(f"{server.url}/x", headers={"X-API-Key": key}).json()
-
-        assert told(KEY) == ["trainer", 8]
-        assert told(ALIAS) == ["viewer", None]
-        assert told("plain") == ["environment", None]
-        assert told("wrong")["detail"]["error"]["code"] == "unauthorised"
+    authenticate = authenticator(Keys.of(Settings(environment_api_key="plain", keys_file=file)))
+    for key, label, quota in ((KEY, "trainer", 8), (ALIAS, "viewer", None), ("plain", "environment", None)):
+        scope: dict[str, Any] = {"headers": [(b"x-api-key", key.encode())]}
+        assert authenticate(scope) is None
+        assert (scope[LABEL], scope[QUOTA]) == (label, quota)
+    refused = authenticate({"headers": [(b"x-api-key", b"wrong")]})
+    assert refused is not None and refused.code == "unauthorised"
 
 
 @pytest.mark.ci

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from taskapp_kit.store import open_store
 from tests.live_app import SECRET, a_body
 from tests.serve.running_server import KEY, RunningServer, error_of, opened, request_body
 from tests.store.postgres_server import server
+from tests.stress.server import stored
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 
@@ -246,8 +246,7 @@ def test_a_replay_takes_the_stored_episode_and_refuses_another(tmp_path: Path) -
             assert answer.status_code == 200, answer.text
             assert answer.json()["digest"] == first["digest"]
         assert replayed({}, sample=3).status_code == 200
-        kept = asyncio.run(_policy(tmp_path / "r.db", answer.json()["rollout_id"]))
-        assert kept["sample"] == 3
+        assert stored(tmp_path / "r.db", answer.json()["rollout_id"]).policy["sample"] == 3
         for env, named in (
             ({"env_name": "slow"}, ["body", "env", "env_name"]),
             ({"seed": 71}, ["body", "env", "seed"]),
@@ -260,13 +259,3 @@ def test_a_replay_takes_the_stored_episode_and_refuses_another(tmp_path: Path) -
             assert [field["loc"] for field in error["fields"]] == [named]  # type: ignore[attr-defined]
         error = error_of(replayed({"seed": 71}, sample=4))
         assert [field["loc"][-1] for field in error["fields"]] == ["seed", "sample"]  # type: ignore[attr-defined]
-
-
-async def _policy(path: Path, rollout_id: str) -> dict[str, Any]:
-    store = open_store(str(path))
-    try:
-        stored = await store.load(rollout_id)
-        assert stored is not None
-        return stored.policy
-    finally:
-        await store.close()

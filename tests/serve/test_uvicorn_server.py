@@ -158,29 +158,13 @@ def drained(folder: Path, grace_seconds: int) -> Iterator[tuple[Server, httpx.Cl
         yield server, client
 
 
-class Asking(threading.Thread):
-    """One request in the background."""
-
-    def __init__(self, client: httpx.Client, body: dict[str, Any], **headers: str) -> None:
-        super().__init__()
-        self.client, self.body, self.headers = client, body, headers
-        self.answer: httpx.Response
-        self.start()
-
-    def run(self) -> None:
-        self.answer = self.client.post("/rollout", json=self.body, headers=self.headers)
-
-    def done(self) -> httpx.Response:
-        self.join(20)
-        return self.answer
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_while_it_drains_it_answers_and_then_it_ends_well(tmp_path: Path, number: int) -> None:
     body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
-    with drained(tmp_path, 20) as (server, client):
-        asked = [Asking(client, body), Asking(client, body, Accept="text/event-stream")]
+    with drained(tmp_path, 20) as (server, client), ThreadPoolExecutor() as pool:
+        plain = pool.submit(client.post, "/rollout", json=body)
+        stream = pool.submit(client.post, "/rollout", json=body, headers={"Accept": "text/event-stream"})
         path = client.post("/rollout", json=body, headers={"Prefer": "respond-async"}).headers["location"]
         until(lambda: marks(tmp_path / "mark", "waiting") == 3)
         server.signal(number)
@@ -189,28 +173,25 @@ def test_while_it_drains_it_answers_and_then_it_ends_well(tmp_path: Path, number
         assert (refused.status_code, error_of(refused)["code"]) == (503, "draining")
         assert int(refused.headers["retry-after"]) >= 1
         assert client.get(path).status_code == 202
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(client.get, path, headers={"Prefer": "wait=20"})
-            (tmp_path / "gate").touch()
-            assert [asking.done().status_code for asking in asked] == [200, 200]
-            assert "event: result" in asked[1].answer.text
-            assert waiting.result().status_code == 200
+        fetched = pool.submit(client.get, path, headers={"Prefer": "wait=20"})
+        (tmp_path / "gate").touch()
+        assert [asked.result().status_code for asked in (plain, stream, fetched)] == [200, 200, 200]
+        assert "event: result" in stream.result().text
         assert server.process.wait(5) in ((0,) if number == signal.SIGTERM else (0, 1, 130, -signal.SIGINT))
 
 
 @pytest.mark.ci
 @pytest.mark.process
 def test_a_second_signal_ends_the_grace_and_all_are_answered_as_cancelled(tmp_path: Path) -> None:
-    with drained(tmp_path, 60) as (server, client):
-        asked = [
-            Asking(client, a_body(gate=tmp_path / "gate", mark=tmp_path / "mark"), **headers)
-            for headers in ({}, {"Idempotency-Key": "k"}, {"Accept": "text/event-stream"})
-        ]
+    body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
+    with drained(tmp_path, 60) as (server, client), ThreadPoolExecutor() as pool:
+        all_headers = ({}, {"Idempotency-Key": "k"}, {"Accept": "text/event-stream"})
+        asked = [pool.submit(client.post, "/rollout", json=body, headers=headers) for headers in all_headers]
         until(lambda: marks(tmp_path / "mark", "waiting") == 3)
         server.terminate()
         until(lambda: server.health()["status"] == "draining")
         server.terminate()
-        plain, keyed, stream = (asking.done() for asking in asked)
+        plain, keyed, stream = (answer.result() for answer in asked)
         assert server.process.wait(10) == 0
     for response in (plain, keyed):
         error = error_of(response)

@@ -250,6 +250,15 @@ def stored(path: Path, rollout_id: str) -> StoredRollout:
     return all_stored(path, [rollout_id])[0]
 
 
+def stored_failure(path: Path, error: dict[str, Any]) -> StoredRollout:
+    """The failed rollout of this error: stored with its boundary and code, without reward and digest."""
+    row = stored(path, error["rollout_id"])
+    assert row.failure is not None
+    assert (row.status, row.failure["boundary"], row.failure["code"]) == ("failed", error["boundary"], error["code"])
+    assert (row.reward, row.digest) == (None, None)
+    return row
+
+
 def all_stored(path: Path, rollout_ids: Iterable[str]) -> list[StoredRollout]:
     """Those rollouts from the store, in this order; AssertionError when one is not there."""
 

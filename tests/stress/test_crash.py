@@ -11,7 +11,7 @@ import pytest
 
 from tests.stress.app import note
 from tests.stress.load import Told, ask, session, until_shared_by
-from tests.stress.server import Server, alive, body, error_of, stored
+from tests.stress.server import Server, alive, body, error_of, stored_failure
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -48,9 +48,7 @@ def test_a_crash_is_a_typed_failure_and_the_process_is_replaced(
     assert server.health()["workers"]["replaced"] == replaced + 1
     (pid,) = {int(line[2]) for line in note(journal)}
     until(lambda: not alive(pid), 5, "the process is dead")
-    kept = stored(server.store, error["rollout_id"])
-    assert kept.failure is not None
-    assert (kept.status, kept.failure["code"], kept.reward) == ("failed", "worker_died", None)
+    kept = stored_failure(server.store, error)
     if environment == "alone":
         assert kept.length == 1, "what was told until the crash is kept"
         assert [event["kind"] for event in kept.events].count("acted") == 2

@@ -10,7 +10,7 @@ import pytest
 
 from tests.stress.app import note
 from tests.stress.load import Told, ask, ask_all, session
-from tests.stress.server import Server, alive, body, error_of, missing, recent, stored
+from tests.stress.server import Server, alive, body, error_of, missing, recent, stored_failure
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -86,11 +86,7 @@ def test_what_outlasts_the_grace_is_told_and_kept_as_cancelled(tmp_path: Path, w
     for told in answers:
         assert (told.status, told.error["code"], told.error["boundary"]) == (503, "server_stopping", "cancelled")
         assert int(told.headers["retry-after"]) >= 1
-        kept = stored(server.store, told.error["rollout_id"])
-        assert kept.failure is not None
-        assert (kept.status, kept.failure["boundary"], kept.failure["code"], kept.reward) == (
-            "failed", "cancelled", "server_stopping", None,
-        )  # fmt: skip
+        stored_failure(server.store, told.error)
     assert len(recent(server.store)) == len(warm) + len(answers)
     reset, closed = (sum(line[0] == what for line in note(journal)) for what in ("reset", "close"))
     assert reset == closed, "environments are closed before the server ends"
@@ -105,7 +101,7 @@ def test_a_thread_that_hangs_does_not_hold_the_server(tmp_path: Path) -> None:
         assert server.process.returncode == 0
     (told,) = answers
     assert (told.status, told.error["code"], told.error["boundary"]) == (503, "server_stopping", "cancelled")
-    assert stored(server.store, told.error["rollout_id"]).status == "failed"
+    stored_failure(server.store, told.error)
     assert seconds < 60, "it ends long before the thread does"
 
 

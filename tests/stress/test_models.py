@@ -14,7 +14,7 @@ import pytest
 from taskapp_kit.testing import Faults, MockModel
 from tests.stress.app import note
 from tests.stress.load import Told, ask, ask_all, cut, send, session
-from tests.stress.server import Server, body, error_of, recent, stored
+from tests.stress.server import Server, body, error_of, recent, stored_failure
 from tests.waiting import until
 
 pytestmark = [pytest.mark.ci, pytest.mark.server]
@@ -101,8 +101,7 @@ def test_with_every_kind_of_fault_none_is_wrong_and_none_lost(server: Server, tm
             assert (one.error["boundary"], one.status) in DECLARED, one.body
             assert "reward" not in one.body
             declared[one.error["code"]] += 1
-            kept = stored(server.store, one.error["rollout_id"])
-            assert (kept.status, kept.reward, kept.digest) == ("failed", None, None)
+            stored_failure(server.store, one.error)
     print(f"{len(told)} rollouts: {declared.total()} declared {dict(declared)}, the rest right; faults met {dict(met)}")
     assert len(met) == len(KINDS), "every fault was met"
     assert set(declared) <= {
@@ -129,8 +128,7 @@ def test_a_model_that_hangs_is_told_at_the_deadline(server: Server, tmp_path: Pa
     assert 1 <= seconds < 20, "a model that hangs is not waited for"
     for one in told:
         assert (one.status, one.error["boundary"], one.error["code"]) == (504, "timeout", "deadline"), one.body
-        kept = stored(server.store, one.error["rollout_id"])
-        assert (kept.status, kept.reward, kept.digest) == ("failed", None, None)
+        stored_failure(server.store, one.error)
     until(lambda: lines(journal, "close") == lines(journal, "reset") == 8, 10, "every environment closed")
 
 
@@ -142,7 +140,7 @@ def test_a_model_that_is_not_there(server: Server) -> None:
     error = error_of(answer)
     assert (answer.status_code, error["boundary"], error["code"]) == (502, "policy", "model_unreachable")
     assert place in error["message"]
-    assert stored(server.store, error["rollout_id"]).reward is None
+    stored_failure(server.store, error)
 
 
 def test_a_model_that_refuses_is_asked_once(server: Server) -> None:
@@ -233,5 +231,5 @@ def test_sigterm_while_models_are_awaited(tmp_path: Path, processes: str) -> Non
     assert {seed: (one.body["digest"], one.body["reward"]) for seed, one in enumerate(right)} == expected
     for one in stopped:
         assert (one.status, one.error["boundary"], one.error["code"]) == (503, "cancelled", "server_stopping"), one.body
-        assert stored(server.store, one.error["rollout_id"]).reward is None
+        stored_failure(server.store, one.error)
     assert lines(journal, "close") == lines(journal, "reset") == quick + slow
