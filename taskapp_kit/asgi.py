@@ -13,7 +13,7 @@ from taskapp_kit.interop.protocols import load_protocols
 from taskapp_kit.records.protocols import Clock, IdempotencyStore, Store
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.app import create_app
-from taskapp_kit.serve.keys import Keys
+from taskapp_kit.serve.auth import Keys
 from taskapp_kit.serve.wire_protocol import WireProtocol
 from taskapp_kit.store import open_store
 from taskapp_kit.viewer.source import ProtocolClients, ServiceSource
@@ -39,18 +39,13 @@ def build(
     settings = settings or from_environment()
     if store is None and settings.store not in (None, "none"):
         store = open_store(str(settings.store))
-    keys = Keys.of(settings)
-
-    def is_server_key(text: str) -> bool:
-        return keys.match((text.encode("utf-8", "replace"),)) is not None
-
     service = Service.of(
         app,
         settings,
         exposure=exposure,
         store=store,
         clock=clock,
-        is_server_key=is_server_key,
+        is_server_key=Keys.of(settings).has_key,
         max_concurrent=settings.max_concurrent,
         max_time_seconds=settings.max_time_seconds,
         workers=settings.workers,

@@ -64,12 +64,10 @@ INSIDE = {
     ),
     "serve": (
         {"connection_limits", "key_file", "event_loop_watchdog", "openapi_models"},
-        {"docs_page", "errors", "keys", "request_preferences", "telemetry", "uvicorn_protocol"},
-        {"auth", "rollout_stream", "uvicorn_server"},
+        {"auth", "errors", "telemetry", "uvicorn_protocol"},
+        {"rollout_stream", "uvicorn_server"},
         {"route"},
-        {"routes", "wire_protocol"},
-        {"openapi"},
-        {"routing"},
+        {"openapi", "routes", "wire_protocol"},
         {"app"},
     ),
     "interop": (

@@ -23,7 +23,7 @@ from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.logs import LogMessage
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.service import Service, ServiceSettings
-from taskapp_kit.serve.telemetry.observers import log_ended
+from taskapp_kit.serve.app import log_ended
 from tests.cli.conftest import ROOT, serving
 
 from .rollouts import a_request, app_from

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
@@ -19,23 +20,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import KitError
+from taskapp_kit.logs import LogMessage
 from taskapp_kit.net.auth import ApiKeyMiddleware, SiteRules
 from taskapp_kit.records.protocols import IdempotencyStore
+from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.describe import Description
+from taskapp_kit.rollout.in_flight import InFlightRollout
 from taskapp_kit.rollout.retention import retention_of
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.shared_rollouts import SharedRollouts
-from taskapp_kit.serve import openapi
-from taskapp_kit.serve.auth import authenticator, open_paths
-from taskapp_kit.serve.docs_page import openapi_document, page
+from taskapp_kit.serve.auth import Keys, authenticator, open_paths
 from taskapp_kit.serve.errors import ERRORS, error_answer
-from taskapp_kit.serve.keys import Keys
-from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.event_loop_watchdog import Watchdog
+from taskapp_kit.serve.openapi import install, openapi_document, page
+from taskapp_kit.serve.route import RouteContext, SharedPathRoute, direct_paths, direct_routes
 from taskapp_kit.serve.routes import DEBUG_ROUTES, ROUTES
 from taskapp_kit.serve.routes.session_socket import socket_route
-from taskapp_kit.serve.routing import SharedPathRoute, direct_paths, direct_routes
-from taskapp_kit.serve.telemetry.observers import Observers
+from taskapp_kit.serve.telemetry.metrics import Metrics
+from taskapp_kit.serve.telemetry.tracing import tracing_of
 from taskapp_kit.serve.wire_protocol import WireProtocol
+
+log = logging.getLogger("taskapp_kit.serve")
 
 CORS_HEADERS = (
     "Authorization",
@@ -71,6 +76,57 @@ class GatedApp(FastAPI):
         await super().__call__(scope, receive, send)
 
 
+class Runtime:
+    """What runs while a server does: the service, the rollouts that requests share, telemetry, and retention.
+
+    metrics: those of `/metrics`.
+    """
+
+    def __init__(self, service: Service, settings: Settings, coordinator: IdempotencyStore | None) -> None:
+        self.service = service
+        self.shared_rollouts = SharedRollouts(service, coordinator)
+        self.metrics = Metrics(service.spec.environments, service.health)
+        self._watchdog = self.metrics.loop = Watchdog()
+        self._tracing = tracing_of(settings, service.spec.name)
+        self._retention = retention_of(service, settings.store_keep)
+        self._grace_seconds = settings.grace_seconds
+        service.watchers += [log_ended, self.metrics.ended]
+        if self._tracing is not None:
+            service.watchers.append(self._tracing)
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Accept no further rollouts, and wait until those that run have ended."""
+        await self.service.drain(grace_seconds)
+        # a rollout that its service has ended may still have an answer to store for those who share it
+        await self.shared_rollouts.settled()
+
+    @asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """From before the first request until after the last rollout."""
+        try:
+            await asyncio.to_thread(self.service.prepare)
+            await self.service.start()
+            self._watchdog.start()
+            if self._retention is not None:
+                self._retention.start()
+            yield
+        finally:
+            await self.drain(self._grace_seconds)
+            await self.shared_rollouts.close()
+            if self._retention is not None:
+                await self._retention.close()
+            await self.service.close()
+            self._watchdog.stop()
+            if self._tracing is not None:  # last: the service's end makes spans, too
+                await asyncio.to_thread(self._tracing.close)
+
+    async def handle(self, request: Request, error: Exception) -> Response:
+        """Answer what a route that is not ours raised, or that there is no route."""
+        answer = error_answer(error)
+        self.metrics.answered(request.method, "(none)", answer.status)
+        return answer  # type: ignore[return-value]  # an EncodedResponse is an ASGI application, which is all it needs
+
+
 def create_app(
     service: Service,
     settings: Settings,
@@ -89,32 +145,7 @@ def create_app(
     The service is closed when the server stops. Routes that are added to the application (`include_router`, `mount`)
     require the same key.
     """
-
-    shared_rollouts = SharedRollouts(service, coordinator)
-    observers = Observers(service, settings)
-    retention = retention_of(service, settings.store_keep)
-
-    async def drain(grace_seconds: float) -> None:
-        await service.drain(grace_seconds)
-        await shared_rollouts.settled()
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        try:
-            await asyncio.to_thread(service.prepare)
-            await service.start()
-            observers.start()
-            if retention is not None:
-                retention.start()
-            yield
-        finally:
-            await drain(settings.grace_seconds)
-            await shared_rollouts.close()
-            if retention is not None:
-                await retention.close()
-            await service.close()
-            await observers.close()
-
+    runtime = Runtime(service, settings, coordinator)
     app = GatedApp(
         title=service.spec.name,
         version=service.spec.version,
@@ -123,56 +154,56 @@ def create_app(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        lifespan=lifespan,
+        lifespan=runtime.lifespan,
         # FastAPI exports no telemetry of its own; versions without this argument ignore it
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    app.state.service = service
-    app.state.drain = drain
-    app.state.metrics = observers.metrics
+    app.state.service, app.state.drain, app.state.metrics = service, runtime.drain, runtime.metrics
     context = RouteContext(
-        service, shared_rollouts, observers.metrics, settings, _description(service, settings), exposure
+        service, runtime.shared_rollouts, runtime.metrics, settings, _description(service, settings), exposure
     )
     routes: list[BaseRoute] = [*direct_routes(ROUTES + (DEBUG_ROUTES if settings.debug_env else ()), context)]
     routes.append(socket_route(context))
     for protocol in protocols:
         routes += protocol.routes(context)
+    # a protocol that shares a path of ours decides by the headers whether a request is its own, so it is asked first
     routes.sort(key=lambda route: not isinstance(route, SharedPathRoute))
     app.router.routes.extend(routes)
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)
     app.add_route("/docs", page, include_in_schema=False)
-    openapi.install(app, service.spec)
-
-    async def handle(request: Request, error: Exception) -> Response:
-        answer = error_answer(error)
-        observers.metrics.answered(request.method, "(none)", answer.status)
-        return answer  # type: ignore[return-value]  # an EncodedResponse is an ASGI application, which is all it needs
+    install(app, service.spec)
 
     for kind in (HTTPException, RequestValidationError, KitError, Exception):
-        app.add_exception_handler(kind, handle)
+        app.add_exception_handler(kind, runtime.handle)
     app.direct = direct_paths(routes, service.spec.environments)
     app.state.keys = keys = Keys.of(settings)
-    local, hosts = exposure == "local", (settings.host, *settings.hosts)
     service.sessions.is_valid = lambda caller: caller.key_label is None or keys.has_label(caller.key_label)
-    app.gate = ApiKeyMiddleware(
+    app.gate = _gate(app, keys, settings, exposure, runtime.metrics)
+    return app
+
+
+def _gate(app: GatedApp, keys: Keys, settings: Settings, exposure: Exposure, metrics: Metrics) -> ASGIApp:
+    """Return what handles a request before the application does: checks of its site and key, and CORS."""
+    local, hosts = exposure == "local", (settings.host, *settings.hosts)
+    gate = ApiKeyMiddleware(
         app.routed,
         authenticator(keys),
         is_open=open_paths(documents=local),
         sites=SiteRules(hosts, local=local, any_host=not (local or settings.hosts), origins=settings.cors_origins),
         errors=ERRORS,
-        on_refusal=observers.metrics.count_key_refusal,
+        on_refusal=metrics.count_key_refusal,
     )
-    if settings.cors_origins:
-        # outermost: browsers send preflight requests without a key
-        app.gate = CORSMiddleware(
-            app.gate,
-            allow_origins=list(settings.cors_origins),
-            allow_methods=["DELETE", "GET", "POST"],
-            allow_headers=list(CORS_HEADERS),
-            expose_headers=["Idempotent-Replayed", "Location", "Retry-After"],
-            allow_credentials=False,
-        )
-    return app
+    if not settings.cors_origins:
+        return gate
+    # outermost: browsers send preflight requests without a key
+    return CORSMiddleware(
+        gate,
+        allow_origins=list(settings.cors_origins),
+        allow_methods=["DELETE", "GET", "POST"],
+        allow_headers=list(CORS_HEADERS),
+        expose_headers=["Idempotent-Replayed", "Location", "Retry-After"],
+        allow_credentials=False,
+    )
 
 
 def _description(service: Service, settings: Settings) -> Description:
@@ -182,3 +213,32 @@ def _description(service: Service, settings: Settings) -> Description:
         max_concurrent=service.settings.max_concurrent,
         max_body_bytes=settings.max_body_bytes,
     )
+
+
+def log_ended(rollout: InFlightRollout, result: Rollout) -> None:
+    """A RolloutObserver. INFO when it was scored, WARNING when it was cancelled or timed out, ERROR when it failed.
+
+    reward is `None` when it is undefined; seconds: from admission to its end; key: the key's label, never the key.
+    """
+    failure = result.failure
+    level = logging.INFO
+    if failure is not None:
+        level = logging.WARNING if failure.boundary in ("timeout", "cancelled") else logging.ERROR
+    if not log.isEnabledFor(level):
+        return
+    scored = {} if failure is not None else {"reward": result.reward}
+    message = LogMessage(
+        "rollout" if failure is None else "rollout failed",
+        rollout_id=rollout.rollout_id,
+        environment=result.environment,
+        seed=result.seed,
+        steps=result.length,
+        status=result.status,
+        **scored,
+        policy=rollout.plan.policy,
+        key=rollout.caller.key_label,
+        seconds=round(result.timing.get("total", 0.0), 4),
+    )
+    if failure is not None:
+        message.fields.update(boundary=failure.boundary, code=failure.code, error_id=failure.error_id)
+    log.log(level, message)

@@ -1,102 +1,43 @@
-"""The OpenAPI document. FastAPI does not parse the bodies (`net/body.py` does), so their models are added here."""
+"""`/openapi.json` and `/docs`, the page for human readers, which is self-contained: no network, no scripts.
+
+FastAPI does not parse the bodies (`net/body.py` does), so their models are added to its document here.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
+from starlette.responses import Response
 
 from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.rollout.policy.select import BUILT_IN
-from taskapp_kit.serve.openapi_models import ErrorEnvelope
-from taskapp_kit.serve.route import RouteSpec
+from taskapp_kit.serve.route import REF, SECURITY
 
-REF = "#/components/schemas/{model}"
-SECURITY = {
-    "X-API-Key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-    "Bearer": {"type": "http", "scheme": "bearer"},
-    "Basic": {"type": "http", "scheme": "basic", "description": "The password is the key; the name is ignored."},
-}
-KEYED_FAILURES = (401, 503)
-TITLES = {
-    400: "The request is refused",
-    401: "No valid key",
-    403: "The key may not ask for that",
-    404: "There is no such thing",
-    408: "The body did not arrive in time",
-    409: "It does not fit what went before",
-    410: "It has ended",
-    413: "The body is too large",
-    415: "The body is not plain JSON",
-    422: "A field is wrong; `fields` names it",
-    429: "The key has as many rollouts under way as it may",
-    500: "The environment, a rubric or the server failed",
-    502: "The policy failed",
-    503: "No key is configured, or every place is taken",
-    504: "The rollout's deadline passed",
-}
-
-ANSWER_HEADERS = {
-    401: {"WWW-Authenticate": "How a key may be sent."},
-    429: {"Retry-After": "Seconds until it is worth asking again."},
-    503: {"Retry-After": "Seconds until it is worth asking again; absent when no key is configured."},
-}
-LOCATION = {"Location": "Where the rollout is found."}
-REPLAYED_HEADERS = {"Idempotent-Replayed": "`true`: the answer of an earlier request."}
-STREAMED_HEADERS = {**REPLAYED_HEADERS, **LOCATION}
-ACCEPTED_HEADERS = {
-    **LOCATION,
-    "Preference-Applied": "`respond-async`, when that was asked for.",
-    "Retry-After": "Seconds until it is worth asking again.",
-}
-
-
-STREAM = (
-    "Answered. As text/event-stream: server-sent events with `id`, `event` and `data`, the rollout's events and at the end "
-    "`result` with a RolloutResponse or `failure` with an ErrorEnvelope."
-)
-
-
-def documentation(spec: RouteSpec) -> dict[str, Any]:
-    """Return the keyword arguments that document one route in FastAPI."""
-    failures = sorted({*spec.failures, *(KEYED_FAILURES if spec.keyed else ())})
-    responses: dict[int | str, dict[str, Any]] = {
-        status: {"model": ErrorEnvelope, "description": TITLES[status]} for status in failures
-    }
-    if spec.response_model is not None:
-        responses[200] = {"model": spec.response_model, "description": "Answered"}
-        if spec.streams:
-            # no schema: OpenAPI 3.1 has none for the items of a stream, and some tools apply `schema` to each of them
-            responses[200] |= {"content": {"text/event-stream": {}}, "description": STREAM}
-            if spec.method == "GET":  # only a stream that is resumed can have nothing left
-                responses[204] = {"description": "Of a stream: it was over, and all of it had arrived"}
-    else:
-        kinds: dict[str, Any] = {name: {} for name in (spec.media_type, *spec.other_media_types)}
-        responses[200] = {"content": kinds, "description": "Answered"}
-    if spec.accepted_model is not None:
-        responses[202] = {"model": spec.accepted_model, "description": "Under way; `Location` says where it is found"}
-    headers: dict[int, dict[str, str]] = dict(ANSWER_HEADERS)
-    if spec.headers:
-        headers[200] = dict(spec.headers)
-    if spec.streams:
-        headers[200] = STREAMED_HEADERS
-        for failed in (500, 502, 503, 504):  # a failure is replayed as that failure
-            headers[failed] = REPLAYED_HEADERS | headers.get(failed, {})
-    if spec.accepted_model is not None:
-        headers[202] = ACCEPTED_HEADERS
-    for status in responses.keys() & headers.keys():
-        responses[status]["headers"] = {
-            name: {"description": words, "schema": {"type": "string"}} for name, words in headers[int(status)].items()
-        }
-    extra: dict[str, Any] = {"parameters": list(spec.parameters)} if spec.parameters else {}
-    extra["security"] = [{name: []} for name in SECURITY] if spec.keyed else []
-    if spec.request_model is not None:
-        reference = {"$ref": REF.format(model=spec.request_model.__name__)}
-        extra["requestBody"] = {"required": spec.body_required, "content": {"application/json": {"schema": reference}}}
-    return {"responses": responses, "openapi_extra": extra}
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+code, pre {{ font: 14px/1.5 ui-monospace, monospace; background: #f3f3f0; border-radius: 4px; }}
+code {{ padding: 0 .25em; }} pre {{ padding: .6rem .8rem; overflow-x: auto; }}
+h2 {{ font-size: 1.1rem; margin: 2rem 0 .25rem; }} h2 b {{ color: #0a6b5e; }}
+table {{ border-collapse: collapse; }} td {{ padding: .1rem 1rem .1rem 0; vertical-align: top; }}
+</style></head><body>
+<h1>{title} <small>{version}</small></h1>
+<p>{description}</p>
+<p>Every route but <code>/</code> asks for the key: header <code>X-API-Key</code>,
+<code>Authorization: Bearer</code>, or the password of HTTP Basic.
+For tools: <a href="openapi.json">openapi.json</a>.</p>
+{routes}
+</body></html>
+"""
 
 
 def install(app: FastAPI, spec: AppSpec) -> None:
@@ -137,3 +78,53 @@ def _list_names(part: Any, names: Mapping[str, Sequence[str]]) -> None:
         part["enum"] = list(dict.fromkeys(names[kind]))
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
         _list_names(inner, names)
+
+
+async def openapi_document(request: Request) -> Response:
+    """`/openapi.json`."""
+    return json_answer(request.app.openapi())  # type: ignore[return-value]  # an EncodedResponse is an ASGI application
+
+
+async def page(request: Request) -> Response:
+    """Return `/docs`: the routes for human readers, each with a curl command."""
+    document = request.app.openapi()
+    routes = "\n".join(
+        _route(path, verb.upper(), operation)
+        for path, verbs in document["paths"].items()
+        for verb, operation in verbs.items()
+        if verb != "head"
+    )
+    about = document["info"]
+    html = PAGE.format(
+        title=escape(about["title"]),
+        version=escape(about["version"]),
+        description=escape(about.get("description", "")),
+        routes=routes,
+    )
+    headers = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    return EncodedResponse(200, html.encode(), headers)  # type: ignore[return-value]
+
+
+def _route(path: str, verb: str, operation: dict[str, Any]) -> str:
+    parameters = "".join(
+        f"<tr><td><code>{escape(item['name'])}</code></td><td>{escape(item['in'])}</td></tr>"
+        for item in operation.get("parameters", [])
+    )
+    answers = ", ".join(
+        f"{status} {escape(item['description'])}" for status, item in sorted(operation["responses"].items())
+    )
+    curl = f'curl -H "X-API-Key: $ENVIRONMENT_API_KEY" "$URL{path}"'
+    if "requestBody" in operation:
+        example = '{"run_id":"r1","env":{"seed":0},"policy":{"config":{"policy":"random"}},"ops":[],"mode":"eval"}'
+        curl += f" -H 'Content-Type: application/json' -d '{example}'"
+    elif verb != "GET":
+        curl = curl.replace("curl", f"curl -X {verb}", 1)
+    table = f"<table>{parameters}</table>" if parameters else ""
+    return (
+        f"<h2><b>{verb}</b> {escape(path)}</h2><p>{escape(operation.get('summary', ''))}. "
+        f"{escape(operation.get('description', ''))}</p>{table}<pre>{escape(curl)}</pre><p><small>{answers}</small></p>"
+    )

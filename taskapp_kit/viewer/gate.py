@@ -16,8 +16,8 @@ from taskapp_kit.net.auth import SiteRules, candidates, read_host
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Headers, peer_of
 from taskapp_kit.rollout.in_flight import Caller
-from taskapp_kit.serve.auth import ADMIN, LABEL, QUOTA
-from taskapp_kit.serve.keys import KeyHolder, Keys
+from taskapp_kit.serve.auth import ADMIN, LABEL, QUOTA, Keys
+from taskapp_kit.serve.key_file import KeyHolder
 from taskapp_kit.viewer.session import SESSION_SECONDS, Sessions
 
 COOKIE = "taskapp_ui"

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.records.protocols import Clock, SystemClock
-from taskapp_kit.serve.keys import KeyHolder, Keys
+from taskapp_kit.serve.auth import Keys
+from taskapp_kit.serve.key_file import KeyHolder
 
 SESSION_SECONDS = 12 * 3600.0
 CODE_SECONDS = 3600.0

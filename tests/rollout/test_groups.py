@@ -28,9 +28,8 @@ from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.source import RolloutReader
 from taskapp_kit.rollout.stored_record import stored_rollout
-from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.route import RouteContext, direct_routes
 from taskapp_kit.serve.routes.score_group import ROUTE, ScoreGroupResponse
-from taskapp_kit.serve.routing import direct_routes
 from taskapp_kit.serve.telemetry.metrics import Metrics
 from taskapp_kit.store import open_store
 from tests.rollout.score.bench import Models

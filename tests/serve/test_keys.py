@@ -15,8 +15,8 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.serve import key_file
-from taskapp_kit.serve.auth import LABEL, QUOTA, authenticator
-from taskapp_kit.serve.keys import KeyHolder, Keys
+from taskapp_kit.serve.auth import LABEL, QUOTA, Keys, authenticator
+from taskapp_kit.serve.key_file import KeyHolder
 from tests.serve.running_server import ALIAS, KEY, fragments, opened
 from tests.waiting import until
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.errors import RequestError
-from taskapp_kit.serve.request_preferences import MAX_WAIT_SECONDS, NONE, RequestPreferences, read_preferences
+from taskapp_kit.serve.routes.rollout import MAX_WAIT_SECONDS, NONE, RequestPreferences, read_preferences
 
 
 def read(**headers: str | bytes) -> RequestPreferences:

@@ -19,7 +19,7 @@ import pytest
 
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
-from taskapp_kit.serve.keys import Keys
+from taskapp_kit.serve.auth import Keys
 from taskapp_kit.store import open_store
 from taskapp_kit.viewer import viewer
 from taskapp_kit.viewer.session import MAX_SESSIONS, SESSION_SECONDS, TRIES_AT_ONCE, Sessions

@@ -429,7 +429,7 @@ def test_without_a_store_and_in_worker_processes(workers: int) -> None:
 
 
 def test_a_view_of_a_store_plays_nothing(tmp_path: Path) -> None:
-    from taskapp_kit.serve.keys import Keys
+    from taskapp_kit.serve.auth import Keys
     from taskapp_kit.viewer.source import UiSource
     from taskapp_kit.viewer.viewer import Viewer
 

@@ -20,8 +20,7 @@ from taskapp_kit.interop.protocols import environment_of_path
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.route import RouteContext, RouteSpec
-from taskapp_kit.serve.routing import direct_routes
+from taskapp_kit.serve.route import RouteContext, RouteSpec, direct_routes
 
 COOKIE = "taskapp_session"
 READING = (404, 408, 413, 415, 422)

@@ -33,9 +33,8 @@ from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
 from taskapp_kit.rollout.session import SessionStart
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import error_answer
-from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.serve.route import DirectRoute, RouteContext, RouteSpec, SharedPathRoute, direct_routes
 from taskapp_kit.serve.routes.sessions import parsed
-from taskapp_kit.serve.routing import DirectRoute, SharedPathRoute, direct_routes
 from taskapp_kit.version import __version__
 
 SESSION_HEADER = "X-Session-ID"

@@ -13,7 +13,8 @@ import pytest
 
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
-from taskapp_kit.serve.keys import KeyHolder, Keys
+from taskapp_kit.serve.auth import Keys
+from taskapp_kit.serve.key_file import KeyHolder
 from tests.cli.conftest import ADDER, Run, assert_no_key, clean_environ, serving
 from tests.waiting import until
 

@@ -14,8 +14,8 @@ pytest.importorskip("nacl", reason="needs taskapp-kit[jobs]")
 from dotenv import dotenv_values
 
 from taskapp_kit.jobs.server.app import create_backend
+from taskapp_kit.serve.auth import Keys
 from taskapp_kit.serve.key_file import KeyHolder
-from taskapp_kit.serve.keys import Keys
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.cli.conftest import Run, assert_no_key
 from tests.cli.terminals import NAMES

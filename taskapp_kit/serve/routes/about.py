@@ -1,0 +1,79 @@
+"""The routes that say something about the server itself: `/`, `/health`, `/info`, `/metrics`, `/done` and `/debug/env`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+
+from taskapp_kit.net.response import EncodedResponse, json_answer
+from taskapp_kit.serve.connection_limits import CONNECTIONS, Connections
+from taskapp_kit.serve.openapi_models import DebugEnv, Done, Health, Info, Root
+from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.serve.telemetry.metrics import render
+
+VARIABLES = ("OPENAI_API_KEY", "GROQ_API_KEY")
+"""What `/debug/env` tells besides ENVIRONMENT_API_KEY."""
+
+
+async def root(context: RouteContext, request: Request) -> EncodedResponse:
+    """Needs no key. HEAD gives the headers of `{"status":"ok"}`."""
+    if request.method == "HEAD":
+        return json_answer({"status": "ok"})
+    return json_answer({"status": "ok", "service": context.service.spec.name})
+
+
+async def health(context: RouteContext, _: Request) -> EncodedResponse:
+    """How many rollouts run, how many may."""
+    return json_answer({**context.service.health(), "auth": {"required": True}})
+
+
+async def info(context: RouteContext, _: Request) -> EncodedResponse:
+    """The app, its data sets, rubrics, reward formula and limits."""
+    return json_answer(context.description.info())
+
+
+async def done(context: RouteContext, _: Request) -> EncodedResponse:
+    """The body is not read."""
+    return json_answer({"ok": True, "service": context.service.spec.name})
+
+
+async def debug_env(context: RouteContext, _: Request) -> EncodedResponse:
+    """Booleans only."""
+    settings = context.settings
+    found = {"has_ENVIRONMENT_API_KEY": bool(settings.environment_api_key)}
+    found.update({f"has_{name}": settings.variable(name) is not None for name in VARIABLES})
+    return json_answer(found)
+
+
+async def metrics(context: RouteContext, request: Request) -> EncodedResponse:
+    """Counters and gauges since the server's start. Text format 0.0.4, or OpenMetrics when `Accept` names it."""
+    connections = request.scope.get(CONNECTIONS)
+    snapshot = context.metrics.snapshot(
+        (len(connections), dict(connections.ended)) if isinstance(connections, Connections) else None
+    )
+    body, content_type = await asyncio.to_thread(render, snapshot, request.headers.get("accept", ""))
+    return EncodedResponse(
+        200,
+        body,
+        [
+            (b"content-type", content_type.encode("latin-1")),
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+        ],
+    )
+
+
+ROOT = RouteSpec("/", "GET", root, "Is a server there?", response_model=Root, keyed=False)
+HEALTH = RouteSpec("/health", "GET", health, "Is the server well?", response_model=Health)
+INFO = RouteSpec("/info", "GET", info, "What is served here?", response_model=Info)
+DONE = RouteSpec("/done", "POST", done, "The trainer has finished", response_model=Done)
+DEBUG_ENV = RouteSpec("/debug/env", "GET", debug_env, "Which variables are set?", response_model=DebugEnv)
+METRICS = RouteSpec(
+    "/metrics",
+    "GET",
+    metrics,
+    "The server's numbers, for Prometheus",
+    media_type="text/plain",
+    other_media_types=("application/openmetrics-text",),
+)
