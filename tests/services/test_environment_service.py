@@ -79,11 +79,6 @@ PNG = base64.b64decode(
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def walk(folder: Path) -> TaskApp:
     return app_from(folder, PICTURE + WALK)
 

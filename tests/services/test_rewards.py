@@ -25,11 +25,6 @@ pytestmark = pytest.mark.anyio
 FUNCTIONS = load_file(Path(__file__).with_name("reward_functions.py"))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Length(RewardActor):
     """Longer is better, up to a limit."""
 

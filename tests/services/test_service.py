@@ -14,13 +14,11 @@ from collections import Counter as Counts
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from taskapp_kit.declare.discovery import load_file
 from taskapp_kit.errors import (
     BadArgument,
-    CallTimeout,
     EndpointRaised,
     ReplicaDied,
     ReplicaStartFailed,
@@ -29,7 +27,7 @@ from taskapp_kit.errors import (
 )
 from taskapp_kit.services import Actor, ServiceHandle
 from tests.services.backends import BACKENDS
-from tests.waiting import until_async
+from tests.waiting import alive, until_async
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTORS = Path(__file__).with_name("actors.py")
@@ -41,11 +39,6 @@ Counter, Heavy, NoEndpoint, Point, Reserved, Steps, Vanishing = (
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("backend", BACKENDS)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def of(cls: type[Actor], backend: Any, replicas: int = 2, **options: Any) -> Any:
@@ -189,19 +182,6 @@ async def test_a_replica_that_cannot_have_the_state_does_not_serve_without_it(ba
 
 @pytest.mark.ci
 @both
-async def test_a_call_that_takes_too_long_ends(backend: Any) -> None:
-    async with of(Counter, backend, 1, call_seconds=1.0).as_service() as counter:
-        pid = await counter.pid.route()
-        with pytest.raises(CallTimeout):
-            await counter.sleep.route(60)  # it can be cancelled, and its replica lives
-        assert await counter.pid.route() == pid
-        with pytest.raises(TimeoutError):
-            await counter.block.route(60)
-        assert await counter.pid.route() != pid
-
-
-@pytest.mark.ci
-@both
 async def test_a_caller_that_gives_up_cancels_what_can_be_cancelled(backend: Any) -> None:
     async with of(Counter, backend, 1, concurrent_calls=2).as_service() as counter:
         pid = await counter.pid.route()
@@ -307,15 +287,10 @@ async def test_a_service_whose_class_cannot_be_made_does_not_start(backend: Any)
 
 
 @both
-async def test_setup_worker_runs_before_instances(backend: Any) -> None:
-    async with of(Heavy, backend, 1).as_service() as heavy:
+async def test_a_replica_has_its_variables_and_is_set_up_before_instances(backend: Any) -> None:
+    async with of(Heavy, backend, 1, environment={"GIVEN": "yes"}).as_service() as heavy:
         assert await heavy.was.route() is True
-
-
-@both
-async def test_a_replica_has_the_variables_that_it_was_given(backend: Any) -> None:
-    async with of(Counter, backend, 1, environment={"GIVEN": "yes"}).as_service() as counter:
-        assert await counter.variable.route("GIVEN") == "yes"
+        assert await heavy.variable.route("GIVEN") == "yes"
 
 
 @both
@@ -342,13 +317,10 @@ def test_a_service_is_used_from_several_event_loops_and_threads() -> None:
 
 @pytest.mark.process
 async def test_replicas_have_no_key_of_a_server(tmp_path: Path) -> None:
-    script = tmp_path / "keys.py"
-    script.write_text(
-        f"import asyncio, pathlib\nfrom taskapp_kit.declare.discovery import load_file\n"
-        f"Counter = load_file(pathlib.Path({str(ACTORS)!r})).Counter\n"
-        "async def main():\n    async with Counter.as_service() as counter:\n"
-        "        print(await counter.variable.route('ENVIRONMENT_API_KEY'))\n"
-        "if __name__ == '__main__':\n    asyncio.run(main())\n"
+    script = _script(
+        tmp_path,
+        "async with Counter.as_service() as counter:",
+        "    print(await counter.variable.route('ENVIRONMENT_API_KEY'))",
     )
     assert _ran(script, ENVIRONMENT_API_KEY="sk_secret_of_the_server").strip() == "None"
 
@@ -376,13 +348,11 @@ def test_a_script_has_its_class_in_itself(tmp_path: Path, backend: str) -> None:
 
 @pytest.mark.process
 async def test_replicas_end_with_their_program(tmp_path: Path) -> None:
-    script = tmp_path / "killed.py"
-    script.write_text(
-        f"import asyncio, pathlib\nfrom taskapp_kit.declare.discovery import load_file\n"
-        f"Counter = load_file(pathlib.Path({str(ACTORS)!r})).Counter\n"
-        "async def main():\n    counter = await Counter.options(num_replicas=3).as_service().start()\n"
-        "    print(await counter.pid.fanout(), flush=True)\n    await asyncio.sleep(600)\n"
-        "if __name__ == '__main__':\n    asyncio.run(main())\n"
+    script = _script(
+        tmp_path,
+        "counter = await Counter.options(num_replicas=3).as_service().start()",
+        "print(await counter.pid.fanout(), flush=True)",
+        "await asyncio.sleep(600)",
     )
     process = subprocess.Popen([sys.executable, str(script)], env=_environment(), stdout=subprocess.PIPE, text=True)
     try:
@@ -391,7 +361,7 @@ async def test_replicas_end_with_their_program(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    await until_async(lambda: not any(_lives(pid) for pid in pids), what="all replicas have ended")
+    await until_async(lambda: not any(alive(pid) for pid in pids), what="all replicas have ended")
 
 
 @pytest.mark.process
@@ -404,7 +374,7 @@ async def test_a_closed_service_leaves_no_process(caplog: pytest.LogCaptureFixtu
         await service.aclose()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert all(isinstance(each, ServiceError) for each in outcomes)
-    assert not any(_lives(pid) for pid in pids)
+    assert not any(alive(pid) for pid in pids)
     assert caplog.records == []
     await service.aclose()
 
@@ -413,15 +383,6 @@ async def test_a_closed_service_leaves_no_process(caplog: pytest.LogCaptureFixtu
 async def test_a_replica_loads_no_server_and_no_model() -> None:
     async with of(Counter, "local", 1).as_service() as counter:
         assert not {"fastapi", "starlette", "pydantic", "torch", "numpy", "aiohttp"} & set(await counter.loaded.route())
-
-
-@pytest.mark.process
-async def test_an_idle_replica_that_was_killed_is_made_again() -> None:
-    async with of(Counter, "local", 1).as_service() as counter:
-        pid = await counter.pid.route()
-        os.kill(pid, signal.SIGKILL)
-        await until_async(lambda: counter.stats().replicas[0].restarts == 1, what="it was made again without a call")
-        assert await counter.pid.route() != pid
 
 
 @pytest.mark.ci
@@ -471,6 +432,18 @@ def test_gpus_that_are_not_there_are_a_warning(caplog: pytest.LogCaptureFixture)
     assert any("GPU" in record.message for record in caplog.records)
 
 
+def _script(folder: Path, *lines: str) -> Path:
+    """A program that does this with the class Counter."""
+    path = folder / "script.py"
+    body = "".join(f"    {line}\n" for line in lines)
+    path.write_text(
+        "import asyncio, pathlib\nfrom taskapp_kit.declare.discovery import load_file\n"
+        f"Counter = load_file(pathlib.Path({str(ACTORS)!r})).Counter\nasync def main():\n{body}"
+        "if __name__ == '__main__':\n    asyncio.run(main())\n"
+    )
+    return path
+
+
 def _ran(script: Path, status: int = 0, **variables: str) -> str:
     ran = subprocess.run(
         [sys.executable, str(script)],
@@ -486,10 +459,3 @@ def _ran(script: Path, status: int = 0, **variables: str) -> str:
 
 def _environment(**variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -17,16 +17,11 @@ from taskapp_kit.services import Actor
 from tests.services.backends import BACKENDS
 from tests.waiting import until_async
 
-actors = load_file(Path(__file__).with_name("life_actors.py"))
-Slow, Versioned, Opened = actors.Slow, actors.Versioned, actors.Opened
+actors = load_file(Path(__file__).with_name("actors.py"))
+Counter, Steps = actors.Counter, actors.Steps
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("backend", BACKENDS)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def of(cls: type[Actor], backend: Any, replicas: int = 1, **options: Any) -> Any:
@@ -37,7 +32,7 @@ def of(cls: type[Actor], backend: Any, replicas: int = 1, **options: Any) -> Any
 @both
 async def test_a_synchronous_call_whose_caller_left_keeps_its_place(backend: Any, tmp_path: Path) -> None:
     mark = tmp_path / "done"
-    async with of(Slow, backend, 2).as_service() as service:
+    async with of(Counter, backend, 2).as_service() as service:
         pids = set(await service.pid.fanout())
         left = asyncio.create_task(service.block.route(2.0, str(mark)))
         await until_async(lambda: service.stats().calls == 3)
@@ -54,43 +49,40 @@ async def test_a_synchronous_call_whose_caller_left_keeps_its_place(backend: Any
 
 @pytest.mark.ci
 @both
-async def test_a_call_that_does_not_end_has_its_process_killed(backend: Any) -> None:
-    async with of(Slow, backend, call_seconds=0.5).as_service() as service:
+async def test_a_call_that_takes_too_long_ends_and_so_does_a_process_that_goes_on(backend: Any) -> None:
+    async with of(Counter, backend, call_seconds=0.5).as_service() as service:
         first = await service.pid.route()
+        with pytest.raises(CallTimeout):
+            await service.sleep.route(60.0)  # it can be cancelled, and its replica lives
+        assert await service.pid.route() == first
         for method in (service.block, service.stubborn):
-            with pytest.raises(CallTimeout):
+            with pytest.raises(TimeoutError):
                 await method.route(60.0)
-        assert await service.pid.route() != first
-
-
-@pytest.mark.ci
-@pytest.mark.process
-async def test_so_has_one_whose_caller_left() -> None:
-    async with of(Slow, "local", call_seconds=0.5).as_service() as service:
-        first = await service.pid.route()
+        second = await service.pid.route()
+        assert second != first
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(service.block.route(60.0), 0.1)
-        assert await service.pid.route() != first
+            await asyncio.wait_for(service.block.route(60.0), 0.1)  # its caller left
+        assert await service.pid.route() != second
 
 
 @both
 async def test_odd_exceptions_are_answers(backend: Any) -> None:
-    async with of(Slow, backend).as_service() as service:
+    async with of(Counter, backend).as_service() as service:
         pid = await service.pid.route()
-        for method, kinds in (
-            (service.stop_iteration, {"RuntimeError", "StopIteration"}),
-            (service.cancel_itself, {"CancelledError"}),
-            (service.unspeakable, {"Unspeakable"}),
+        for kind, reported in (
+            ("StopIteration", "RuntimeError"),
+            ("Cancelled", "CancelledError"),
+            ("NoText", "NoTextError"),
         ):
             with pytest.raises(EndpointRaised) as raised:
-                await method.route()
-            assert raised.value.error_type in kinds
+                await service.raise_odd.route(kind)
+            assert raised.value.error_type == reported
         assert await service.pid.route() == pid
 
 
 @both
 async def test_a_fanout_of_state_that_all_refuse_is_taken_back(backend: Any) -> None:
-    async with of(Versioned, backend, 2).as_service() as service:
+    async with of(Counter, backend, 2).as_service() as service:
         assert await service.update.fanout(1) == [1, 1]
         pids = await service.pid.fanout()
         with pytest.raises(EndpointRaised):
@@ -105,22 +97,19 @@ async def test_a_fanout_of_state_that_all_refuse_is_taken_back(backend: Any) -> 
 @both
 async def test_a_replica_that_dies_while_it_gets_its_state_is_started_once_more(backend: Any, tmp_path: Path) -> None:
     mark = tmp_path / "dies"
-    async with of(Versioned, backend, 1).as_service() as service:
-        assert await service.update.fanout(3, str(mark)) == [3]
+    async with of(Counter, backend, 1).as_service() as service:
+        assert await service.update.fanout(3, dies_once=str(mark)) == [3]
         mark.touch()
         os.kill(await service.pid.route(), signal.SIGKILL)
         await until_async(lambda: not mark.exists())
         assert await service.current.route() == 3
-        pid = await service.pid.route()
-        await asyncio.sleep(0.5)  # a second process would have taken its place by now
-        assert await service.pid.route() == pid
         assert [each.restarts for each in service.stats().replicas] == [1]
 
 
 @both
 async def test_a_session_whose_opening_is_cancelled_is_closed(backend: Any, tmp_path: Path) -> None:
-    mark = tmp_path / "session"
-    async with of(Opened, backend).as_service(0.5, str(mark)) as service:
+    mark = tmp_path / "closed"
+    async with of(Steps, backend).as_service(str(mark), seconds=0.5) as service:
 
         async def use() -> None:
             async with service.session():
@@ -131,17 +120,17 @@ async def test_a_session_whose_opening_is_cancelled_is_closed(backend: Any, tmp_
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await until_async(mark.with_suffix(".closed").exists)
+        await until_async(mark.exists)
         await until_async(lambda: service.stats().replicas[0].sessions == 0)
         async with service.session() as session:
-            assert await session.hello.route() == "hello"
+            assert await session.step.route() == 1
 
 
 @both
 async def test_those_that_wait_for_the_start_of_a_service_get_an_error_when_it_is_closed(backend: Any) -> None:
-    service = of(Slow, backend).as_service()
+    service = of(Counter, backend).as_service()
     waiting = [asyncio.create_task(service.pid.route()) for _ in range(3)]
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)  # they begin
     await service.aclose()
     for outcome in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(outcome, ServiceError), outcome
@@ -149,7 +138,7 @@ async def test_those_that_wait_for_the_start_of_a_service_get_an_error_when_it_i
 
 @pytest.mark.process
 async def test_what_is_too_large_is_refused_by_name() -> None:
-    async with of(Slow, "local").as_service() as service:
+    async with of(Counter, "local").as_service() as service:
         with pytest.raises(EndpointRaised, match="bytes"):
             await service.echo_bytes.route(200 * 1024 * 1024)  # a third more in base64
         with pytest.raises(BadArgument, match="cannot be sent"):

@@ -22,11 +22,6 @@ from tests.waiting import until_async
 WINDOWS = 8
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def chromium_here() -> None:
     """Skips where the browser or its driver is missing."""

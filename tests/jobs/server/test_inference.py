@@ -156,7 +156,12 @@ def test_no_path_in_a_request_is_opened(member: str) -> None:
     with opened(models) as (back, _):
         answer = ask(back.http, "tiny", **{member: "/etc/passwd"})
         assert (answer.status_code, code(answer)) == (422, "invalid_request")
-        assert "taskapp models import" in answer.json()["error"]["hint"]
+    assert not models.asked
+
+
+def test_no_odd_name_is_a_model() -> None:
+    models = ScriptedModels()
+    with opened(models) as (back, _):
         for name in (
             "/etc",
             "./x",
@@ -174,7 +179,7 @@ def test_no_path_in_a_request_is_opened(member: str) -> None:
     assert not models.asked
 
 
-def test_bad_bodies_and_keys_reach_no_model() -> None:
+def test_bad_bodies_reach_no_model() -> None:
     models = ScriptedModels()
     with opened(models) as (back, _):
         url = "/inference/v1/chat/completions"
@@ -190,11 +195,6 @@ def test_bad_bodies_and_keys_reach_no_model() -> None:
             assert (answer.status_code, code(answer)) == (status, expected)
         large = back.http.post(url, content=b" " * (MAX_BODY_BYTES + 1))
         assert (large.status_code, code(large)) == (413, "body_too_large")
-        for key in (None, f"{KEY}x", KEY[:-1], KEY.upper(), f"{KEY},{OTHER_KEY}"):
-            with client(back.url, key) as stranger:
-                for answer in (ask(stranger, "tiny"), stranger.get("/inference/v1/models")):
-                    assert answer.status_code == 401, key
-                    assert KEY[:12] not in answer.text
     assert not models.asked
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from taskapp_kit.client import RLJob
 from taskapp_kit.errors import JobError, StoreError
+from taskapp_kit.jobs.server.auth import BearerKeys
+from taskapp_kit.jobs.server.data_files import JobDatabase
 from taskapp_kit.jobs.server.engine import CurvePoint, Event, JobDocument, JobOutcome, Ledger, RolloutOutcome
-from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
-from taskapp_kit.jobs.server.rollouts_engine import RolloutsEngine
-from taskapp_kit.jobs.server.schema import JOBS
+from taskapp_kit.jobs.server.store import JobStore
 from tests.jobs.server.exchange import (
     KEY,
     OTHER_KEY,
     Answer,
     Gate,
+    GatedApp,
     ScriptedApp,
+    ScriptedEngine,
     a_config,
     a_job,
     backend,
@@ -34,20 +38,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.server
 
 
-class Held(ScriptedApp):
-    """Its rollouts wait for `gate`."""
-
-    def __init__(self) -> None:
-        super().__init__(play=self._held)
-        self.gate = Gate()
-
-    async def _held(self, _: dict[str, Any]) -> Answer:
-        await self.gate.passed()
-        return episode()
-
-
 def test_a_running_job_is_cancelled_with_its_rollouts() -> None:
-    app = Held()
+    app = GatedApp()
     with serving(app.app()) as url, backend() as back:
         job_id = back.submit(url)
         until(lambda: app.in_flight == 4)
@@ -60,15 +52,8 @@ def test_a_running_job_is_cancelled_with_its_rollouts() -> None:
         assert (again["status"], len(back.events(job_id))) == ("cancelled", 3)
 
 
-def test_a_job_that_is_over_stays_as_it_is() -> None:
-    with serving(ScriptedApp().app()) as url, backend() as back:
-        job_id = back.submit(url)
-        before = back.ended(job_id)
-        assert back.http.post(f"/rl/jobs/{job_id}/cancel").json() == before
-
-
 def test_jobs_beyond_the_limit_wait_their_turn_and_can_be_cancelled_there() -> None:
-    app = Held()
+    app = GatedApp()
     with serving(app.app()) as url, backend(max_jobs=1) as back:
         first, second, third = (back.submit(url) for _ in range(3))
         until(lambda: app.in_flight == 4)
@@ -81,17 +66,8 @@ def test_jobs_beyond_the_limit_wait_their_turn_and_can_be_cancelled_there() -> N
         assert {body["run_id"] for _, body in app.asked} == {first, third}
 
 
-def test_several_jobs_run_at_once() -> None:
-    app = Held()
-    with serving(app.app()) as url, backend(max_jobs=3) as back:
-        jobs = [back.submit(url) for _ in range(3)]
-        until(lambda: app.in_flight == 12)
-        app.gate.open()
-        assert {back.ended(job)["status"] for job in jobs} == {"succeeded"}
-
-
 def test_the_next_backend_of_the_store_goes_on(tmp_path: Path) -> None:
-    store, app = str(tmp_path / "jobs.db"), Held()
+    store, app = str(tmp_path / "jobs.db"), GatedApp()
     with serving(app.app()) as url:
         with backend(store=store) as back:
             running = back.submit(url, a_config(training={"iterations_per_epoch": 2}))
@@ -138,39 +114,8 @@ def test_a_job_that_goes_on_counts_each_rollout_once(tmp_path: Path) -> None:
     assert times == {0: 2, 1: 4}, "those that were over are not asked for again"
 
 
-class Halves(RolloutsEngine):
-    """Gives the ledger reports of which one part is no JSON."""
-
-    async def run(
-        self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
-    ) -> JobOutcome:
-        wrong = {"no": float("nan")}
-        for event, kept in ((Event("test.told", "whole"), wrong), (Event("test.told", "", data=wrong), {"half": 1})):
-            with pytest.raises(ValueError):
-                await ledger.report(event, state=kept, points=[CurvePoint("reward", 1.0, 1, "train", 1)], total=9)
-        return JobOutcome(None)
-
-
-def test_an_engines_report_is_written_whole_or_not_at_all() -> None:
-    with serving(ScriptedApp().app()) as url, backend(engine=Halves()) as back:
-        job_id = back.submit(url)
-        assert back.ended(job_id)["status"] == "succeeded"
-        assert [event["type"] for event in back.events(job_id)] == ["rl.job.created", "rl.job.completed"]
-        assert back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"] == []
-        assert back.status(job_id)["progress"]["total"] == 0
-        place = back.state.jobs.records._place
-        read = select(JOBS.c.state).where(JOBS.c.job_id == job_id)
-        state = place.transact_now(lambda connection: connection.execute(read).scalar_one(), writes=False)
-    assert state == "{}"
-
-
 def test_a_job_that_was_to_be_cancelled_is_not_taken_up_again(tmp_path: Path) -> None:
-    import asyncio
-
-    from taskapp_kit.jobs.server.data_files import JobDatabase
-    from taskapp_kit.jobs.server.store import JobStore
-
-    store, app = tmp_path / "jobs.db", Held()
+    store, app = tmp_path / "jobs.db", GatedApp()
     with serving(app.app()) as url, backend(store=str(store)) as back:
         job_id = back.submit(url)
         until(lambda: app.in_flight == 4)
@@ -188,49 +133,52 @@ def test_a_job_that_was_to_be_cancelled_is_not_taken_up_again(tmp_path: Path) ->
 
 def test_a_store_has_one_backend(tmp_path: Path) -> None:
     store = str(tmp_path / "jobs.db")
-    with backend(store=store), pytest.raises(StoreError, match=r"jobs\.db.* --store"), backend(store=store):
+    with backend(store=store), pytest.raises(StoreError), backend(store=store):
         pass
 
 
-class Breaking:
-    """An engine that breaks."""
+async def half_wrong(ledger: Ledger) -> None:
+    """Reports of which one part is no JSON."""
+    wrong = {"no": float("nan")}
+    for event, state in ((Event("test.told", "whole"), wrong), (Event("test.told", "", data=wrong), {"half": 1})):
+        with pytest.raises(ValueError):
+            await ledger.report(event, state=state, points=[CurvePoint("reward", 1.0, 1, "train", 1)], total=9)
 
-    name = description = "breaking"
-    updates_weights = True
-    restarts = False
-    most_jobs = None
 
-    def problems(self, job: object) -> dict[Any, str]:
-        return {}
+def test_an_engines_report_is_written_whole_or_not_at_all() -> None:
+    with serving(ScriptedApp().app()) as url, backend(engine=ScriptedEngine(half_wrong)) as back:
+        job_id = back.submit(url)
+        status = back.ended(job_id)
+        assert (status["status"], status["progress"]["total"]) == ("succeeded", 0)
+        assert [event["type"] for event in back.events(job_id)] == ["rl.job.created", "rl.job.completed"]
+        assert back.http.get(f"/rl/jobs/{job_id}/metrics").json()["points"] == []
+        assert asyncio.run(back.state.jobs.records.work(job_id))[1] == {}
 
-    async def missing(self, *_: object) -> list[str]:
-        return []
 
-    async def run(self, *_: object) -> Any:
-        raise ZeroDivisionError("sentinel of the engine")
+async def breaks(_: Ledger) -> None:
+    raise ZeroDivisionError("sentinel of the engine")
 
 
 def test_an_engine_that_breaks_fails_the_job_and_tells_no_secrets() -> None:
-    with serving(ScriptedApp().app()) as url, backend(engine=Breaking()) as back:
+    with serving(ScriptedApp().app()) as url, backend(engine=ScriptedEngine(breaks)) as back:
         job_id = back.submit(url)
         status = back.ended(job_id)
-        assert status["status"] == "failed"
+        assert (status["status"], status["updates_weights"]) == ("failed", True)
         assert "err_" in status["error"]
-        assert status["updates_weights"] is True
         assert "sentinel" not in str((status, back.events(job_id)))
+        assert back.http.post(f"/rl/jobs/{job_id}/start").json() == status, "this engine cannot go on"
 
 
-class Resuming(Breaking):
+class Resuming(ScriptedEngine):
     """An engine that can go on. Each run stores its number; it ends as `ends` says, and then succeeds."""
 
     restarts = True
 
     def __init__(self, *ends: str) -> None:
+        super().__init__()
         self.ends, self.held, self.states = [*ends], Gate(), list[Mapping[str, Any]]()
 
-    async def run(
-        self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
-    ) -> JobOutcome:
+    async def run(self, job: JobDocument, task_app: Any, ledger: Ledger, state: Mapping[str, Any]) -> JobOutcome:
         end = self.ends.pop(0) if self.ends else ""
         self.states.append(state)
         runs = len(self.states)
@@ -267,19 +215,9 @@ def test_a_job_that_failed_or_was_cancelled_is_started_again() -> None:
         ("train.step", 9), ("job.cancelled", None), ("job.resumed", None), ("train.resumed", None),
         ("train.step", None), ("job.completed", None),
     ]  # fmt: skip
-    assert events[3]["message"] == "The job was started again; the job goes on from its last checkpoint."
-
-
-def test_an_engine_that_cannot_go_on_leaves_its_job_as_it_is() -> None:
-    with serving(ScriptedApp().app()) as url, backend(engine=Breaking()) as back:
-        job_id = back.submit(url)
-        before = back.ended(job_id)
-        assert back.http.post(f"/rl/jobs/{job_id}/start").json() == before
 
 
 def test_starts_and_cancels_that_race_leave_a_job_that_can_be_ended() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     engine = Resuming(*["hangs"] * 200)
     with serving(ScriptedApp().app()) as url, backend(engine=engine) as back, ThreadPoolExecutor(8) as threads:
         job_id = back.submit(url)
@@ -296,7 +234,7 @@ def test_starts_and_cancels_that_race_leave_a_job_that_can_be_ended() -> None:
 
 
 def test_the_jobs_of_one_key_do_not_keep_those_of_another_waiting() -> None:
-    app = Held()
+    app = GatedApp()
     with serving(app.app()) as url, backend(max_jobs=2) as back, client(back.url, OTHER_KEY) as other:
         many = [back.submit(url) for _ in range(4)]
         until(lambda: app.in_flight == 8)
@@ -310,7 +248,7 @@ def test_the_jobs_of_one_key_do_not_keep_those_of_another_waiting() -> None:
 
 
 def test_a_job_that_is_known_is_answered_also_where_no_other_one_is_taken() -> None:
-    app = Held()
+    app = GatedApp()
     with serving(app.app()) as url, backend() as back:
         back.state.jobs.max_waiting = 2
         headers = {"Idempotency-Key": "first"}
@@ -324,9 +262,7 @@ def test_a_job_that_is_known_is_answered_also_where_no_other_one_is_taken() -> N
 
 def test_many_cancels_and_one_end() -> None:
     """However they race, the job ends once, and its events have no gap."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    app = Held()
+    app = GatedApp()
     with serving(app.app()) as url, backend() as back, ThreadPoolExecutor(8) as threads:
         for round_ in range(6):
             job_id = back.submit(url)
@@ -346,8 +282,6 @@ def test_many_cancels_and_one_end() -> None:
 
 
 def test_bells_of_jobs_that_nobody_listens_to_are_forgotten() -> None:
-    import gc
-
     with serving(ScriptedApp().app()) as url, backend() as back:
         jobs = [back.submit(url) for _ in range(3)]
         for job_id in jobs:
@@ -359,8 +293,6 @@ def test_bells_of_jobs_that_nobody_listens_to_are_forgotten() -> None:
 
 
 def test_a_key_that_was_made_once_keeps_its_jobs_when_it_is_configured(tmp_path: Path) -> None:
-    from taskapp_kit.jobs.server.auth import BearerKeys
-
     store = str(tmp_path / "jobs.db")
     with serving(ScriptedApp().app()) as url:
         with backend(keys=BearerKeys([], minted=KEY), store=store) as back:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.jobs.server.notifier import MAX_SHARED_FRAMES, Notifier, Notifiers, Page
-from tests.jobs.server.exchange import Answer, Gate, ScriptedApp, a_config, backend, client, episode, serving
+from tests.jobs.server.exchange import GatedApp, a_config, backend, client, serving
 from tests.waiting import until
 
 
@@ -62,18 +63,11 @@ def test_a_look_that_failed_or_was_long_is_not_kept() -> None:
 
 @pytest.mark.server
 def test_everybody_who_follows_a_job_gets_each_event_once() -> None:
-    gate = Gate()
-
-    async def play(_: object) -> Answer:
-        await gate.passed()
-        return episode()
-
+    app = GatedApp()
     config = a_config(training={"iterations_per_epoch": 30, "batch_size": 1, "group_size": 1})
-    with serving(ScriptedApp(play=play).app()) as url, backend() as back:
+    with serving(app.app()) as url, backend() as back:
         job_id = back.submit(url, config)
         until(lambda: back.status(job_id)["progress"]["total"] == 30)
-
-        from concurrent.futures import ThreadPoolExecutor
 
         def follow(since: int) -> list[int]:
             with (
@@ -86,6 +80,6 @@ def test_everybody_who_follows_a_job_gets_each_event_once() -> None:
         with ThreadPoolExecutor(20) as threads:
             following = [threads.submit(follow, number % 4 - 1) for number in range(20)]
             until(lambda: len(back.state.jobs.notifiers) == 1)
-            gate.open()
+            app.gate.open()
             for number, one in enumerate(following):
                 assert one.result(60) == list(range(max(number % 4 - 1, 0) + 1, 34))

@@ -5,9 +5,6 @@ from __future__ import annotations
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +15,8 @@ import pytest
 
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
-from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from tests.jobs.server.exchange import KEY, a_config, a_job, client, ended
+from taskapp_kit.serve.uvicorn_server import BackgroundServer, bind
+from tests.jobs.server.exchange import KEY, BackendProcess, a_config, a_job, client, ended
 from tests.live_app import app as live_app
 from tests.live_app import marks
 from tests.waiting import until
@@ -31,57 +28,16 @@ ITERATIONS, GROUPS, SAMPLES, EVALUATIONS = 6, 2, 2, 3
 TOTAL = ITERATIONS * GROUPS * SAMPLES + EVALUATIONS * 2
 
 
-class Process:
-    """`taskapp backend serve` on a fixed port and store."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
-        self.running: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "taskapp_kit", "backend", "serve", "--port", str(self.port)]
-        environ = {
-            "SYNTH_API_KEY": KEY,
-            "ENVIRONMENT_API_KEY": APP_KEY,
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(self.folder),
-        }
-        with (self.folder / "backend.log").open("ab") as out:
-            self.running = subprocess.Popen(
-                command, cwd=self.folder, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-            )
-        until(self.answers)
-
-    def answers(self) -> bool:
-        assert self.running is not None
-        assert self.running.poll() is None, (self.folder / "backend.log").read_text()
-        try:
-            return httpx.get(f"{self.url}/health", trust_env=False).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def end(self, number: int) -> int:
-        assert self.running is not None
-        self.running.send_signal(number)
-        status = self.running.wait(30)
-        self.running = None
-        return status
-
-
 @contextmanager
-def processes(folder: Path) -> Iterator[Process]:
-    from taskapp_kit.serve.uvicorn_server import bind
-
-    held = bind("127.0.0.1", 0)
-    process = Process(folder, held.getsockname()[1])
-    held.close()
+def processes(folder: Path) -> Iterator[BackendProcess]:
+    """One that has the same port and store each time that it is started."""
+    with bind("127.0.0.1", 0) as free:
+        port = str(free.getsockname()[1])
+    process = BackendProcess(folder, "--port", port, SYNTH_API_KEY=KEY, ENVIRONMENT_API_KEY=APP_KEY)
     try:
         yield process
     finally:
-        if process.running is not None:
-            process.end(signal.SIGKILL)
+        process.end(signal.SIGKILL)
 
 
 @contextmanager
@@ -91,11 +47,11 @@ def live(folder: Path) -> Iterator[str]:
         yield server.url
 
 
-def a_slow_job(url: str, mark: Path, slow: float = 0.01) -> dict[str, Any]:
+def a_slow_job(url: str, mark: Path) -> dict[str, Any]:
     config = a_config(
         rollout={
             "env_name": "show", "policy_name": "noop", "max_turns": 10, "ops": ["agent", "env"],
-            "env_config": {"slow": slow, "steps": 3, "mark": str(mark)},
+            "env_config": {"slow": 0.05, "steps": 3, "mark": str(mark)},
         },
         training={"iterations_per_epoch": ITERATIONS, "batch_size": GROUPS, "group_size": SAMPLES},
         evaluation={"instances": 2, "every_n_iters": 2, "seeds": [7, 8]},
@@ -103,7 +59,7 @@ def a_slow_job(url: str, mark: Path, slow: float = 0.01) -> dict[str, Any]:
     return a_job(url, config)
 
 
-def is_whole(http: httpx.Client, folder: Path, job_id: str) -> list[dict[str, Any]]:
+def is_whole(http: httpx.Client, job_id: str) -> list[dict[str, Any]]:
     """Everything is there once, in order; answers the events."""
     status = ended(http, job_id)
     assert status["status"] == "succeeded", status
@@ -135,44 +91,26 @@ def rows(folder: Path, job_id: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_a_killed_backend_goes_on_where_it_was(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
+def test_a_backend_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path: Path, seed: int) -> None:
+    moments = sorted(random.Random(seed).sample(range(1, TOTAL - 8), 2))
     mark = tmp_path / "mark"
     with live(tmp_path) as url, processes(tmp_path) as process:
         process.start()
         with client(process.url) as http:
-            body = a_slow_job(url, mark, slow=0.05)
+            body = a_slow_job(url, mark)
             job_id = http.post("/rl/jobs", json=body, headers={"Idempotency-Key": "once"}).json()["job_id"]
-            for _ in range(2):
-                time.sleep(rng.uniform(0.0, 0.6))
-                process.end(signal.SIGKILL)
+            for moment, number, status in zip(moments, (signal.SIGKILL, signal.SIGTERM), (-9, 0), strict=True):
+                until(lambda moment=moment: marks(mark, "reset") >= moment)  # type: ignore[misc]
+                assert process.end(number) == status
                 process.start()
             again = http.post("/rl/jobs", json=body, headers={"Idempotency-Key": "once"})
             assert again.json()["job_id"] == job_id
-            is_whole(http, tmp_path, job_id)
-            played = rows(tmp_path, job_id)
-            assert len(played) == TOTAL
-            assert {row[5:] for row in played} == {("terminated", 1.0)}
-            # what was answered before the kill is not played again: at most those in flight at each kill are
-            assert marks(mark, "reset") <= TOTAL + 2 * 4
-
-
-@pytest.mark.ci
-def test_a_stopped_backend_exits_with_0_and_goes_on(tmp_path: Path) -> None:
-    gate, mark = tmp_path / "gate", tmp_path / "mark"
-    with live(tmp_path) as url, processes(tmp_path) as process:
-        process.start()
-        with client(process.url) as http:
-            body = a_slow_job(url, mark)
-            body["data"]["config"]["rollout"]["env_config"]["gate"] = str(gate)
-            job_id = http.post("/rl/jobs", json=body).json()["job_id"]
-            until(lambda: marks(mark, "waiting") > 0)
-            assert process.end(signal.SIGTERM) == 0
-            gate.touch()
-            process.start()
-            events = is_whole(http, tmp_path, job_id)
-            assert "rl.job.resumed" in [event["type"] for event in events]
-    log = (tmp_path / "backend.log").read_text()
-    assert "go on when the backend starts again" in log
-    assert APP_KEY not in log
-    assert KEY not in log
+            events = is_whole(http, job_id)
+    assert "rl.job.resumed" in [event["type"] for event in events]
+    played = rows(tmp_path, job_id)
+    assert len(played) == TOTAL
+    assert {row[5:] for row in played} == {("terminated", 1.0)}
+    # what was answered before an end is not played again: at most those in flight at each end are
+    assert marks(mark, "reset") <= TOTAL + 2 * 4
+    assert "go on when the backend starts again" in process.err
+    assert APP_KEY not in process.err and KEY not in process.err

@@ -100,10 +100,8 @@ def test_rewards_are_the_apps_own_and_null_is_no_zero() -> None:
 
 
 def test_a_job_whose_rewards_are_all_undefined_has_no_final_reward() -> None:
-    status, events = played(ScriptedApp(play=lambda body: episode(None)))
-    assert status["status"] == "succeeded"
-    assert status["final_reward"] is None
-    assert "undefined" in events[-1]["message"]
+    status, _ = played(ScriptedApp(play=lambda body: episode(None)))
+    assert (status["status"], status["final_reward"]) == ("succeeded", None)
 
 
 def test_the_reward_blend_of_the_config_counts() -> None:
@@ -162,20 +160,10 @@ def test_a_job_most_of_whose_rollouts_fail_ends_failed_with_the_cause(share: str
     app = ScriptedApp(play=play)
     config = a_config(training={"group_size": 4, "batch_size": 5}, rollout={"max_concurrent_rollouts": 1})
     status, events = played(app, config)
-    assert status["status"] == "failed"
-    assert status["final_reward"] is None
-    assert "environment" in status["error"]
-    assert "It broke." in status["error"]
-    assert events[-1]["type"] == "rl.job.failed"
-    assert events[-1]["message"] == status["error"]
+    assert (status["status"], status["final_reward"]) == ("failed", None)
+    assert "environment" in status["error"] and "It broke." in status["error"]
+    assert (events[-1]["type"], events[-1]["message"]) == ("rl.job.failed", status["error"])
     assert len(app.asked) < 20, "it stops when the rest cannot matter"
-
-
-def test_an_answer_that_is_no_rollout_is_a_failure() -> None:
-    for answer in ({"anything": 1}, {"metrics": {"mean_return": "much"}}, {"metrics": {}, "aborted": True}):
-        status, _ = played(ScriptedApp(play=lambda body, answer=answer: (200, answer)))
-        assert status["status"] == "failed"
-        assert "unreadable_answer" in status["error"]
 
 
 def test_one_episode_in_two_answers_counts_once() -> None:
@@ -190,12 +178,6 @@ def test_one_episode_in_two_answers_counts_once() -> None:
     assert (status["status"], status["final_reward"]) == ("succeeded", 0.25)
     (step,) = of(events, "rl.train.step")
     assert (step["scored"], step["failed"], step["failures"]) == (4, 2, {REPEATED: 2})
-
-
-def test_one_episode_in_all_answers_fails_the_job() -> None:
-    status, _ = played(ScriptedApp(play=lambda _: episode(1.0, rollout_id="the same")))
-    assert (status["status"], status["final_reward"]) == ("failed", None)
-    assert REPEATED in status["error"]
 
 
 def test_evaluations_are_played_at_the_cadence_on_their_seeds() -> None:
@@ -283,17 +265,11 @@ def test_rows_carry_their_split() -> None:
     assert splits == {"rl": "train", "eval": None}  # a given seed is the caller's own
 
 
-def test_the_task_app_that_is_not_there_fails_the_job_with_a_sentence() -> None:
+def test_a_task_app_that_is_not_there_or_refuses_the_key_fails_the_job() -> None:
     with serving(ScriptedApp().app()) as url:
         pass
     with backend() as back:
-        status = back.ended(back.submit(url))
-    assert status["status"] == "failed"
-    assert "Nothing answers at" in status["error"]
-
-
-def test_the_wrong_key_fails_the_job_with_a_sentence() -> None:
+        assert back.ended(back.submit(url))["status"] == "failed"
     status, events = played(ScriptedApp(key="another"))
     assert status["status"] == "failed"
-    assert "refuses every key" in status["error"]
     assert APP_KEY not in str((status, events))

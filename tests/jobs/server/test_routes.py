@@ -10,23 +10,21 @@ from typing import Any
 
 import httpx
 import pytest
-from nacl.public import PublicKey, SealedBox
 
 from tests.jobs.server.exchange import (
     APP_KEY,
-    KEY,
     OTHER_KEY,
     Backend,
-    Gate,
+    GatedApp,
     ScriptedApp,
     a_config,
     a_job,
     backend,
     client,
-    episode,
+    seal,
     serving,
-    until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
@@ -75,7 +73,8 @@ def test_a_job_from_its_making_to_its_end_under_every_prefix() -> None:
             assert {"name", "value", "step", "phase", "epoch", "created_at"} <= set(points[0])
             phases = [entry["phase"] for entry in back.http.get(f"{base}/timeline").json()["events"]]
             assert phases == ["queued", "running", "succeeded"]
-        assert back.http.post(f"/rl/jobs/{job_id}/start", json={}).json() == status
+        for verb in ("start", "cancel"):
+            assert back.http.post(f"/rl/jobs/{job_id}/{verb}", json={}).json() == status, "a job that is over stays so"
 
 
 def test_a_job_is_found_by_the_tags_of_its_config() -> None:
@@ -113,13 +112,8 @@ def test_tags_are_short_texts_numbers_and_switches(tags: dict[str, Any], shared:
 
 
 def test_the_stream_gives_what_was_then_what_happens_then_ends() -> None:
-    gate = Gate()
-
-    async def play(_: dict[str, Any]) -> Any:
-        await gate.passed()
-        return episode()
-
-    with serving(ScriptedApp(play=play).app()) as url, backend() as back:
+    app = GatedApp()
+    with serving(app.app()) as url, backend() as back:
         job_id = back.submit(url)
         until(lambda: back.status(job_id)["progress"]["total"] == 4)
         text = ""
@@ -128,7 +122,7 @@ def test_the_stream_gives_what_was_then_what_happens_then_ends() -> None:
             for piece in answer.iter_text():
                 text += piece
                 if "rl.train.started" in text:
-                    gate.open()
+                    app.gate.open()
         found = frames(text)
         assert [int(number) for number, _, _ in found] == [1, 2, 3, 4]
         assert found[-1][1] == found[-1][2]["type"] == "rl.job.completed"
@@ -140,24 +134,8 @@ def test_the_stream_gives_what_was_then_what_happens_then_ends() -> None:
         assert [number for number, _, _ in frames(asked.text)] == ["3", "4"]
 
 
-def test_a_stream_that_is_left_hurts_nobody_and_a_stop_ends_the_others() -> None:
-    gate = Gate()
-
-    async def play(_: dict[str, Any]) -> Any:
-        await gate.passed()
-        return episode()
-
-    with serving(ScriptedApp(play=play).app()) as url, backend() as back:
-        job_id = back.submit(url)
-        for _ in range(3):
-            with back.http.stream("GET", f"/rl/jobs/{job_id}/events/stream") as answer:
-                next(answer.iter_raw())
-        gate.open()
-        assert back.ended(job_id)["status"] == "succeeded"
-
-
 def test_the_same_idempotency_key_is_the_same_job() -> None:
-    with serving(ScriptedApp().app()) as url, backend() as back, client(back.url, OTHER_KEY) as other:
+    with serving(ScriptedApp().app()) as url, backend() as back:
         body, headers = a_job(url), {"Idempotency-Key": "idem-1"}
         first = back.http.post("/rl/jobs", json=body, headers=headers)
         again = back.http.post("/rl/jobs", json=dict(reversed(body.items())), headers=headers)
@@ -165,22 +143,6 @@ def test_the_same_idempotency_key_is_the_same_job() -> None:
         assert again.json()["job_id"] == first.json()["job_id"]
         changed = back.http.post("/rl/jobs", json={**body, "tags": {"source": "other"}}, headers=headers)
         assert (changed.status_code, error(changed)["code"]) == (409, "idempotency_key_reused")
-        theirs = other.post("/rl/jobs", json=body, headers=headers)
-        assert theirs.status_code == 201
-        assert theirs.json()["job_id"] != first.json()["job_id"]
-        assert back.http.post("/rl/jobs", json=body, headers={"Idempotency-Key": "a b"}).status_code == 422
-
-
-def test_a_key_sees_its_own_jobs_only() -> None:
-    with serving(ScriptedApp().app()) as url, backend() as back, client(back.url, OTHER_KEY) as other:
-        job_id = back.submit(url)
-        assert [job["job_id"] for job in back.http.get("/rl/jobs").json()["jobs"]] == [job_id]
-        assert other.get("/rl/jobs").json() == {"jobs": [], "has_more": False}
-        for path in ("", "/events", "/events/stream", "/metrics", "/timeline"):
-            answer = other.get(f"/rl/jobs/{job_id}{path}")
-            assert (answer.status_code, error(answer)["code"]) == (404, "job_not_found")
-        assert other.post(f"/rl/jobs/{job_id}/cancel").status_code == 404
-        assert back.ended(job_id)["status"] == "succeeded"
 
 
 def test_jobs_are_listed_by_page_and_status() -> None:
@@ -194,24 +156,6 @@ def test_jobs_are_listed_by_page_and_status() -> None:
         assert [job["job_id"] for job in page["jobs"] + rest["jobs"]] == made[::-1]
         assert back.http.get("/rl/jobs?status=failed").json()["jobs"] == []
         assert back.http.get("/rl/jobs?status=lost").status_code == 422
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/rl/jobs"), ("GET", "/rl/jobs"), ("GET", "/rl/jobs/rl_x"), ("GET", "/learning/jobs/rl_x/events"),
-        ("GET", "/rl/jobs/rl_x/events/stream"), ("POST", "/rl/verify_task_app"), ("GET", "/v1/crypto/public-key"),
-        ("POST", "/v1/env-keys"), ("GET", "/rl/services/rollouts"), ("GET", "/nothing"), ("POST", "/health"),
-    ],
-)  # fmt: skip
-def test_without_a_key_nothing_is_told(shared: Backend, method: str, path: str) -> None:
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {KEY}"}):
-        answer = httpx.request(method, f"{shared.url}/api{path}", headers=headers, trust_env=False)
-        assert (answer.status_code, error(answer)["code"]) == (401, "unauthorised")
-        assert answer.headers["www-authenticate"].startswith("Bearer")
-        assert KEY[:6] not in answer.text
-    twice = [("Authorization", f"Bearer {KEY}"), ("Authorization", "Bearer other")]
-    assert httpx.request(method, f"{shared.url}/api{path}", headers=twice, trust_env=False).status_code == 401
 
 
 def test_health_is_open_and_says_more_with_a_key() -> None:
@@ -229,8 +173,7 @@ def test_trainers_are_known_by_their_id() -> None:
         assert found["name"] == "the one under the desk"
         assert found["training_start_url"] == f"{back.url}/api/rl/jobs"
         missing = back.http.get("/rl/services/h100")
-        assert missing.status_code == 404
-        assert "local-1, rollouts" in error(missing)["hint"]
+        assert (missing.status_code, error(missing)["code"]) == (404, "trainer_not_found")
         body = {"model": "Qwen/Qwen3-0.6B", "endpoint_base_url": url, "trainer_id": "h100"}
         refused = back.http.post("/rl/jobs", json=body)
         assert refused.status_code == 422
@@ -248,9 +191,6 @@ def test_models_are_not_served_and_that_is_said(shared: Backend) -> None:
     ):
         told = answer.json()["error"]  # as clients of OpenAI's APIs read it
         assert (answer.status_code, told["code"]) == (501, "no_models")
-        assert "`rollouts` trains no weights" in told["message"]
-        assert "models.toml" in told["hint"]
-        assert "--inference-url" in told["hint"]
     without = httpx.post(f"{shared.url}/api/inference/v1/chat/completions", json=asked, trust_env=False)
     assert without.status_code == 401
 
@@ -275,15 +215,6 @@ def test_verify_asks_with_every_key_and_tells_none() -> None:
         assert told["results"][0]["health"] == {"ok": False, "status": 401}
         assert told["results"][0]["do"]
         assert back.http.post("/rl/verify_task_app", json={}).status_code == 422
-    with backend() as back:
-        told = back.http.post("/rl/verify_task_app", json={"endpoint_base_url": url}).json()
-        assert told["any_ok"] is False
-        assert "Nothing answers" in told["results"][0]["found"]
-
-
-def sealed(public_key: str, token: str) -> str:
-    box = SealedBox(PublicKey(base64.b64decode(public_key)))
-    return base64.b64encode(box.encrypt(token.encode())).decode()
 
 
 def test_an_uploaded_key_opens_the_task_app_also_after_a_restart(tmp_path: Path) -> None:
@@ -294,7 +225,7 @@ def test_an_uploaded_key_opens_the_task_app_also_after_a_restart(tmp_path: Path)
             told = back.http.get("/v1/crypto/public-key").json()
             assert told["alg"] == "libsodium.sealedbox.v1"
             assert len(base64.b64decode(told["public_key"])) == 32
-            body = {"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": sealed(told["public_key"], token)}
+            body = {"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": seal(told["public_key"], token.encode())}
             kept = back.http.post("/v1/env-keys", json=body).json()
             assert kept["stored"] is True
             assert {"id", "name", "updated_at"} <= set(kept)
@@ -306,47 +237,12 @@ def test_an_uploaded_key_opens_the_task_app_also_after_a_restart(tmp_path: Path)
     assert token.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "body",
-    [{}, {"name": "ENVIRONMENT_API_KEY"}, {"name": "a key", "ciphertext_b64": "AAAA"},
-     {"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": "AAAA"}, {"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": "§"},
-     {"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": "A" * 20_000}, {"name": ["x"], "ciphertext_b64": {}}],
-)  # fmt: skip
-def test_a_key_that_cannot_be_opened_is_refused(shared: Backend, body: dict[str, Any]) -> None:
-    assert shared.http.post("/v1/env-keys", json=body).status_code == 422
-
-
-@pytest.mark.parametrize(
-    ("raw", "status"),
-    [
-        (b"", 422), (b"[]", 422), (b"{", 422), (b'{"a":1,"a":2}', 422), (b'{"a":NaN}', 422), (b'{"a":1e999}', 422),
-        (b'{"a":"\\ud800"}', 422), (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", 422), (b'{"a":99999999999999999999}', 422),
-        (b'{"a":"' + b"x" * 1_100_000 + b'"}', 413), (b'\xff{"a":1}', 422), (b'{"data":7}', 422), (b'{"job_type":"sft"}', 422),
-        (b'{"data":{"endpoint_base_url":"ftp://x","config":[]}}', 422), (b'{"a":"' + b"[" * 200 + b'"}', 422),
-    ],
-)  # fmt: skip
-def test_a_strangers_body_is_refused_in_one_shape(shared: Backend, raw: bytes, status: int) -> None:
-    answer = shared.http.post("/rl/jobs", content=raw, headers={"Content-Type": "application/json"})
-    assert answer.status_code == status
-    error(answer)
-
-
-def test_other_media_and_wrong_verbs_and_routes_are_refused(shared: Backend) -> None:
-    assert shared.http.post("/rl/jobs", content=b"a=1", headers={"Content-Type": "text/plain"}).status_code == 415
-    assert shared.http.post("/rl/jobs", json={}, headers={"Content-Encoding": "gzip"}).status_code == 415
-    assert error(shared.http.get("/rl/nothing"))["code"] == "not_found"
-    assert shared.http.delete("/rl/jobs").status_code == 405
-    assert shared.http.get("/rl/jobs/" + "x" * 300).status_code == 404
-    assert shared.http.get("/rl/jobs?limit=x").status_code == 422
-
-
 def test_a_wrong_config_is_told_with_every_problem(shared: Backend) -> None:
     config = a_config(training={"batch_size": 0, "num_epochs": "many"}, algorithm={"method": "magic"})
     answer = shared.http.post("/rl/jobs", json=a_job("http://127.0.0.1:1", config))
     assert (answer.status_code, error(answer)["code"]) == (422, "invalid_config")
-    places = {tuple(field["loc"]): field["message"] for field in error(answer)["fields"]}
-    for place in (("training", "batch_size"), ("training", "num_epochs"), ("algorithm", "method")):
-        assert f"[{place[0]}] {place[1]}: found" in places["body", "data", "config", *place]
+    places = {tuple(field["loc"][3:]) for field in error(answer)["fields"]}
+    assert places == {("training", "batch_size"), ("training", "num_epochs"), ("algorithm", "method")}
 
 
 def test_a_key_in_a_config_is_refused_and_not_repeated(shared: Backend) -> None:
@@ -380,7 +276,7 @@ WEIGHT_SYNC = {"enable": True, "targets": ["policy"], "mode": "direct", "interva
 
 @pytest.mark.parametrize("training", [{}, {"weight_sync": WEIGHT_SYNC}], ids=["0.2.22 and 0.3.9", "0.2.17"])
 def test_what_the_clients_of_synth_ai_ask_is_answered(training: dict[str, Any]) -> None:
-    """Their requests, as they were recorded: the config with their additions, then each path that they poll."""
+    """Their configs have members of their own, and their polls a number against caches."""
     config = a_config(
         evaluation={"instances": 2, "every_n_iters": 1, "seeds": [0, 1]},
         training=training,
@@ -390,9 +286,4 @@ def test_what_the_clients_of_synth_ai_ask_is_answered(training: dict[str, Any]) 
         config["services"]["task_url"] = url
         job_id = back.submit(url, config, **{"Idempotency-Key": "idem-1"})
         assert back.ended(job_id)["status"] == "succeeded"
-        for family in ("rl", "learning", "orchestration"):
-            base = f"/{family}/jobs/{job_id}"
-            assert back.http.get(base, params={"_t": "1"}).status_code == 200
-            assert back.http.get(f"{base}/events", params={"since_seq": "0", "limit": "200"}).json()["events"]
-            assert back.http.get(f"{base}/metrics", params={"limit": "200"}).json()["points"]
-            assert back.http.get(f"{base}/timeline").json()["events"]
+        assert back.http.get(f"/learning/jobs/{job_id}", params={"_t": "1"}).status_code == 200

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import secrets
-import signal
 import string
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-from nacl.public import PublicKey, SealedBox
 
-from tests.jobs.server.exchange import ScriptedApp, a_config, a_job, episode, failure, serving
+from tests.jobs.server.exchange import BackendProcess, ScriptedApp, a_config, a_job, episode, failure, seal, serving
 from tests.sentinels import Key, Search
 from tests.waiting import until
 
@@ -46,17 +41,11 @@ class Told:
         assert answer.status_code < 500 or answer.status_code == 501, answer.text
         return answer
 
-    def ended(self, job_id: str, key: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-
-        def over() -> bool:
-            found.update(self.ask("GET", f"/api/rl/jobs/{job_id}", key).json())
-            return found["status"] in ("succeeded", "failed", "cancelled")
-
-        until(over)
+    def ended(self, job_id: str, key: str) -> None:
+        path = f"/api/rl/jobs/{job_id}"
+        until(lambda: self.ask("GET", path, key).json()["status"] in ("succeeded", "failed", "cancelled"))
         for path in ("events?limit=1000", "events/stream", "metrics?limit=1000", "timeline"):
             self.ask("GET", f"/api/rl/jobs/{job_id}/{path}", key)
-        return found
 
 
 def test_no_key_comes_out_of_a_backend(tmp_path: Path) -> None:
@@ -65,12 +54,11 @@ def test_no_key_comes_out_of_a_backend(tmp_path: Path) -> None:
         for name in ("bearer", "second", "own", "uploaded", "uploaded_too", "vendor", "wrong", "quoted")
     }
     text = {name: key.text for name, key in ring.items()}
-    command = [sys.executable, "-m", "taskapp_kit", "backend", "serve", "--port", "0", "--log-level", "debug"]
-    out, err = tmp_path / "out.txt", tmp_path / "err.txt"
     (tmp_path / "tmp").mkdir()
-    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp"), "PYTHONUNBUFFERED": "1",
-               "SYNTH_API_KEY": f"{text['bearer']},{text['second']}", "ENVIRONMENT_API_KEY": text["own"]}  # fmt: skip
-
+    process = BackendProcess(
+        tmp_path, "--port", "0", "--log-level", "debug", TMPDIR=str(tmp_path / "tmp"),
+        SYNTH_API_KEY=f"{text['bearer']},{text['second']}", ENVIRONMENT_API_KEY=text["own"],
+    )  # fmt: skip
     app = ScriptedApp(key=text["own"])
 
     def play(body: dict[str, Any]) -> Any:
@@ -91,19 +79,14 @@ def test_no_key_comes_out_of_a_backend(tmp_path: Path) -> None:
 
     app.play = play
     app.info["taskset"]["splits"] = [text["own"]]
-    with serving(app.app()) as url, out.open("w") as stdout, err.open("w") as stderr:
-        process = subprocess.Popen(
-            command, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
-        )
+    with serving(app.app()) as url:
         try:
-            until(lambda: "Ctrl-C" in out.read_text() or process.poll() is not None)
-            told = Told(out.read_text().split("at ", 1)[1].split()[0])
-            key = text["bearer"]
-            a_whole_life(told, url, key, text)
+            process.start()
+            told = Told(process.url)
+            a_whole_life(told, url, text["bearer"], text)
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-    assert process.returncode == 0, err.read_text()
+            status = process.end()
+    assert status == 0, process.err
     # what is no key by its name or looks is quoted in the refusal, to who sent it, and may stand nowhere else
     search = Search(
         list(ring.values()), lambda hit: hit.key == "quoted" and hit.place == "the answer to POST /api/rl/jobs"
@@ -114,14 +97,13 @@ def test_no_key_comes_out_of_a_backend(tmp_path: Path) -> None:
     assert not search.hits, "\n".join(map(str, search.hits))
     assert search.databases >= 1
     assert len(told.answers) > 60
-    assert "job over" in err.read_text()
+    assert "job over" in process.err
 
 
 def a_whole_life(told: Told, url: str, key: str, text: dict[str, str]) -> None:
     public = told.ask("GET", "/api/v1/crypto/public-key", key).json()["public_key"]
-    box = SealedBox(PublicKey(base64.b64decode(public)))
     for name in ("uploaded", "uploaded_too"):
-        sealed = base64.b64encode(box.encrypt(text[name].encode())).decode()
+        sealed = seal(public, text[name].encode())
         body = {"name": "ENVIRONMENT_API_KEY" + "_TOO" * (name == "uploaded_too"), "ciphertext_b64": sealed}
         assert told.ask("POST", "/api/v1/env-keys", key, json=body).status_code == 200
         told.ask("POST", "/api/v1/env-keys", key, json={**body, "ciphertext_b64": text[name]})

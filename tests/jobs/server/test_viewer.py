@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,13 +16,14 @@ from taskapp_kit.config import Settings
 from taskapp_kit.jobs.client.rl_job import RLJob
 from taskapp_kit.jobs.server.app import create_backend
 from taskapp_kit.jobs.server.auth import BearerKeys
-from taskapp_kit.jobs.server.engine import CurvePoint, Engine, JobDocument, JobOutcome, Ledger, RolloutOutcome
+from taskapp_kit.jobs.server.engine import CurvePoint, Engine, Ledger, RolloutOutcome
 from taskapp_kit.viewer.viewer import PAGES, UiMount
 from tests.jobs.server.exchange import (
     APP_KEY,
     KEY,
     OTHER_KEY,
     ScriptedApp,
+    ScriptedEngine,
     a_config,
     a_job,
     client,
@@ -96,22 +97,11 @@ def test_without_a_key_nothing_but_the_login_answers() -> None:
         routes = [
             re.sub(r"\(\?P<\w+>\[[^]]+\]\{(?:1,)?(\d+)\}\)", lambda found: "a" * int(found[1]), one[1]) for one in PAGES
         ]
-        for route in [
-            "",
-            *(route.replace("(?:runs)?", "runs") for route in routes),
-            "static/ui.js",
-            "report",
-            "nothing",
-        ]:
-            for more in ("", ".json"):
-                for headers in (
-                    {},
-                    {"X-API-Key": KEY[:-1]},
-                    {"Authorization": f"Bearer {KEY}x"},
-                    {"X-API-Key": APP_KEY},
-                ):
-                    answer = httpx.get(f"{url}/ui/{route}{more}", headers=headers)
-                    assert answer.status_code == 401, (route, headers, answer.text)
+        routes = ["", *(route.replace("(?:runs)?", "runs") for route in routes), "static/ui.js", "report", "nothing"]
+        wrong = ({}, {"X-API-Key": KEY[:-1]}, {"Authorization": f"Bearer {KEY}x"}, {"X-API-Key": APP_KEY})
+        for route, ending, headers in itertools.product(routes, ("", ".json"), wrong):
+            answer = httpx.get(f"{url}/ui/{route}{ending}", headers=headers)
+            assert answer.status_code == 401, (route, headers, answer.text)
         assert httpx.get(f"{url}/ui/login").status_code == 200
 
 
@@ -124,30 +114,23 @@ def test_the_api_does_not_take_the_cookie_and_a_foreign_site_reads_nothing() -> 
             assert httpx.get(f"{url}/ui/jobs.json", headers={"Cookie": cookie, **headers}).status_code in (403, 421)
 
 
-class Learning:
+class Learning(ScriptedEngine):
     """An engine that reports the metric points of a learning job, and one of its author's. more: further points."""
 
+    restarts = True
+
     def __init__(self, more: Sequence[CurvePoint] = ()) -> None:
+        super().__init__(self._learn)
         self.more = more
 
-    name = description = "local"
-    updates_weights = restarts = True
-    most_jobs: int | None = 1
-
-    def problems(self, job: JobDocument) -> dict[Any, str]:
-        return {}
-
-    async def missing(self, job: JobDocument, task_app: Any) -> list[str]:
-        return []
-
-    async def run(self, job: JobDocument, task_app: Any, ledger: Ledger, state: Mapping[str, Any]) -> JobOutcome:
+    async def _learn(self, ledger: Ledger) -> float:
         points = [CurvePoint("eval_reward", 0.25, 0, "eval", 1), CurvePoint("eval_turns", 2.0, 0, "eval", 1)]
         for step in (1, 2):
             values = {"reward": step / 4, "loss": -0.5 * step, "turns": 3.0, HOSTILE: 7.0}
             points += [CurvePoint(name, value, step, "train", 1) for name, value in values.items()]
         await ledger.store(RolloutOutcome("eval", 0, 0, 0, 100, "terminated", 0.25, "ro_eval"))
         await ledger.report(points=[*points, *self.more])
-        return JobOutcome(0.5)
+        return 0.5
 
 
 def test_the_metrics_of_a_learning_job_are_curves_beside_the_evaluation_before_the_first_iteration() -> None:

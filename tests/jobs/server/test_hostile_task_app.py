@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import threading
 import tracemalloc
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.responses import Response
 
-from taskapp_kit.jobs.server.engine import Event, JobDocument, RolloutOutcome
+from taskapp_kit.jobs.server.data_files import JobDatabase
+from taskapp_kit.jobs.server.engine import Event, JobDocument, Ledger, RolloutOutcome
 from taskapp_kit.jobs.server.rewards import MAX_CAUSES, MAX_SCORES, causes, scores_of, summarise
-from taskapp_kit.jobs.server.rollout_plan import MAX_AT_A_TIME, read_plan
+from taskapp_kit.jobs.server.rollout_plan import read_plan
 from taskapp_kit.jobs.server.store import JobStore
-from tests.jobs.server.exchange import ScriptedApp, a_config, a_job, backend, episode, failure, serving
-from tests.jobs.server.test_store import a_job as a_row
-from tests.jobs.server.test_store import with_records
+from tests.jobs.server.exchange import (
+    ScriptedApp,
+    ScriptedEngine,
+    a_config,
+    backend,
+    episode,
+    failure,
+    job_row,
+    serving,
+)
 
 pytestmark = pytest.mark.server
 
@@ -42,6 +51,10 @@ UNREADABLE = {
     "beyond all": '{"metrics": {"mean_return": 1}, "reward": 1e999}',
     "1e308": '{"metrics": {"mean_return": 1}, "reward": 1e308}',
     "many digits": '{"metrics": {"mean_return": 1}, "reward": 1' + "0" * 400 + "}",
+    "a return of text": '{"metrics": {"mean_return": "1"}}',
+    "a return of true": '{"metrics": {"mean_return": true}}',
+    "aborted": '{"metrics": {}, "reward": 1.0, "aborted": true}',
+    "no metrics": "{}",
     "metrics of text": '{"metrics": "1"}',
     "no object": "[1]",
     "nothing": "",
@@ -53,25 +66,19 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.ci(keep=4)
-@pytest.mark.parametrize("name", UNREADABLE)
-def test_an_answer_that_is_none_is_a_failure_and_no_number(name: str) -> None:
-    status, events = job_of(lambda _: raw(UNREADABLE[name]))
-    assert status["status"] == "failed", status
-    assert status["final_reward"] is None
-    assert "engine broke" not in status["error"]
-    assert "rollouts failed" in status["error"]
-    assert [event["seq"] for event in events] == [1, 2, 3]
+def test_an_answer_that_is_none_is_a_failure_and_no_number() -> None:
+    """Each of them among good ones: they spoil no mean, and the engine goes on."""
+    answers = iter(UNREADABLE.values())
+    config = a_config(training={"batch_size": len(UNREADABLE), "group_size": 3})
 
-
-def test_one_such_answer_among_good_ones_spoils_no_mean() -> None:
     def play(body: dict[str, Any]) -> Any:
-        first = body["policy"]["config"]["sample"] == 0 and body["group_id"].endswith(".0")
-        return raw(UNREADABLE["1e308"]) if first else episode(0.5)
+        return raw(next(answers)) if body["policy"]["config"]["sample"] == 0 else episode(0.5)
 
-    status, _ = job_of(play)
+    status, events = job_of(play, config)
     assert (status["status"], status["final_reward"]) == ("succeeded", 0.5)
-    assert status["results"]["rollouts"]["failures"] == {"unreadable_answer": 1}
+    assert status["results"]["rollouts"]["failed"] == len(UNREADABLE)
+    assert set(status["results"]["rollouts"]["failures"]) <= {"unreadable_answer", "not_json"}
+    assert [event["seq"] for event in events] == [1, 2, 3, 4]
 
 
 def test_the_largest_rewards_have_a_mean_and_a_spread() -> None:
@@ -138,23 +145,22 @@ def test_splits_of_a_stranger_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "place"),
     [
-        ({"rollout": {"ops": ["env"] * 150_000 + ["agent"], "max_turns": 100_000}}, "[rollout] ops"),
-        ({"training": {"batch_size": 1000, "group_size": 1000}}, "rollouts; make it smaller"),
-        ({"evaluation": {"instances": 200_000, "every_n_iters": 1, "seeds": [1]}}, "rollouts; make it smaller"),
+        ({"rollout": {"ops": ["env"] * 150_000 + ["agent"], "max_turns": 100_000}}, ("rollout", "ops")),
+        ({"training": {"batch_size": 1000, "group_size": 1000}}, ()),
+        ({"evaluation": {"instances": 200_000, "every_n_iters": 1, "seeds": [1]}}, ()),
     ],
 )
-def test_a_job_that_would_not_fit_into_memory_is_refused_at_once(config: dict[str, Any], words: str) -> None:
+def test_a_job_that_would_not_fit_into_memory_is_refused_at_once(
+    config: dict[str, Any], place: tuple[str, ...]
+) -> None:
     tracemalloc.start()
-    began = time.monotonic()
     plan, problems = read_plan(JobDocument("rl_1", "http://h", config))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert plan is None
-    assert any(words in problem for problem in problems.values())
+    assert (plan, list(problems)) == (None, [place])
     assert peak < 50_000_000
-    assert time.monotonic() - began < 20
 
 
 def test_a_million_rollouts_are_planned_without_being_listed() -> None:
@@ -172,87 +178,59 @@ def test_a_million_rollouts_are_planned_without_being_listed() -> None:
     assert peak < 1_000_000
 
 
-def test_a_summary_of_the_largest_iteration_is_quick() -> None:
-    rollouts = [
-        RolloutOutcome("train", 1, n // 10, n % 10, 0, "terminated", float(n % 7)) for n in range(MAX_AT_A_TIME)
-    ]
-    began = time.monotonic()
-    assert summarise(rollouts).scored == MAX_AT_A_TIME
-    assert time.monotonic() - began < 20
+@pytest.fixture
+async def records(tmp_path: Path) -> AsyncIterator[JobStore]:
+    store = JobStore(JobDatabase(tmp_path / "jobs.db"))
+    await store.add(job_row(), {"config": {"data": {"seeds": list(range(2_000))}}})
+    yield store
+    await store.close()
 
 
-def test_looking_at_a_job_does_not_count_its_rollouts_or_read_its_document(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_looking_at_a_job_does_not_count_its_rollouts_or_read_its_document(records: JobStore) -> None:
     """So that a status, a list or a stream is as quick after many rollouts and events as after one."""
+    rows = [
+        ("rl_1", "train", 1, n, 0, 0, "terminated", 1.0, "", None, "", "", 0.1, 1.0, 0, 0, "{}") for n in range(2_000)
+    ]
+    events = [("rl_1", n, 1.0, "rl.train.step", "info", "m" * 200, "{}", 0) for n in range(1, 2_001)]
+    statements: list[str] = []
 
-    async def use(records: JobStore) -> None:
-        await records.add(a_row(), {"config": {"data": {"seeds": list(range(2_000))}}})
-        rows = [
-            ("rl_1", "train", 1, n, 0, 0, "terminated", 1.0, "", None, "", "", 0.1, 1.0, 0, 0, "{}")
-            for n in range(2_000)
-        ]
-        events = [("rl_1", n, 1.0, "rl.train.step", "info", "m" * 200, "{}", 0) for n in range(1, 2_001)]
+    def fill(connection: Any) -> None:
+        driver = connection.connection.dbapi_connection
+        driver.executemany(f"INSERT INTO backend_rollouts VALUES ({','.join('?' * 17)})", rows)
+        driver.executemany("INSERT INTO backend_events VALUES (?,?,?,?,?,?,?,?)", events)
 
-        def fill(connection: Any) -> None:
-            driver = connection.connection.dbapi_connection
-            driver.executemany(f"INSERT INTO backend_rollouts VALUES ({','.join('?' * 17)})", rows)
-            driver.executemany("INSERT INTO backend_events VALUES (?,?,?,?,?,?,?,?)", events)
-
-        await records._place.transact(fill, writes=True)
-
-        def plans(connection: Any) -> list[str]:
-            asked: list[str] = []
-            connection.connection.dbapi_connection.set_trace_callback(asked.append)
-            connection.exec_driver_sql("SELECT 1")
-            return asked
-
-        traced = await records._place.transact(plans, writes=False)
-        await records.job("rl_1")
-        await records.jobs("org", limit=10)
-        await records.followed("rl_1", since_seq=1_990, limit=500)
-        await records.write("rl_1", Event("a", "b"))
-        assert any("backend_jobs" in line for line in traced)
-        assert not [line for line in traced if "backend_rollouts" in line or "document" in line]
-        over, told = await records.followed("rl_1", since_seq=1_999, limit=500)
-        assert (over, [one.seq for one in told]) == (False, [2_000, 2_001])
-        assert len(await records.last_events("rl_1", ["rl.train.step"], 500)) == 500
-
-    with_records(use, tmp_path / "jobs.db")
+    await records._place.transact(fill, writes=True)
+    await records._place.transact(
+        lambda connection: connection.connection.dbapi_connection.set_trace_callback(statements.append), writes=False
+    )
+    await records.job("rl_1")
+    await records.jobs("org", limit=10)
+    await records.followed("rl_1", since_seq=1_990, limit=500)
+    await records.write("rl_1", Event("a", "b"))
+    assert any("backend_jobs" in line for line in statements)
+    assert not [line for line in statements if "backend_rollouts" in line or "document" in line]
+    over, told = await records.followed("rl_1", since_seq=1_999, limit=500)
+    assert (over, [event.seq for event in told]) == (False, [2_000, 2_001])
+    assert len(await records.last_events("rl_1", ["rl.train.step"], 500)) == 500
 
 
-def test_many_who_look_do_not_hold_up_a_write(tmp_path: Path) -> None:
-    async def use(records: JobStore) -> None:
-        await records.add(a_row(), {})
-
-        def slowly(_: Any) -> None:
-            time.sleep(0.1)
-
-        reads = [asyncio.create_task(records._place.transact(slowly, writes=False)) for _ in range(10)]
-        await asyncio.sleep(0)
-        await records.write("rl_1", Event("a", "b"))
-        assert not all(read.done() for read in reads), "the write did not wait for those before it"
-        await asyncio.gather(*reads)
-
-    with_records(use, tmp_path / "jobs.db")
+@pytest.mark.anyio
+async def test_many_who_look_do_not_hold_up_a_write(records: JobStore) -> None:
+    release = threading.Event()
+    reads = [asyncio.create_task(records._place.transact(lambda _: release.wait(30), writes=False)) for _ in range(10)]
+    await asyncio.sleep(0)
+    await records.write("rl_1", Event("a", "b"))
+    assert not any(read.done() for read in reads), "the write did not wait for those before it"
+    release.set()
+    await asyncio.gather(*reads)
 
 
-def test_points_that_are_no_numbers_are_refused_before_the_store(tmp_path: Path) -> None:
+def test_points_that_are_no_numbers_are_refused_before_the_store() -> None:
     """An engine whose numbers are none ends its job; it does not stand still as with a full disk."""
 
-    class Wild:
-        name = description = "wild"
-        updates_weights = False
-        restarts = False
-        most_jobs = None
+    async def play(ledger: Ledger) -> None:
+        await ledger.report(metrics={"reward": float("nan")})
 
-        def problems(self, job: object) -> dict[Any, str]:
-            return {}
-
-        async def missing(self, *_: object) -> list[str]:
-            return []
-
-        async def run(self, job: object, task_app: object, ledger: Any, state: object) -> Any:
-            await ledger.report(metrics={"reward": float("nan")})
-
-    with serving(ScriptedApp().app()) as url, backend(engine=Wild()) as back:
-        made = back.http.post("/rl/jobs", json=a_job(url)).json()["job_id"]
-        assert back.ended(made)["status"] == "failed"
+    with serving(ScriptedApp().app()) as url, backend(engine=ScriptedEngine(play)) as back:
+        assert back.ended(back.submit(url))["status"] == "failed"

@@ -16,7 +16,7 @@ import pytest
 from starlette.routing import Route
 
 from taskapp_kit.jobs.server.app import create_backend
-from tests.jobs.server.exchange import Gate, ScriptedApp, a_config, a_job, backend, client, episode, serving
+from tests.jobs.server.exchange import GatedApp, ScriptedApp, a_config, a_job, backend, client, serving
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
@@ -111,7 +111,8 @@ def is_quiet(text: bytes | str, *keys: str) -> None:
 
 def test_no_route_opens_to_an_odd_key(server: str, caplog: pytest.LogCaptureFixture) -> None:
     """Every odd key at one route, and two of them at every route: the key is checked before a route is chosen."""
-    tried = [*((BAD[name], CLOSED[0]) for name in BAD), *itertools.product((BAD["wrong"], BAD["two headers"]), CLOSED)]
+    routes = [*CLOSED, ("GET", "/api/nothing"), ("POST", "/api/health")]
+    tried = [*((BAD[name], CLOSED[0]) for name in BAD), *itertools.product((BAD["wrong"], BAD["two headers"]), routes)]
     with caplog.at_level(logging.DEBUG):
         for (headers, (verb, path)), body in itertools.product(tried, (b"", b"{" * 5000)):
             answer = raw(server, message(verb, path, headers, body))
@@ -154,6 +155,7 @@ BODIES: dict[str, tuple[bytes, Headers]] = {
     "nan": (b'{"name": NaN}', [JSON]),
     "infinity": (b'{"endpoint_base_url": -Infinity}', [JSON]),
     "1e999": (b'{"data": 1e999}', [JSON]),
+    "beyond 64 bits": (b'{"data": 99999999999999999999}', [JSON]),
     "digits": (b'{"data": ' + b"1" * 100_000 + b"}", [JSON]),
     "name twice": (b'{"data": {}, "data": {"x": 1}}', [JSON]),
     "surrogate": (b'{"model": "\\ud800"}', [JSON]),
@@ -175,6 +177,7 @@ BODIES: dict[str, tuple[bytes, Headers]] = {
     "form": (b"a=1", [(b"Content-Type", b"application/x-www-form-urlencoded")]),
     "multipart": (b"--x", [(b"Content-Type", b"multipart/form-data; boundary=x")]),
     "odd charset": (b"{}", [(b"Content-Type", b"application/json; charset=\xff")]),
+    "another job": (b'{"job_type": "sft"}', [JSON]),
     "wrong types": (json.dumps({"job_type": ["rl"], "data": [], "tags": 1, "metadata": "x", "compute": True,
                                 "name": {}, "ciphertext_b64": [1], "endpoint_base_url": {"a": 1}}).encode(), [JSON]),
     "wrong inside": (json.dumps({"data": {"endpoint_base_url": "http://127.0.0.1:9", "config": {"training": 7,
@@ -183,6 +186,9 @@ BODIES: dict[str, tuple[bytes, Headers]] = {
                                 {"batch_size": 2**62, "group_size": 10**18}}).encode(), [JSON]),
     "no key": (json.dumps({"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": "A" * 12_000}).encode(), [JSON]),
     "odd base64": (json.dumps({"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": "ä\u2028="}).encode(), [JSON]),
+    "odd name of a key": (json.dumps({"name": "a key", "ciphertext_b64": "AAAA"}).encode(), [JSON]),
+    "no ciphertext": (json.dumps({"name": "ENVIRONMENT_API_KEY"}).encode(), [JSON]),
+    "long ciphertext": (json.dumps({"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": "A" * 20_000}).encode(), [JSON]),
 }  # fmt: skip
 BODIES_READ = (
     "/api/rl/jobs",
@@ -199,6 +205,8 @@ def test_a_malformed_body_is_refused_by_every_route_that_reads_one(server: str) 
     places += [
         (name, path, True) for name in ("empty", "deep lists", "wrong types", "gzip") for path in BODIES_READ[1:]
     ]
+    keys = ("no key", "odd base64", "odd name of a key", "no ciphertext", "long ciphertext")
+    places += [(name, "/api/v1/env-keys", True) for name in keys]
     for name, path, length in places:
         body, headers = BODIES[name]
         sent = body if length else b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
@@ -252,6 +260,8 @@ def test_no_odd_name_is_a_job_or_a_trainer(server: str) -> None:
     for name in NAMES:
         answer = raw(server, message("GET", f"/api/rl/services/{name.replace(' ', '%20')}", GOOD))
         assert status_of(answer) == 404, name
+    assert status_of(raw(server, message("DELETE", "/api/rl/jobs", GOOD))) == 405
+    assert error_in(raw(server, message("GET", "/api/rl/nothing", GOOD)))["code"] == "not_found"
 
 
 NUMBERS = ["-2", "-99999999999999999999", "9" * 19, "9" * 5000, "1.5", "1e3", "0x1", "nan", "inf", "true", "null", "1,2", "1 2",
@@ -311,17 +321,10 @@ def test_odd_idempotency_keys_are_refused(server: str, key: bytes) -> None:
 
 
 def test_one_key_neither_sees_nor_ends_what_is_anothers() -> None:
-    gate = Gate()
-
-    async def play(_: dict[str, Any]) -> Any:
-        await gate.passed()
-        return episode()
-
-    app = ScriptedApp(play=play)
-    options = {"keys": [KEY, OTHER]}
+    app = GatedApp()
     with (
         serving(app.app()) as url,
-        backend(**options) as back,
+        backend(keys=[KEY, OTHER]) as back,
         client(back.url, KEY) as mine,
         client(back.url, OTHER) as theirs,
     ):
@@ -342,7 +345,7 @@ def test_one_key_neither_sees_nor_ends_what_is_anothers() -> None:
         other_body = {**a_job(url), "tags": {"a": "b"}}
         assert theirs.post("/rl/jobs", json=other_body, headers={"Idempotency-Key": "same"}).status_code == 409
         assert mine.get(f"/rl/jobs/{job_id}").json()["status"] == "running"
-        gate.open()
+        app.gate.open()
         until(lambda: mine.get(f"/rl/jobs/{job_id}").json()["status"] == "succeeded")
         assert [job["job_id"] for job in mine.get("/rl/jobs").json()["jobs"]] == [job_id]
 

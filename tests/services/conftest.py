@@ -1,0 +1,10 @@
+"""What the tests of services have in common."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
