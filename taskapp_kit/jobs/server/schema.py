@@ -222,6 +222,11 @@ def read_event(row: Row[Any]) -> JobEventRow:
     return JobEventRow(row.seq, row.created_at, event, row.superseded_by)
 
 
+def event_values(event: Event) -> dict[str, Any]:
+    """Return the columns of an event."""
+    return {"type": event.type, "level": event.level, "message": event.message, "data": written(event.data)}
+
+
 def read_point(row: Row[Any]) -> CurvePointRow:
     """Read a row of `backend_points`."""
     return CurvePointRow(row.created_at, CurvePoint(row.name, row.value, row.step, row.phase, row.epoch))

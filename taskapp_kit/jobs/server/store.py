@@ -10,8 +10,9 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, String, Table, case, cast, func, or_, select, update
 
@@ -34,6 +35,7 @@ from taskapp_kit.jobs.server.schema import (
     IterationRow,
     JobEventRow,
     JobRow,
+    event_values,
     read_event,
     read_job,
     read_point,
@@ -41,9 +43,29 @@ from taskapp_kit.jobs.server.schema import (
 )
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MAX_KEYS = 64
 """Sealed keys of one organisation."""
+
+
+def _write(
+    method: Callable[Concatenate[JobStore, Connection, P], T], *, writes: bool = True
+) -> Callable[Concatenate[JobStore, P], Coroutine[Any, Any, T]]:
+    """Make an asynchronous method of what it does in one transaction; callers pass no connection."""
+
+    @wraps(method)
+    async def run(store: JobStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await store._place.transact(lambda connection: method(store, connection, *args, **kwargs), writes=writes)
+
+    return run
+
+
+def _read(
+    method: Callable[Concatenate[JobStore, Connection, P], T],
+) -> Callable[Concatenate[JobStore, P], Coroutine[Any, Any, T]]:
+    """`_write` of a method that only reads."""
+    return _write(method, writes=False)
 
 
 class JobStore:
@@ -58,9 +80,6 @@ class JobStore:
         """Finish waiting writes, then close the file. A second call does nothing."""
         await asyncio.to_thread(self._place.close)
 
-    async def _do(self, work: Callable[[Connection], T], *, writes: bool = True) -> T:
-        return await self._place.transact(work, writes=writes)
-
     # Jobs
 
     async def add(
@@ -73,7 +92,7 @@ class JobStore:
         values: dict[str, Any] = {name: getattr(job, name) for name in JobRow.__slots__}
         values |= {"document": written(document), "state": "{}"}
         values |= {name: written(getattr(job, name)) for name in ("metrics", "results", "tags")}
-        rows = [_row(event) for event in events]
+        rows = [event_values(event) for event in events]
 
         def work(connection: Connection) -> JobRow | None:
             if job.idempotency_key is not None:
@@ -86,46 +105,42 @@ class JobStore:
             self._insert_events(connection, job.job_id, rows)
             return None
 
-        return await self._do(work)
+        return await self._place.transact(work, writes=True)
 
-    async def job(self, job_id: str, org: str | None = None) -> JobRow | None:
+    @_read
+    def job(self, connection: Connection, job_id: str, org: str | None = None) -> JobRow | None:
         """Return the job; None when it does not exist, or belongs to another org."""
+        asked = _jobs().where(JOBS.c.job_id == job_id)
+        row = connection.execute(asked if org is None else asked.where(JOBS.c.org == org)).first()
+        return None if row is None else read_job(row)
 
-        def work(connection: Connection) -> JobRow | None:
-            asked = _jobs().where(JOBS.c.job_id == job_id)
-            row = connection.execute(asked if org is None else asked.where(JOBS.c.org == org)).first()
-            return None if row is None else read_job(row)
-
-        return await self._do(work, writes=False)
-
-    async def submitted(self, org: str, idempotency_key: str) -> JobRow | None:
+    @_read
+    def submitted(self, connection: Connection, org: str, idempotency_key: str) -> JobRow | None:
         """Return the job that was stored under this idempotency key of the org."""
-        return await self._do(lambda connection: _submitted(connection, org, idempotency_key), writes=False)
+        return _submitted(connection, org, idempotency_key)
 
-    async def work(self, job_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    @_read
+    def work(self, connection: Connection, job_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return (document, state) of an existing job: its request, and its engine's progress."""
+        row = connection.execute(select(JOBS.c.document, JOBS.c.state).where(JOBS.c.job_id == job_id)).one()
+        return json.loads(row.document), json.loads(row.state)
 
-        def work(connection: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
-            row = connection.execute(select(JOBS.c.document, JOBS.c.state).where(JOBS.c.job_id == job_id)).one()
-            return json.loads(row.document), json.loads(row.state)
-
-        return await self._do(work, writes=False)
-
-    async def move(self, job_id: str, task_app_url: str, urls: Mapping[str, str] | None = None) -> None:
+    @_write
+    def move(
+        self, connection: Connection, job_id: str, task_app_url: str, urls: Mapping[str, str] | None = None
+    ) -> None:
         """Give an existing job other addresses of its task apps. urls: by the `task_app` of `[rollout] environments`."""
+        document = connection.execute(select(JOBS.c.document).where(JOBS.c.job_id == job_id)).scalar_one()
+        moved = {**json.loads(document), "task_app_url": task_app_url}
+        for each in (moved["config"].get("rollout") or {}).get("environments") or ():
+            if urls is not None and each.get("task_app") in urls:
+                each["task_url"] = urls[each["task_app"]]
+        connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(document=written(moved)))
 
-        def work(connection: Connection) -> None:
-            document = connection.execute(select(JOBS.c.document).where(JOBS.c.job_id == job_id)).scalar_one()
-            moved = {**json.loads(document), "task_app_url": task_app_url}
-            for each in (moved["config"].get("rollout") or {}).get("environments") or ():
-                if urls is not None and each.get("task_app") in urls:
-                    each["task_url"] = urls[each["task_app"]]
-            connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(document=written(moved)))
-
-        await self._do(work)
-
-    async def jobs(
+    @_read
+    def jobs(
         self,
+        connection: Connection,
         org: str,
         *,
         limit: int,
@@ -138,33 +153,24 @@ class JobStore:
 
         tags: name and value as text that they have; a value of None is any. after: only older ones than the job of this id.
         """
+        asked = _jobs(results=False).where(JOBS.c.org == org)
+        if status is not None:
+            asked = asked.where(JOBS.c.status == status)
+        if model is not None:
+            asked = asked.where(JOBS.c.model == model)
+        for name, value in tags:
+            asked = asked.where(_has_tag(name, value))
+        if after is not None:
+            mark = select(JOBS.c.created_at).where(JOBS.c.job_id == after, JOBS.c.org == org).scalar_subquery()
+            asked = asked.where((JOBS.c.created_at < mark) | ((JOBS.c.created_at == mark) & (JOBS.c.job_id < after)))
+        rows = connection.execute(asked.order_by(JOBS.c.created_at.desc(), JOBS.c.job_id.desc()).limit(limit))
+        return [read_job(row) for row in rows]
 
-        def work(connection: Connection) -> list[JobRow]:
-            asked = _jobs(results=False).where(JOBS.c.org == org)
-            if status is not None:
-                asked = asked.where(JOBS.c.status == status)
-            if model is not None:
-                asked = asked.where(JOBS.c.model == model)
-            for name, value in tags:
-                asked = asked.where(_has_tag(name, value))
-            if after is not None:
-                mark = select(JOBS.c.created_at).where(JOBS.c.job_id == after, JOBS.c.org == org).scalar_subquery()
-                asked = asked.where(
-                    (JOBS.c.created_at < mark) | ((JOBS.c.created_at == mark) & (JOBS.c.job_id < after))
-                )
-            rows = connection.execute(asked.order_by(JOBS.c.created_at.desc(), JOBS.c.job_id.desc()).limit(limit))
-            return [read_job(row) for row in rows]
-
-        return await self._do(work, writes=False)
-
-    async def unfinished(self) -> list[JobRow]:
+    @_read
+    def unfinished(self, connection: Connection) -> list[JobRow]:
         """Return every job that is queued or was running, of any org, oldest first."""
-
-        def work(connection: Connection) -> list[JobRow]:
-            asked = _jobs(results=False).where(JOBS.c.status.not_in(ENDED)).order_by(JOBS.c.created_at, JOBS.c.job_id)
-            return [read_job(row) for row in connection.execute(asked)]
-
-        return await self._do(work, writes=False)
+        asked = _jobs(results=False).where(JOBS.c.status.not_in(ENDED)).order_by(JOBS.c.created_at, JOBS.c.job_id)
+        return [read_job(row) for row in connection.execute(asked)]
 
     async def write(
         self,
@@ -180,15 +186,14 @@ class JobStore:
         Writes nothing and returns False for a job that is over: it ends once. Raises TypeError, ValueError for values that
         are not JSON: the store is not the cause, and a retry would not help.
         """
-        rows = [_row(event) for event in events]
+        rows = [event_values(event) for event in events]
         values = dict(columns)
         for name, value in (("state", state), ("metrics", metrics), ("results", columns.get("results"))):
             if value is not None:
                 values[name] = written(value)
 
         def work(connection: Connection) -> bool:
-            status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
-            if status is None or status in ENDED:
+            if _is_over(connection, job_id):
                 return False
             last = self._insert_events(connection, job_id, rows)
             now = self._now()
@@ -201,7 +206,7 @@ class JobStore:
             connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(updated_at=now, **values))
             return True
 
-        return await self._do(work)
+        return await self._place.transact(work, writes=True)
 
     def _insert_events(self, connection: Connection, job_id: str, rows: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of the last event."""
@@ -215,7 +220,7 @@ class JobStore:
 
         most: jobs of its org that may be unfinished; raises Saturated beyond.
         """
-        row = _row(event)
+        row = event_values(event)
 
         def work(connection: Connection) -> bool:
             job = connection.execute(select(JOBS.c.org, JOBS.c.status).where(JOBS.c.job_id == job_id)).first()
@@ -227,11 +232,12 @@ class JobStore:
             connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(values))
             return True
 
-        return await self._do(work)
+        return await self._place.transact(work, writes=True)
 
-    async def position(self, job_id: str) -> int:
+    @_read
+    def position(self, connection: Connection, job_id: str) -> int:
         """Return the number of the job's last event; 0 before the first."""
-        return await self._do(lambda connection: _position(connection, job_id), writes=False)
+        return _position(connection, job_id)
 
     async def supersede(
         self,
@@ -246,12 +252,11 @@ class JobStore:
 
         Writes nothing and returns False for a job that is over. Raises as `write` does.
         """
-        rows = [_row(event) for event in events]
+        rows = [event_values(event) for event in events]
         values = {**columns, "state": written(state), "metrics": written(metrics)}
 
         def work(connection: Connection) -> bool:
-            status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
-            if status is None or status in ENDED:
+            if _is_over(connection, job_id):
                 return False
             mark = {"superseded_by": _position(connection, job_id) + 1}
             conditions = {
@@ -267,7 +272,7 @@ class JobStore:
             connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values({**values, **more}))
             return True
 
-        return await self._do(work)
+        return await self._place.transact(work, writes=True)
 
     # What belongs to a job
 
@@ -275,192 +280,162 @@ class JobStore:
         """Return the events after number `since_seq`, in order."""
         return (await self.followed(job_id, since_seq=since_seq, limit=limit))[1]
 
-    async def followed(self, job_id: str, *, since_seq: int, limit: int) -> tuple[bool, list[JobEventRow]]:
+    @_read
+    def followed(
+        self, connection: Connection, job_id: str, *, since_seq: int, limit: int
+    ) -> tuple[bool, list[JobEventRow]]:
         """Return whether the job is over, and the events after number `since_seq`, in one transaction."""
+        asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.seq > since_seq)
+        rows = connection.execute(asked.order_by(EVENTS.c.seq).limit(limit))
+        return _is_over(connection, job_id), [read_event(row) for row in rows]
 
-        def work(connection: Connection) -> tuple[bool, list[JobEventRow]]:
-            status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
-            asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.seq > since_seq)
-            rows = connection.execute(asked.order_by(EVENTS.c.seq).limit(limit))
-            return status is None or status in ENDED, [read_event(row) for row in rows]
-
-        return await self._do(work, writes=False)
-
-    async def last_events(self, job_id: str, types: Sequence[str], limit: int) -> list[JobEventRow]:
+    @_read
+    def last_events(self, connection: Connection, job_id: str, types: Sequence[str], limit: int) -> list[JobEventRow]:
         """Return the last events of these types, in order, without superseded ones."""
+        asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.type.in_(types), _counts(EVENTS))
+        rows = connection.execute(asked.order_by(EVENTS.c.seq.desc()).limit(limit)).all()
+        return [read_event(row) for row in reversed(rows)]
 
-        def work(connection: Connection) -> list[JobEventRow]:
-            asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.type.in_(types), _counts(EVENTS))
-            rows = connection.execute(asked.order_by(EVENTS.c.seq.desc()).limit(limit)).all()
-            return [read_event(row) for row in reversed(rows)]
-
-        return await self._do(work, writes=False)
-
-    async def points(self, job_id: str, *, after_step: int | None, limit: int) -> list[CurvePointRow]:
+    @_read
+    def points(self, connection: Connection, job_id: str, *, after_step: int | None, limit: int) -> list[CurvePointRow]:
         """Return points by step: the first ones after `after_step`, or the last ones when it is None.
 
         A step is complete or left out, unless it alone has more than `limit` points: callers continue after the last step
         that they received.
         """
+        steps = (
+            select(POINTS.c.step, func.count().label("size"))
+            .where(POINTS.c.job_id == job_id, _counts(POINTS))
+            .group_by(POINTS.c.step)
+            .limit(limit)
+        )
+        if after_step is None:
+            steps = steps.order_by(POINTS.c.step.desc())
+        else:
+            steps = steps.where(POINTS.c.step > after_step).order_by(POINTS.c.step)
+        fitting: list[int] = []
+        size = 0
+        for step, count in connection.execute(steps):
+            size += count
+            if fitting and size > limit:
+                break
+            fitting.append(step)
+        asked = select(POINTS).where(POINTS.c.job_id == job_id, POINTS.c.step.in_(fitting), _counts(POINTS))
+        rows = connection.execute(asked.order_by(POINTS.c.step, POINTS.c.phase.desc(), POINTS.c.name))
+        return [read_point(row) for row in rows]
 
-        def work(connection: Connection) -> list[CurvePointRow]:
-            steps = (
-                select(POINTS.c.step, func.count().label("size"))
-                .where(POINTS.c.job_id == job_id, _counts(POINTS))
-                .group_by(POINTS.c.step)
-                .limit(limit)
-            )
-            if after_step is None:
-                steps = steps.order_by(POINTS.c.step.desc())
-            else:
-                steps = steps.where(POINTS.c.step > after_step).order_by(POINTS.c.step)
-            fitting: list[int] = []
-            size = 0
-            for step, count in connection.execute(steps):
-                size += count
-                if fitting and size > limit:
-                    break
-                fitting.append(step)
-            asked = select(POINTS).where(POINTS.c.job_id == job_id, POINTS.c.step.in_(fitting), _counts(POINTS))
-            rows = connection.execute(asked.order_by(POINTS.c.step, POINTS.c.phase.desc(), POINTS.c.name))
-            return [read_point(row) for row in rows]
-
-        return await self._do(work, writes=False)
-
-    async def curves(self, job_id: str, *, most: int) -> list[CurvePointRow]:
+    @_read
+    def curves(self, connection: Connection, job_id: str, *, most: int) -> list[CurvePointRow]:
         """Return the points that count by step; of more than `most` steps of a phase, evenly spaced ones and the last."""
+        steps = select(POINTS.c.phase, POINTS.c.step).where(POINTS.c.job_id == job_id, _counts(POINTS)).distinct()
+        by_phase: dict[str, list[int]] = {}
+        for phase, step in connection.execute(steps.order_by(POINTS.c.step.desc())):
+            by_phase.setdefault(phase, []).append(step)
+        chosen = {(phase, step) for phase, found in by_phase.items() for step in found[:: math.ceil(len(found) / most)]}
+        wanted = POINTS.c.step.in_({step for _, step in chosen})
+        asked = select(POINTS).where(POINTS.c.job_id == job_id, _counts(POINTS), wanted)
+        rows = connection.execute(asked.order_by(POINTS.c.step, POINTS.c.name))
+        return [read_point(row) for row in rows if (row.phase, row.step) in chosen]
 
-        def work(connection: Connection) -> list[CurvePointRow]:
-            steps = select(POINTS.c.phase, POINTS.c.step).where(POINTS.c.job_id == job_id, _counts(POINTS)).distinct()
-            by_phase: dict[str, list[int]] = {}
-            for phase, step in connection.execute(steps.order_by(POINTS.c.step.desc())):
-                by_phase.setdefault(phase, []).append(step)
-            chosen = {
-                (phase, step) for phase, found in by_phase.items() for step in found[:: math.ceil(len(found) / most)]
-            }
-            wanted = POINTS.c.step.in_({step for _, step in chosen})
-            asked = select(POINTS).where(POINTS.c.job_id == job_id, _counts(POINTS), wanted)
-            rows = connection.execute(asked.order_by(POINTS.c.step, POINTS.c.name))
-            return [read_point(row) for row in rows if (row.phase, row.step) in chosen]
-
-        return await self._do(work, writes=False)
-
-    async def store(self, job_id: str, rollout: RolloutOutcome) -> RolloutOutcome:
+    @_write
+    def store(self, connection: Connection, job_id: str, rollout: RolloutOutcome) -> RolloutOutcome:
         """Store one rollout, unless its place is taken or the job is over; return it as it counts.
 
         It counts as failed where another rollout of the job has the same `rollout_id`: an episode is counted once.
         """
-
-        def work(connection: Connection) -> RolloutOutcome:
-            counts = rollout
-            if rollout.rollout_id and not rollout.failed:
-                same = select(ROLLOUTS.c.phase, ROLLOUTS.c.iteration, ROLLOUTS.c.place, ROLLOUTS.c.sample).where(
-                    ROLLOUTS.c.job_id == job_id,
-                    ROLLOUTS.c.rollout_id == rollout.rollout_id,
-                    ROLLOUTS.c.status != "failed",
-                    _counts(ROLLOUTS),
-                )
-                place = (rollout.phase, rollout.iteration, rollout.place, rollout.sample)
-                first = next((tuple(row) for row in connection.execute(same) if tuple(row) != place), None)
-                if first is not None:
-                    counts = repeated(rollout, *first)
-            values = {name: getattr(counts, name) for name in counts.__slots__} | {"scores": written(counts.scores)}
-            key = [
-                ROLLOUTS.c[name] == value
-                for name, value in values.items()
-                if name in ("phase", "iteration", "place", "sample")
-            ]
-            known = select(ROLLOUTS.c.sample).where(ROLLOUTS.c.job_id == job_id, _counts(ROLLOUTS), *key)
-            if connection.execute(known).first() is not None:
-                return counts
-            now = self._now()
-            status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
-            if status is None or status in ENDED:
-                return counts
-            columns = {"job_id": job_id, "after_seq": _position(connection, job_id), "superseded_by": 0}
-            connection.execute(ROLLOUTS.insert().values(created_at=now, **columns, **values))
-            more = {"updated_at": now, "completed": JOBS.c.completed + 1}
-            connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(more))
+        counts = rollout
+        if rollout.rollout_id and not rollout.failed:
+            same = select(ROLLOUTS.c.phase, ROLLOUTS.c.iteration, ROLLOUTS.c.place, ROLLOUTS.c.sample).where(
+                ROLLOUTS.c.job_id == job_id,
+                ROLLOUTS.c.rollout_id == rollout.rollout_id,
+                ROLLOUTS.c.status != "failed",
+                _counts(ROLLOUTS),
+            )
+            place = (rollout.phase, rollout.iteration, rollout.place, rollout.sample)
+            first = next((tuple(row) for row in connection.execute(same) if tuple(row) != place), None)
+            if first is not None:
+                counts = repeated(rollout, *first)
+        values = {name: getattr(counts, name) for name in counts.__slots__} | {"scores": written(counts.scores)}
+        key = [
+            ROLLOUTS.c[name] == value
+            for name, value in values.items()
+            if name in ("phase", "iteration", "place", "sample")
+        ]
+        known = select(ROLLOUTS.c.sample).where(ROLLOUTS.c.job_id == job_id, _counts(ROLLOUTS), *key)
+        if connection.execute(known).first() is not None:
             return counts
+        now = self._now()
+        if _is_over(connection, job_id):
+            return counts
+        columns = {"job_id": job_id, "after_seq": _position(connection, job_id), "superseded_by": 0}
+        connection.execute(ROLLOUTS.insert().values(created_at=now, **columns, **values))
+        more = {"updated_at": now, "completed": JOBS.c.completed + 1}
+        connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(more))
+        return counts
 
-        return await self._do(work)
-
-    async def stored(self, job_id: str, phase: Phase, iteration: int) -> list[RolloutOutcome]:
+    @_read
+    def stored(self, connection: Connection, job_id: str, phase: Phase, iteration: int) -> list[RolloutOutcome]:
         """Return the rollouts of one phase of one iteration, by place and sample."""
-
-        def work(connection: Connection) -> list[RolloutOutcome]:
-            asked = (
-                select(ROLLOUTS)
-                .where(ROLLOUTS.c.job_id == job_id, ROLLOUTS.c.phase == phase, ROLLOUTS.c.iteration == iteration)
-                .where(_counts(ROLLOUTS))
-                .order_by(ROLLOUTS.c.place, ROLLOUTS.c.sample)
+        asked = (
+            select(ROLLOUTS)
+            .where(ROLLOUTS.c.job_id == job_id, ROLLOUTS.c.phase == phase, ROLLOUTS.c.iteration == iteration)
+            .where(_counts(ROLLOUTS))
+            .order_by(ROLLOUTS.c.place, ROLLOUTS.c.sample)
+        )
+        return [
+            RolloutOutcome(
+                **{name: getattr(row, name) for name in RolloutOutcome.__slots__} | {"scores": json.loads(row.scores)}
             )
-            return [
-                RolloutOutcome(
-                    **{name: getattr(row, name) for name in RolloutOutcome.__slots__}
-                    | {"scores": json.loads(row.scores)}
-                )
-                for row in connection.execute(asked)
-            ]
+            for row in connection.execute(asked)
+        ]
 
-        return await self._do(work, writes=False)
-
-    async def iterations(self, job_id: str) -> list[IterationRow]:
+    @_read
+    def iterations(self, connection: Connection, job_id: str) -> list[IterationRow]:
         """Return every phase of every iteration that has rollouts, in the order in which they began."""
-
-        def work(connection: Connection) -> list[IterationRow]:
-            failed = func.sum(case((ROLLOUTS.c.status == "failed", 1), else_=0))
-            asked = (
-                select(
-                    ROLLOUTS.c.phase,
-                    ROLLOUTS.c.iteration,
-                    func.count(),
-                    failed,
-                    func.count(ROLLOUTS.c.reward),
-                    func.avg(ROLLOUTS.c.reward),
-                    func.avg(ROLLOUTS.c.seconds),
-                )
-                .where(ROLLOUTS.c.job_id == job_id, _counts(ROLLOUTS))
-                .group_by(ROLLOUTS.c.phase, ROLLOUTS.c.iteration)
-                .order_by(func.min(ROLLOUTS.c.created_at), ROLLOUTS.c.iteration)
+        failed = func.sum(case((ROLLOUTS.c.status == "failed", 1), else_=0))
+        asked = (
+            select(
+                ROLLOUTS.c.phase,
+                ROLLOUTS.c.iteration,
+                func.count(),
+                failed,
+                func.count(ROLLOUTS.c.reward),
+                func.avg(ROLLOUTS.c.reward),
+                func.avg(ROLLOUTS.c.seconds),
             )
-            return [
-                IterationRow(phase, iteration, count, lost, count - lost - scored, reward, seconds)
-                for phase, iteration, count, lost, scored, reward, seconds in connection.execute(asked)
-            ]
-
-        return await self._do(work, writes=False)
+            .where(ROLLOUTS.c.job_id == job_id, _counts(ROLLOUTS))
+            .group_by(ROLLOUTS.c.phase, ROLLOUTS.c.iteration)
+            .order_by(func.min(ROLLOUTS.c.created_at), ROLLOUTS.c.iteration)
+        )
+        return [
+            IterationRow(phase, iteration, count, lost, count - lost - scored, reward, seconds)
+            for phase, iteration, count, lost, scored, reward, seconds in connection.execute(asked)
+        ]
 
     # Keys of task apps, sealed
 
-    async def put_key(self, org: str, name: str, key_id: str, ciphertext: str) -> float:
+    @_write
+    def put_key(self, connection: Connection, org: str, name: str, key_id: str, ciphertext: str) -> float:
         """Store the sealed key under its name, replacing an earlier one; return the time.
 
         Raises RequestError when the org has too many.
         """
+        now = self._now()
+        connection.execute(ENV_KEYS.delete().where(ENV_KEYS.c.org == org, ENV_KEYS.c.name == name))
+        held = select(func.count()).select_from(ENV_KEYS).where(ENV_KEYS.c.org == org)
+        if connection.execute(held).scalar_one() >= MAX_KEYS:
+            raise RequestError(
+                f"{MAX_KEYS} keys are uploaded already.", code="too_many_keys", hint="Replace one: reuse its name."
+            )
+        values = {"org": org, "name": name, "key_id": key_id, "ciphertext": ciphertext, "updated_at": now}
+        connection.execute(ENV_KEYS.insert().values(values))
+        return now
 
-        def work(connection: Connection) -> float:
-            now = self._now()
-            connection.execute(ENV_KEYS.delete().where(ENV_KEYS.c.org == org, ENV_KEYS.c.name == name))
-            held = select(func.count()).select_from(ENV_KEYS).where(ENV_KEYS.c.org == org)
-            if connection.execute(held).scalar_one() >= MAX_KEYS:
-                raise RequestError(
-                    f"{MAX_KEYS} keys are uploaded already.", code="too_many_keys", hint="Replace one: reuse its name."
-                )
-            values = {"org": org, "name": name, "key_id": key_id, "ciphertext": ciphertext, "updated_at": now}
-            connection.execute(ENV_KEYS.insert().values(values))
-            return now
-
-        return await self._do(work)
-
-    async def keys(self, org: str) -> list[tuple[str, str]]:
+    @_read
+    def keys(self, connection: Connection, org: str) -> list[tuple[str, str]]:
         """Return (name, ciphertext) of every key of this org, by name."""
-
-        def work(connection: Connection) -> list[tuple[str, str]]:
-            asked = select(ENV_KEYS.c.name, ENV_KEYS.c.ciphertext).where(ENV_KEYS.c.org == org)
-            return [(row.name, row.ciphertext) for row in connection.execute(asked.order_by(ENV_KEYS.c.name))]
-
-        return await self._do(work, writes=False)
+        asked = select(ENV_KEYS.c.name, ENV_KEYS.c.ciphertext).where(ENV_KEYS.c.org == org)
+        return [(row.name, row.ciphertext) for row in connection.execute(asked.order_by(ENV_KEYS.c.name))]
 
     # Keys of the backend itself
 
@@ -474,10 +449,6 @@ class JobStore:
             return known if org is None else known | {org}
 
         return self._place.transact_now(work, writes=True)
-
-
-def _row(event: Event) -> dict[str, Any]:
-    return {"type": event.type, "level": event.level, "message": event.message, "data": written(event.data)}
 
 
 def _counts(table: Table) -> ColumnElement[bool]:
@@ -498,6 +469,12 @@ def _has_tag(name: str, value: str | None) -> ColumnElement[bool]:
             same |= each.c.type.in_(("integer", "real")) & (each.c.value == float(value))
         asked = asked.where(same)
     return asked.exists()
+
+
+def _is_over(connection: Connection, job_id: str) -> bool:
+    """Return whether the job has ended, or does not exist."""
+    status = connection.execute(select(JOBS.c.status).where(JOBS.c.job_id == job_id)).scalar_one_or_none()
+    return status is None or status in ENDED
 
 
 def _position(connection: Connection, job_id: str) -> int:
