@@ -23,6 +23,7 @@ from taskapp_kit.jobs.server.routes import BackendContext
 from taskapp_kit.jobs.server.schema import JobRow
 from taskapp_kit.jobs.server.sealed_keys import SealedKeys
 from taskapp_kit.jobs.server.store import JobStore
+from taskapp_kit.jobs.server.task_app_access import TaskAppAccess
 from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
 from taskapp_kit.jobs.server.task_app_opener import TaskAppAccess
 from taskapp_kit.net.auth import ApiKeyMiddleware, SiteRules

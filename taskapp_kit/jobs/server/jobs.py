@@ -28,7 +28,7 @@ from taskapp_kit.jobs.server.notifier import Notifiers
 from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 from taskapp_kit.jobs.server.schema import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRow
 from taskapp_kit.jobs.server.store import JobStore
-from taskapp_kit.jobs.server.task_app_opener import TaskAppAccess, is_starting
+from taskapp_kit.jobs.server.task_app_access import TaskAppAccess, is_starting
 
 log = logging.getLogger("taskapp_kit.jobs.server")
 

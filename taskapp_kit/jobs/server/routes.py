@@ -20,7 +20,7 @@ from taskapp_kit.jobs.server.job_views import PHASES, events_view, job_view, mom
 from taskapp_kit.jobs.server.jobs import Jobs, new_job_id
 from taskapp_kit.jobs.server.schema import ENDED, QUEUED, RUNNING, JobRow
 from taskapp_kit.jobs.server.sealed_keys import ALGORITHM, MAX_CIPHERTEXT, SealedKeys
-from taskapp_kit.jobs.server.task_app_opener import TaskAppAccess
+from taskapp_kit.jobs.server.task_app_access import TaskAppAccess
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, json_answer

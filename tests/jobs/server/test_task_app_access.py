@@ -17,8 +17,8 @@ from taskapp_kit.errors import RequestError, TaskAppUnreachable
 from taskapp_kit.jobs.server.data_files import JobDatabase
 from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 from taskapp_kit.jobs.server.store import JobStore
+from taskapp_kit.jobs.server.task_app_access import TaskAppAccess
 from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
-from taskapp_kit.jobs.server.task_app_opener import TaskAppAccess
 from tests.jobs.server.exchange import APP_KEY, Backend, ScriptedApp, backend, failure, seal, serving
 
 pytestmark = pytest.mark.server
