@@ -1,7 +1,8 @@
 """The contract of every `IdempotencyStore`, rule by rule.
 
-A test module imports all of it and has a fixture `run`, which runs `use(store, clock)` on an event loop for each of its
-stores: tests/store/test_idempotency_contract.py and tests/deploy/test_modal_idempotency.py.
+A test module imports all of it and has three fixtures: `run` runs `use(store, clock)` on an event loop for each of its
+stores, `run_two` runs `use(one, two, clock)` for two holders that share records, `lease_seconds` is their lease:
+tests/store/test_idempotency_contract.py and tests/deploy/test_modal_idempotency.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from taskapp_kit.store.idempotency import RECORD_SECONDS
 
 Use = Callable[[IdempotencyStore, "HandClock"], Awaitable[None]]
 Run = Callable[[Use], None]
+UseTwo = Callable[[IdempotencyStore, IdempotencyStore, "HandClock"], Awaitable[None]]
+RunTwo = Callable[[UseTwo], None]
 
 FAILURE = Failure(
     "policy", "model_down", 'the model said "no" to \ud800 and é\0', "Ask again.", "e1", {"status": "503", "ü": ""}
@@ -254,3 +257,65 @@ def test_a_closed_store_says_so(run: Run) -> None:
                 await call
 
     run(use)
+
+
+# -- two holders ----------------------------------------------------------------------------------------------------
+
+
+def test_what_one_holder_claims_and_settles_the_other_finds(run_two: RunTwo) -> None:
+    async def use(one: IdempotencyStore, two: IdempotencyStore, clock: HandClock) -> None:
+        first = record("r1")
+        assert await one.claim(first) is None
+        assert await two.claim(record("r2")) == Claim(first, "running")
+        assert await two.look("r1") == Claim(first, "running")
+        with pytest.raises(StoreError):
+            await two.settle(StoredResult("r1", answer=b"{}"))
+        with pytest.raises(StoreError):
+            await two.claim(record("r1", None))
+        await two.release("r1")  # is not its own
+        over = StoredResult("r1", answer=b'{"reward":1}')
+        await one.settle(over)
+        assert await two.claim(record("r3")) == Claim(first, "settled", over)
+        assert await two.look("r1") == Claim(first, "settled", over)
+        assert await two.look("r3") is None
+
+    run_two(use)
+
+
+def test_a_holder_that_says_nothing_more_is_lost_and_its_key_is_taken_over(
+    run_two: RunTwo, lease_seconds: float
+) -> None:
+    async def use(one: IdempotencyStore, two: IdempotencyStore, clock: HandClock) -> None:
+        first, second = record("r1"), record("r2")
+        assert await one.claim(first) is None
+        clock.at += lease_seconds - 1
+        assert await two.look("r1") == Claim(first, "running")
+        assert await two.claim(second) == Claim(first, "running")
+        clock.at += 1
+        assert await two.look("r1") == Claim(first, "lost")
+        assert await one.look("r1") == Claim(first, "running"), "its holder knows better"
+        assert await two.claim(second) is None
+        assert await one.claim(record("r3")) == Claim(second, "running")
+        # The first one was only slow: what came of it is found by its id, and the key stays with the second.
+        await one.settle(StoredResult("r1", answer=b"late"))
+        late = await two.look("r1")
+        assert late is not None and late.settled == StoredResult("r1", answer=b"late")
+        assert await one.claim(record("r3")) == Claim(second, "running")
+
+    run_two(use)
+
+
+def test_what_a_closed_holder_held_is_lost_at_once(run_two: RunTwo) -> None:
+    async def use(one: IdempotencyStore, two: IdempotencyStore, clock: HandClock) -> None:
+        await one.claim(record("r1"))
+        await one.claim(record("r2", "other"))
+        await one.settle(StoredResult("r2", answer=b"{}"))
+        await one.close()
+        assert await two.look("r1") == Claim(record("r1"), "lost")
+        assert await two.claim(record("r3")) is None
+        kept = await two.look("r2")
+        assert kept is not None and kept.state == "settled"
+        with pytest.raises(StoreError):
+            await two.settle(StoredResult("r1", answer=b"{}"))
+
+    run_two(use)

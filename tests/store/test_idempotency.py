@@ -127,28 +127,6 @@ def test_a_store_in_memory_keeps_no_tickets() -> None:
 # -- leases -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_ticket_is_lost_when_its_lease_is_over(shared_address: str) -> None:
-    async def use(one: SqlIdempotencyStore, two: SqlIdempotencyStore, clock: HandClock) -> None:
-        first = IdempotencyRecord("r1", "body", clock.now(), "key")
-        assert await one.claim(first) is None
-        clock.at += LEASE_SECONDS - 1
-        assert await two.look("r1") == Claim(first, "running")
-        assert await two.claim(IdempotencyRecord("r2", "body", clock.now(), "key")) == Claim(first, "running")
-        clock.at += 1
-        assert await two.look("r1") == Claim(first, "lost")
-        assert await one.look("r1") == Claim(first, "running"), "its holder knows better"
-        second = IdempotencyRecord("r2", "body", clock.now(), "key")
-        assert await two.claim(second) is None
-        assert await one.claim(IdempotencyRecord("r3", "body", clock.now(), "key")) == Claim(second, "running")
-        # The first one was only slow: what came of it is found by its id, and the key stays with the second.
-        await one.settle(StoredResult("r1", answer=b"{}"))
-        late = await two.look("r1")
-        assert late is not None and (late.state, late.ticket.key) == ("settled", None)
-        assert await one.claim(IdempotencyRecord("r3", "body", clock.now(), "key")) == Claim(second, "running")
-
-    with_two(shared_address, use)
-
-
 def test_a_clock_set_back_keeps_no_dead_holders_lease(shared_address: str) -> None:
     async def use(one: SqlIdempotencyStore, two: SqlIdempotencyStore, clock: HandClock) -> None:
         await one.claim(IdempotencyRecord("r1", "body", clock.now(), "key"))
@@ -180,23 +158,6 @@ def test_leases_are_renewed_while_tickets_run(shared_address: str) -> None:
 
 def _lease_until(address: str, rollout_id: str) -> float:
     return asked(address, f"SELECT lease_until FROM idempotency_keys WHERE rollout_id = '{rollout_id}'")
-
-
-def test_what_a_closed_coordinator_held_is_lost_at_once(shared_address: str) -> None:
-    async def use(one: SqlIdempotencyStore, two: SqlIdempotencyStore, clock: HandClock) -> None:
-        ticket = IdempotencyRecord("r1", "body", clock.now(), "key")
-        await one.claim(ticket)
-        await one.claim(IdempotencyRecord("r2", "body", clock.now(), "other"))
-        await one.settle(StoredResult("r2", answer=b"{}"))
-        await one.close()
-        assert await two.look("r1") == Claim(ticket, "lost")
-        assert await two.claim(IdempotencyRecord("r3", "body", clock.now(), "key")) is None
-        found = await two.look("r2")
-        assert found is not None and found.state == "settled"
-        with pytest.raises(StoreError, match=r"'r1' .*\bsettled\b"):
-            await two.settle(StoredResult("r1", answer=b"{}"))
-
-    with_two(shared_address, use)
 
 
 # -- a holder's death -------------------------------------------------------------------------------------------------
