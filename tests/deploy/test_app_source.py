@@ -18,22 +18,9 @@ from taskapp_kit.config import Settings
 from taskapp_kit.deploy.local.app_source import AppSource, find_source
 from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, DiscoveryError, FileMissing, Unavailable
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.deploy import tiny_app
 
 NAMES = ("app", "config", "config_factory", "task_app_path")
-
-KIT = """
-from taskapp_kit import Step, TaskApp, action
-app = TaskApp({name!r}, version="1")
-@app.environment("tiny", splits={{"train": range(4)}})
-class Tiny:
-    "Tiny."
-    def reset(self, seed: int) -> str:
-        return "go"
-    @action
-    def go(self) -> Step:
-        "Go."
-        return Step("gone", reward=1.0, terminated=True)
-"""
 
 SDK = """
 import signal
@@ -72,7 +59,8 @@ def found(**given: Any) -> AppSource:
 
 def kit_file(folder: Path, name: str = "tiny", file: str = "mine.py", more: str = "") -> Path:
     path = folder / file
-    path.write_text(KIT.format(name=name) + more)
+    text = Path(tiny_app.__file__).read_text()
+    path.write_text(text.replace('TaskApp("tiny"', f"TaskApp({name!r}") + more)
     return path
 
 

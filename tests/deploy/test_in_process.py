@@ -22,35 +22,21 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from taskapp_kit import Step, TaskApp, action
+from taskapp_kit import TaskApp
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp
 from taskapp_kit.deploy.tunnel.settings import Timing
 from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, DiscoveryError, TaskAppError, TunnelError
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from tests.deploy.tiny_app import Tiny, app
 from tests.deploy.tunnel_peers import ADDRESS, BOX, QUIET, FakeCloudflared, free_port, gone
+from tests.programs import printed
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
 KEY = "sentinel-key-in-process"
 BODY = {"run_id": "r", "env": {"seed": 1}, "policy": {"config": {"policy": "random"}}, "ops": [], "mode": "rl"}
-
-app = TaskApp("tiny", version="1")
-
-
-@app.environment("tiny", splits={"train": range(4)})
-class Tiny:
-    """Tiny."""
-
-    def reset(self, seed: int) -> str:
-        """Begins."""
-        return "go"
-
-    @action
-    def go(self) -> Step:
-        """Go."""
-        return Step("gone", reward=1.0, terminated=True)
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -164,12 +150,6 @@ def test_it_may_be_opened_again_and_not_twice_at_once() -> None:
     task_app.stop()
 
 
-def test_two_at_once_have_two_ports_and_two_keys() -> None:
-    with here() as one, here() as two:
-        assert one.port != two.port
-        assert asked(one, key=two.api_key) == 401
-
-
 @pytest.mark.process
 def test_importing_it_changes_no_signal_handler_and_loads_no_server() -> None:
     code = (
@@ -178,8 +158,7 @@ def test_importing_it_changes_no_signal_handler_and_loads_no_server() -> None:
         "assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)];"
         "print([m for m in ('fastapi', 'uvicorn', 'httpx', 'aiohttp', 'nacl') if m in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    assert printed(code) == "[]\n"
 
 
 def test_running_it_changes_no_signal_handler() -> None:
@@ -275,19 +254,19 @@ def test_the_port_that_an_address_outside_leads_to_is_not_changed_for_another() 
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    "given",
     [
-        ({"port": 80}, "^port .*1024"),
-        ({"port": 70_000}, "^port .*1024"),
-        ({"port": "8114"}, "^port .*1024"),
-        ({"host": "192.168.0.1"}, "^host '192.168.0.1' .*127.0.0.1"),
-        ({"health_check_timeout": 0}, "health_check_timeout"),
-        ({"app": None}, "task_app_path"),
-        ({"tunnel_mode": "fast"}, "tunnel_mode 'fast'"),
+        {"port": 80},
+        {"port": 70_000},
+        {"port": "8114"},
+        {"host": "192.168.0.1"},
+        {"health_check_timeout": 0},
+        {"app": None},
+        {"tunnel_mode": "fast"},
     ],
 )
-def test_what_does_not_go_is_a_value_error_at_once(given: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence) as raised:
+def test_what_does_not_go_is_a_value_error_at_once(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(given))) as raised:
         here(**given)
     assert isinstance(raised.value, ConfigError)
 
@@ -335,23 +314,14 @@ def test_a_worker_setup_that_raises_is_told_with_its_own_error() -> None:
     broken = TaskApp("broken", version="1")
 
     @broken.environment("broken", splits={"train": range(2)})
-    class Broken:
+    class Broken(Tiny):
         """Its data is missing."""
 
         @classmethod
         def setup_worker(cls) -> None:
             raise LookupError("the data is not there")
 
-        def reset(self, seed: int) -> str:
-            """Never."""
-            return ""
-
-        @action
-        def go(self) -> Step:
-            """Never."""
-            return Step()
-
-    with failing(Exception, "setup_worker.*LookupError|LookupError.*the data is not there", app=broken):
+    with failing(Exception, "LookupError.*the data is not there", app=broken):
         pass
 
 
@@ -386,11 +356,6 @@ LEAKY = {"detail": {"error": {"code": "unauthorised", "allowed_first15": [KEY]}}
 )
 def test_an_app_that_is_up_and_not_well_says_why_at_once(status: int, body: Any, words: str) -> None:
     with failing(TaskAppError, words, app=answering(status, body)):
-        pass
-
-
-def test_a_key_that_the_app_does_not_know() -> None:
-    with failing(TaskAppError, "given", app=answering(400, LEAKY), api_key=KEY):
         pass
 
 

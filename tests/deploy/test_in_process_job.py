@@ -30,61 +30,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
+ROOT = Path(__file__).parents[2]
 SYNTH_KEY = "sentinel-key-of-the-backend"
-CONFIG = """
-[algorithm]
-type = "online"
-method = "policy_gradient"
-variety = "gspo"
-
-[services]
-task_url = "http://127.0.0.1:8401"
-
-[model]
-base = "Qwen/Qwen3-4B"
-trainer_mode = "full"
-label = "test"
-
-[compute]
-gpu_type = "H100"
-gpu_count = 2
-
-[compute.topology]
-type = "single_node_split"
-gpus_for_vllm = 1
-gpus_for_training = 1
-gpus_for_ref = 0
-tensor_parallel = 1
-reference_placement = "none"
-
-[rollout]
-env_name = "tiny"
-policy_name = "random"
-max_turns = 6
-episodes_per_batch = 2
-max_concurrent_rollouts = 4
-
-[training]
-num_epochs = 1
-iterations_per_epoch = 1
-max_turns = 6
-batch_size = 2
-group_size = 2
-learning_rate = 1e-5
-"""
-APP = """
-from taskapp_kit import Step, TaskApp, action
-app = TaskApp("tiny", version="1")
-@app.environment("tiny", splits={"train": range(4)})
-class Tiny:
-    "Tiny."
-    def reset(self, seed: int) -> str:
-        return "go"
-    @action
-    def go(self) -> Step:
-        "Go."
-        return Step("gone", reward=1.0, terminated=True)
-"""
 BODY = {"run_id": "r", "env": {"seed": 1}, "policy": {"config": {"policy": "random"}}, "ops": [], "mode": "rl"}
 
 
@@ -162,23 +109,27 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, Path]:
-    (tmp_path / "rl_config.toml").write_text(CONFIG)
-    (tmp_path / "tiny_app.py").write_text(APP)
-    return {"config_path": tmp_path / "rl_config.toml", "task_app_path": tmp_path / "tiny_app.py"}
+def files() -> dict[str, Path]:
+    return {
+        "config_path": ROOT / "examples/rl_in_process_config.toml",
+        "task_app_path": ROOT / "tests/deploy/tiny_app.py",
+    }
+
+
+def run_job(files: dict[str, Path], server: BackgroundServer, **options: Any) -> InProcessJobResult:
+    return run_in_process_job(**{**files, "backend_url": server.url, "port": 0, "interval": 0.01, **options})
 
 
 def test_the_whole_guide_in_one_call(files: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     backend, told = Backend(), []
     with BackgroundServer(backend.app) as server:
-        result = run_in_process_job(
-            **files,  # type: ignore[arg-type]
+        result = run_job(
+            files,
+            server,
             job_type="rl",
-            backend_url=server.url,
             port=free_port(),
             overrides={"training": {"num_epochs": 5}},
-            interval=0.01,
             timeout=60,
             on_status=lambda status: told.append(status["status"]),
         )
@@ -206,13 +157,7 @@ def test_a_key_that_the_backend_may_know_is_not_uploaded_unasked(
     for wish, uploads in ((None, 0), (True, 1), (False, 0)):
         backend = Backend()
         with BackgroundServer(backend.app) as server:
-            result = run_in_process_job(
-                **files,  # type: ignore[arg-type]
-                backend_url=server.url,
-                port=0,
-                interval=0.01,
-                upload_key=wish,
-            )
+            result = run_job(files, server, upload_key=wish)
         assert (result.final_reward, backend.uploads) == (1.0, uploads)
 
 
@@ -221,13 +166,7 @@ def test_a_minted_key_stays_here_when_that_is_asked_for(
 ) -> None:
     backend = Backend("failed")
     with BackgroundServer(backend.app) as server:
-        result = run_in_process_job(
-            **files,  # type: ignore[arg-type]
-            backend_url=server.url,
-            port=0,
-            interval=0.01,
-            upload_key=False,
-        )
+        result = run_job(files, server, upload_key=False)
     assert (backend.uploads, result.succeeded, result.status, result.final_reward) == (0, False, "failed", None)
     assert "is not uploaded: the backend cannot know it" in caplog.text
 
@@ -301,14 +240,7 @@ def test_a_job_that_takes_too_long_is_left_and_that_is_said(
 ) -> None:
     backend = Backend("")
     with BackgroundServer(backend.app) as server, pytest.raises(JobTimeout) as raised:
-        run_in_process_job(
-            **files,  # type: ignore[arg-type]
-            backend_url=server.url,
-            port=0,
-            interval=0.01,
-            timeout=0.5,
-            cancel_on_interrupt=True,
-        )
+        run_job(files, server, timeout=0.5, cancel_on_interrupt=True)
     assert isinstance(raised.value, TimeoutError)
     (note,) = raised.value.__notes__
     assert note == f"Job rl_test at {server.url} was left running; its task app is closed, so its rollouts will fail."
@@ -395,7 +327,7 @@ def test_ctrl_c_says_what_became_of_the_job(files: dict[str, Path], wish: str, w
             text=True,
             env={
                 "PATH": os.environ["PATH"],
-                "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+                "PYTHONPATH": str(ROOT),
                 "SYNTH_API_KEY": SYNTH_KEY,
             },
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 — a shell's child ignores it
