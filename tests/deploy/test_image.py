@@ -78,6 +78,14 @@ def wheelhouse(folder: Path) -> None:
         repack(metadata.distribution(name), folder)
 
 
+def place_files(plane: ControlPlane, mount: str, folder: Path) -> None:
+    """Puts the files of a mount where the container would have them."""
+    for entry in plane.mounts.get(mount, []):
+        place = folder / entry.filename.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(plane.files[entry.sha256_hex])
+
+
 @pytest.mark.exhaustive
 @pytest.mark.skipif(uv() is None, reason="needs uv, which is what the image installs with")
 def test_the_recorded_commands_work_in_an_empty_environment(tmp_path: Path) -> None:
@@ -102,10 +110,7 @@ def test_the_recorded_commands_work_in_an_empty_environment(tmp_path: Path) -> N
     assert base.dockerfile_commands[0].startswith("FROM python:")
     ran = 0
     for layer in layers:
-        for entry in plane.mounts.get(layer.context_mount_id, []):
-            place = image / entry.filename.lstrip("/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(plane.files[entry.sha256_hex])
+        place_files(plane, layer.context_mount_id, image)
         for command in layer.dockerfile_commands:
             if not command.startswith("RUN "):
                 continue
@@ -117,10 +122,7 @@ def test_the_recorded_commands_work_in_an_empty_environment(tmp_path: Path) -> N
             ran += 1
     assert ran == 2  # the packages, then the kit's wheel
     for mount in done.function.mount_ids:
-        for entry in plane.mounts[mount]:
-            place = image / entry.filename.lstrip("/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(plane.files[entry.sha256_hex])
+        place_files(plane, mount, image)
     served = subprocess.run(
         [str(image / "venv" / "bin" / "python"), "-c", PROGRAM, str(image / "root/task_app/capitals.py"), KEY],
         cwd=image / "root",

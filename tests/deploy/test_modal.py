@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from taskapp_kit.deploy.packaging.source_files import KIT_DIR
 from tests.deploy.control_more import WithDicts
 from tests.deploy.control_plane import ControlPlane
 from tests.deploy.deploys import CHECKOUT, KEY, Deploy, copy_kit, environment, modal_deploy, taskapp, write_own
+from tests.programs import printed
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 
@@ -238,20 +238,15 @@ def test_everything_that_pyproject_and_flags_say_is_registered(own: Path) -> Non
 
 
 @pytest.mark.exhaustive
-def test_a_missing_secret_fails_the_deploy_by_name(own: Path) -> None:
-    with ControlPlane({}).running() as plane:
+@pytest.mark.parametrize(
+    ("secrets", "missing"), [({}, "capitals-env"), ({"capitals-env": {"OPENAI_API_KEY"}}, "ENVIRONMENT_API_KEY")]
+)
+def test_a_secret_or_key_that_is_missing_fails_the_deploy_by_its_name(
+    own: Path, secrets: dict[str, set[str]], missing: str
+) -> None:
+    with ControlPlane(secrets).running() as plane:
         done = modal_deploy(plane, own)
-    assert done.code != 0
-    assert "capitals-env" in done.output
-    assert not plane.published
-
-
-@pytest.mark.exhaustive
-def test_a_secret_without_the_key_fails_the_deploy_by_the_keys_name(own: Path) -> None:
-    with ControlPlane({"capitals-env": {"OPENAI_API_KEY"}}).running() as plane:
-        done = modal_deploy(plane, own)
-    assert done.code != 0
-    assert "ENVIRONMENT_API_KEY" in done.output
+    assert done.code != 0 and missing in done.output
     assert not plane.published
 
 
@@ -264,17 +259,7 @@ def test_registering_needs_neither_network_nor_account(own: Path) -> None:
         "import modal_app\n"
         "print(modal_app.app.name, modal_app.web.local().title)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=own,
-        env=environment(ControlPlane({}), own),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[:2] == ["capitals", "capitals"]
+    assert printed(program, cwd=own, env=environment(ControlPlane({}), own)).split()[:2] == ["capitals", "capitals"]
 
 
 @pytest.mark.exhaustive
@@ -448,7 +433,4 @@ def test_without_modals_client_one_sentence_names_the_extra() -> None:
         "try: Deployment('crafter', beside='.')\n"
         "except Unavailable as error: print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "pip install 'taskapp-kit[modal]'" in done.stdout
+    assert "pip install 'taskapp-kit[modal]'" in printed(program, cwd=CHECKOUT)

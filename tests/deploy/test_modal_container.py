@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +24,8 @@ from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS
 from taskapp_kit.errors import ConfigError
 from tests.deploy.control_more import Dicts, WithSandboxes, machines_can_be_made
 from tests.deploy.control_plane import HttpAnswer
+from tests.deploy.deploys import modal_deploy
+from tests.programs import printed
 
 pytestmark = [pytest.mark.ci, pytest.mark.process, pytest.mark.server]
 
@@ -84,23 +84,8 @@ def deploy(plane: WithSandboxes, folder: Path, target: str) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "slow_app.py").write_text(APP)
     (folder / "modal_app.py").write_text(ENTRY.replace("TARGET", repr(target)))
-    done = subprocess.run(
-        [sys.executable, "-m", "modal", "deploy", "modal_app.py"],
-        cwd=folder,
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(folder),
-            "MODAL_SERVER_URL": plane.url,
-            "MODAL_TOKEN_ID": "ak-none",
-            "MODAL_TOKEN_SECRET": "as-none",
-            "MODAL_CONFIG_PATH": str(folder / "no-config"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = modal_deploy(plane, folder)
+    assert done.code == 0, done.output
 
 
 class Two:
@@ -302,18 +287,8 @@ for number in range(2):
 
 def test_restored_twice_from_one_picture_they_are_two(tmp_path: Path) -> None:
     (tmp_path / "slow_app.py").write_text(APP + "\nSEEN = {name: 1 for name in os.environ if name.endswith('_KEY')}\n")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SNAPSHOT],
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "EPISODES": str(tmp_path / "episodes")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 3, done.stderr
-    before, one, two = map(json.loads, done.stdout.splitlines())
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "EPISODES": str(tmp_path / "episodes")}
+    before, one, two = map(json.loads, printed(SNAPSHOT, cwd=tmp_path, env=env, flags=("-W", "ignore")).splitlines())
     assert before == {"threads": [], "sockets": []}
     assert one["statuses"] == [200, 401, 401], "keys are read after the restore"
     assert two["statuses"] == [401, 200, 401]
@@ -343,7 +318,7 @@ def test_python_sandbox_judges_in_a_modal_sandbox(tmp_path: Path) -> None:
         assert (health["sandbox"]["level"], health["sandbox"]["name"]) == (4, "remote, Modal Sandbox"), health
         assert health["sandbox"]["walls"]["tcp_out"] is True
 
-        def played(config: dict[str, Any]) -> dict[str, Any]:
+        def played(config: dict[str, Any]) -> HttpAnswer:
             body = {
                 "run_id": "r",
                 "mode": "rl",
@@ -351,22 +326,12 @@ def test_python_sandbox_judges_in_a_modal_sandbox(tmp_path: Path) -> None:
                 "env": {"env_name": "python_sandbox", "seed": 0},
                 "policy": {"policy_name": str(config["policy"]), "config": config},
             }
-            answer = plane.http("POST", "/rollout", headers=HEADERS, body=json.dumps(body).encode(), timeout=90)
-            assert answer.status == 200, answer.body
-            told: dict[str, Any] = json.loads(answer.body)
-            return told
+            return plane.http("POST", "/rollout", headers=HEADERS, body=json.dumps(body).encode(), timeout=90)
 
-        assert played({"policy": "gold"})["reward"] == 1.0
-        assert played({"policy": "constant", "action": {"submit": {"code": "pass"}}})["reward"] == 0.0
+        assert json.loads(played({"policy": "gold"}).body)["reward"] == 1.0
+        assert json.loads(played({"policy": "constant", "action": {"submit": {"code": "pass"}}}).body)["reward"] == 0.0
         plane.refuse = True
-        body = {
-            "run_id": "r",
-            "mode": "rl",
-            "ops": [],
-            "env": {"env_name": "python_sandbox", "seed": 0},
-            "policy": {"policy_name": "gold", "config": {"policy": "gold"}},
-        }
-        broken = plane.http("POST", "/rollout", headers=HEADERS, body=json.dumps(body).encode(), timeout=90)
+        broken = played({"policy": "gold"})
         assert broken.status == 500 and b"environment" in broken.body, "no box is no 0.0"
         assert b"canary" not in broken.body
     assert all(machine.terminated for machine in plane.machines.values())

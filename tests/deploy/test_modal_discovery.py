@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
 from tests.deploy.control_plane import ControlPlane, unary  # type: ignore[import-not-found]
+from tests.deploy.deploys import Deploy, run
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 
@@ -56,38 +54,21 @@ class Workspace(ControlPlane):
         return api_pb2.FunctionGetResponse(function_id="fu-1", handle_metadata=handle, function=function)
 
 
-def setup(folder: Path, workspace: ControlPlane, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_URL"))}
-    return subprocess.run(
-        [sys.executable, "-m", "taskapp_kit", "setup", "--discover", *args],
-        cwd=folder,
-        env={
-            **kept,
-            "MODAL_SERVER_URL": workspace.url,
-            "MODAL_TOKEN_ID": "ak-1",
-            "MODAL_TOKEN_SECRET": "as-1",
-            "MODAL_CONFIG_PATH": str(folder / "none.toml"),
-            **variables,
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def setup(folder: Path, workspace: ControlPlane, **variables: str) -> Deploy:
+    return run(workspace, folder, "-m", "taskapp_kit", "setup", "--discover", **variables)
 
 
 def test_the_one_deployed_task_app_goes_into_the_env_file(tmp_path: Path) -> None:
     with Workspace({"mine": "https://w--mine-web.modal.run", "a-cron-job": None}).running() as workspace:
         done = setup(tmp_path, workspace, SYNTH_API_KEY="sk_of_the_backend")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     text = (tmp_path / ".env").read_text()
     assert "TASK_APP_URL=https://w--mine-web.modal.run\n" in text
     assert "SYNTH_API_KEY=sk_of_the_backend\n" in text
     minted = re.search(r"^ENVIRONMENT_API_KEY=([0-9a-f]{64})$", text, re.MULTILINE)
     assert minted is not None
     assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
-    shown = done.stdout + done.stderr
+    shown = done.output
     assert minted[1] not in shown
     assert "sk_of_the_backend" not in shown
 
@@ -96,9 +77,9 @@ def test_several_are_told_by_name_where_nobody_can_be_asked(tmp_path: Path) -> N
     apps = {"one": "https://w--one-web.modal.run", "two": "https://w--two-web.modal.run"}
     with Workspace(apps).running() as workspace:
         done = setup(tmp_path, workspace)
-    assert done.returncode == 2
-    assert "one, two" in done.stderr
-    assert "--task-url" in done.stderr
+    assert done.code == 2
+    assert "one, two" in done.err
+    assert "--task-url" in done.err
     assert not (tmp_path / ".env").exists()
 
 
@@ -108,6 +89,6 @@ def test_several_are_told_by_name_where_nobody_can_be_asked(tmp_path: Path) -> N
 def test_what_is_missing_is_told(tmp_path: Path, apps: dict[str, str | None], signed_in: bool, words: str) -> None:
     with Workspace(apps, signed_in=signed_in).running() as workspace:
         done = setup(tmp_path, workspace)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err

@@ -6,7 +6,6 @@ The rehearsal in it is real: a child process imports the app with nothing but wh
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from taskapp_kit.deploy.modal.plan import make_plan
 from taskapp_kit.deploy.modal.settings import ModalSettings
 from taskapp_kit.errors import ConfigError, DiscoveryError
 from tests.deploy.read_once import installed_packages_read_once
+from tests.programs import printed
 
 pytestmark = pytest.mark.process
 
@@ -194,17 +194,10 @@ def test_a_package_of_the_authors_own_is_not_looked_for_on_an_index(folder: Path
         "  try: print(sorted(path for path, _ in make_plan(target, said, beside='.').files()))\n"
         "  except KitError as error: print(str(error).replace('\\n', ' '))\n"
     )
-    told, taken = run_there(folder, program).splitlines()
+    told, taken = printed(program, cwd=folder).splitlines()
     assert "mine.py:1 imports my_games, the author's own package, and would not find it" in told
     assert "taskapp deploy my_games.mine:app" in told
     assert "/root/my_games/words.py" in taken
-
-
-def run_there(folder: Path, program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout
 
 
 def test_names_may_have_spaces_and_any_letters(folder: Path) -> None:
@@ -229,10 +222,7 @@ def test_a_file_with_the_name_of_one_of_pythons_modules_is_an_app_as_any(folder:
         "import sys; sys.path.pop(0)\n"
         f"print(make_plan({name!r}, ModalSettings(app_name='mine', store='none'), beside='.').rehearsal.name)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.stdout == "mine\n", done.stderr
+    assert printed(program, cwd=folder, flags=("-P",)) == "mine\n"
 
 
 @pytest.mark.ci

@@ -18,6 +18,7 @@ import pytest
 
 from taskapp_kit.deploy.packaging import source_files
 from taskapp_kit.deploy.packaging.wheel import keep, kit_wheel
+from tests.programs import printed
 
 pytestmark = pytest.mark.process
 
@@ -91,17 +92,8 @@ def _keep(home: Path, *, tmp: Path, home_known: bool = True) -> Path:
     tmp.mkdir(exist_ok=True)
     if not home_known:  # as for a user id that no passwd file has
         program = f"import os, pwd; os.environ.pop('HOME'); os.getuid = lambda: 2**31 - 7; {program}"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=CHECKOUT,
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(tmp)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    path, _, same = done.stdout.strip().rpartition(" ")
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(tmp)}
+    path, _, same = printed(program, cwd=CHECKOUT, env=env).strip().rpartition(" ")
     assert same == "True"
     return Path(path)
 
@@ -153,25 +145,8 @@ def test_no_private_file_gets_in(tmp_path: Path) -> None:
 @pytest.mark.ci
 def test_pip_takes_it(tmp_path: Path) -> None:
     wheel = kit_wheel(tmp_path / "cache")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--no-deps",
-            "--no-index",
-            "--no-compile",
-            "--target",
-            str(tmp_path / "site"),
-            str(wheel),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    flags = ("--no-deps", "--no-index", "--no-compile", "--target", tmp_path / "site")
+    subprocess.run([sys.executable, "-m", "pip", "install", *flags, wheel], check=True, timeout=120)
     (info,) = metadata.distributions(name="taskapp-kit", path=[str(tmp_path / "site")])
     assert info.version == metadata.version("taskapp-kit")
 
@@ -180,15 +155,8 @@ def test_pip_takes_it(tmp_path: Path) -> None:
 def test_the_build_tool_packs_the_same_files(tmp_path: Path) -> None:
     """But for what is private by its name (a template's .gitignore), the kit's own packing is hatchling's."""
     pytest.importorskip("hatchling", reason="needs hatchling, of taskapp-kit[dev]")
-    done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=CHECKOUT, check=True, timeout=120)
     (built,) = tmp_path.glob("*.whl")
     theirs = {name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name}
     ours = {name for name in zipfile.ZipFile(kit_wheel(tmp_path / "ours")).namelist() if ".dist-info/" not in name}
@@ -204,14 +172,4 @@ def _copy(folder: Path) -> None:
 
 
 def _run(folder: Path, program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env={"PATH": os.environ["PATH"], "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return printed(program, cwd=folder, env={"PATH": os.environ["PATH"], "HOME": str(folder)}).strip()

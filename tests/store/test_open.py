@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
+from tests.programs import printed
 from tests.store.stored_samples import rollout
 
 
@@ -81,15 +81,9 @@ def test_without_psycopg_the_extra_is_named() -> None:
         "except Unavailable as error:\n    print(error)"
     )
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "psycopg, which is not installed. pip install 'taskapp-kit[postgres]'" in done.stdout
-    assert "hunter2" not in done.stdout + done.stderr
+    shown = printed(script, env={**os.environ, "PYTHONPATH": path})
+    assert "psycopg, which is not installed. pip install 'taskapp-kit[postgres]'" in shown
+    assert "hunter2" not in shown
 
 
 @pytest.mark.process
@@ -101,14 +95,8 @@ def test_a_plugin_brings_its_own_scheme(tmp_path: Path) -> None:
     (installed / "entry_points.txt").write_text("[taskapp_kit.stores]\nshelf = shelf:opened\n")
     path = os.pathsep.join([str(tmp_path), *(entry for entry in sys.path if entry)])
     script = "from taskapp_kit.store import open_store; print(open_store('shelf://here'))"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "shelf opened shelf://here"
+    shown = printed(script, env={**os.environ, "PYTHONPATH": path})
+    assert shown.strip() == "shelf opened shelf://here"
 
 
 @pytest.mark.process
@@ -118,11 +106,5 @@ def test_sqlalchemy_is_imported_when_a_store_is_opened_and_not_before() -> None:
         "open_store('memory'); print(before, 'sqlalchemy' in sys.modules)"
     )
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["False", "True"]
+    shown = printed(script, env={**os.environ, "PYTHONPATH": path})
+    assert shown.split() == ["False", "True"]
