@@ -172,15 +172,9 @@ def test_close_writes_what_waits_and_then_refuses(address: str) -> None:
 # -- lists and pruning --------------------------------------------------------------------------------------------------
 
 
-def shop(address: str) -> SqlStore:
-    store = open_store(address)
-    assert isinstance(store, SqlStore)
-    return store
-
-
 def test_a_query_lists_newest_first_and_goes_on_after_a_row(address: str) -> None:
     async def use() -> None:
-        store = shop(address)
+        store = opened(address)
         for number in range(8):
             policy = {"name": "gold" if number % 2 else "model", "model": "m"}
             when = 100.0 + number // 2  # pairs that began at one time
@@ -203,7 +197,7 @@ def test_a_query_lists_newest_first_and_goes_on_after_a_row(address: str) -> Non
 
 def test_pruning_removes_the_old_of_one_app_and_pictures_that_nobody_shows(address: str) -> None:
     async def use() -> None:
-        store = shop(address)
+        store = opened(address)
         for number in range(6):
             kept = pictured(f"r{number}", number, 99)  # a picture of its own, and one that all show
             await store.save(replace(kept, created_at=float(number)))
@@ -266,7 +260,7 @@ def test_a_page_reads_an_index_and_sorts_no_more_than_a_run_or_a_group(
 @pytest.mark.server
 def test_saving_pictures_goes_on_while_others_are_pruned(shared_address: str) -> None:
     async def use() -> None:
-        store, other = shop(shared_address), shop(shared_address)
+        store, other = opened(shared_address), opened(shared_address)
         await store.save(pictured("first", 1, 2, 3))
 
         async def prune() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.environments.python_sandbox.episodes import LEVELS
+from tests.sandbox.boxes import LEVELS
 
 NONE = pytest.param(0, marks=pytest.mark.skip("needs bubblewrap (Debian: apt-get install bubblewrap), or root"))
 

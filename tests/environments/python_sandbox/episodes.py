@@ -15,29 +15,12 @@ from environments.python_sandbox.rows import CodeTask
 from taskapp_kit import TaskApp
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.sandbox import SandboxTooWeak
-from taskapp_kit.sandbox.probe import at_level
 from taskapp_kit.wire.rollout import RolloutRequest
 
 FOLDER = Path(declared.__file__).parent
 SPLITS = {name: [CodeTask.model_validate_json(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines()]
           for name in ("train", "test")}  # fmt: skip
 TASKS = [(split, seed, task) for split, rows in SPLITS.items() for seed, task in enumerate(rows)]
-
-
-def holding() -> list[int]:
-    """The levels that confine untrusted code here, by their own probe."""
-    found = []
-    for level in (3, 2):
-        try:
-            at_level(level)
-        except SandboxTooWeak:
-            continue
-        found.append(level)
-    return found
-
-
-LEVELS = holding()
 
 
 def app_with(boxes: Boxes) -> TaskApp:

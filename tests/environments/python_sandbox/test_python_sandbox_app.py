@@ -23,7 +23,6 @@ from taskapp_kit.sandbox import uids
 from taskapp_kit.sandbox.folder import PREFIX
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.environments.python_sandbox.episodes import (
-    LEVELS,
     SPLITS,
     app_at,
     app_with,
@@ -35,6 +34,7 @@ from tests.environments.python_sandbox.episodes import (
     shown,
     submit,
 )
+from tests.sandbox.boxes import LEVELS
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,6 @@ from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.sandbox.folder import PREFIX
 from tests.environments.python_sandbox.cheats import CHEATS
 from tests.environments.python_sandbox.episodes import (
-    LEVELS,
     app_at,
     app_with,
     body,
@@ -25,6 +24,7 @@ from tests.environments.python_sandbox.episodes import (
     shown,
     submit,
 )
+from tests.sandbox.boxes import LEVELS
 
 pytestmark = pytest.mark.process
 
