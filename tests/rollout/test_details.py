@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 from taskapp_kit import RolloutFailed, TaskApp
-from taskapp_kit.config import Settings
 from taskapp_kit.errors import StoreError
-from taskapp_kit.records.protocols import StoredRollout, SystemClock
+from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.rollout.details import Picture, RolloutDetails, details_of, words
-from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel, judge
+from taskapp_kit.wire.rollout import RolloutRequest
 from tests.live_app import SECRET, a_body
 from tests.live_app import app as live_app
-from tests.rollouts import a_request, a_service, app_from
+from tests.rollouts import a_request, app_from, local_models, serving
 
 APP = '''
 app = TaskApp("guests", version="2")
@@ -51,33 +50,28 @@ def fine(answer_text, task):
 def played(app: TaskApp, says: list[Any], **given: Any) -> StoredRollout:
     """A rollout of a model that says this, as it is stored; a user and a judge answer, too."""
 
-    async def once(urls: list[str]) -> StoredRollout:
-        store = open_store("memory")
-        variables = {
-            f"TASKAPP_{role}_{part}": value
-            for role, url in zip(("USER", "JUDGE"), urls[1:], strict=True)
-            for part, value in (("URL", url), ("MODEL", role.lower()))
-        }
-        models = model_access(Settings(variables=variables), "local", SystemClock())
-        service = a_service(app, store=store, exposure="local", models=models)
-        config = {"inference_url": urls[0], "model": "m"}
-        try:
-            request = a_request(None, seed=0, policy_config=config, **given)
-            rollout_id = (await service.rollout(request)).rollout_id
-        except RolloutFailed as failed:
-            rollout_id = failed.rollout_id
-        finally:
-            stored = await store.load(rollout_id)
-            await service.close()
-        assert stored is not None
-        return stored
-
     with (
         MockModel(says) as model,
         MockModel(["Hello, sentinel-answer."]) as user,
         MockModel(judge(0.5, "So so.")) as verdict,
     ):
-        return asyncio.run(once([model.url, user.url, verdict.url]))
+        urls = {"TASKAPP_USER_URL": user.url, "TASKAPP_JUDGE_URL": verdict.url}
+        models = local_models(**urls, TASKAPP_USER_MODEL="user", TASKAPP_JUDGE_MODEL="judge")
+        config = {"inference_url": model.url, "model": "m"}
+        request = a_request(None, seed=0, policy_config=config, **given)
+        return asyncio.run(stored_of(app, request, exposure="local", models=models))
+
+
+async def stored_of(app: TaskApp, request: RolloutRequest, **options: Any) -> StoredRollout:
+    store = open_store("memory")
+    async with serving(app, store=store, **options) as service:
+        try:
+            rollout_id = (await service.rollout(request)).rollout_id
+        except RolloutFailed as failed:
+            rollout_id = failed.rollout_id
+        stored = await store.load(rollout_id)
+    assert stored is not None
+    return stored
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +87,7 @@ def test_everything_that_was_said_is_there_and_nothing_private(guests: TaskApp) 
         "tool_calls": [{"name": "add", "arguments": {"amount": 2}}],
     }
     shown = details_of(played(guests, [thinking, {"add": {"amount": -1}}, {"add": {"amount": 9}}]))
-    assert (shown.stored.status, shown.policy, shown.model, shown.stored.seed, shown.stored.split) == (
-        "terminated",
-        "model",
-        "m",
-        0,
-        "train",
-    )
+    assert (shown.stored.status, shown.policy, shown.model) == ("terminated", "model", "m")
     first, second, third = shown.turns
     assert [message.role for message in first.read][-1] == "user" and "Why? Hello" in words(first.read[-1].blocks)
     assert (first.reasoning, first.words) == ("It is odd.", "I add.")
@@ -132,21 +120,7 @@ def test_a_failure_says_what_was_under_way(guests: TaskApp) -> None:
 
 
 def stored_show(**config: Any) -> StoredRollout:
-    async def once() -> StoredRollout:
-        store = open_store("memory")
-        service = a_service(live_app, store=store)
-        try:
-            from taskapp_kit.wire.rollout import RolloutRequest
-
-            stored = await store.load(
-                (await service.rollout(RolloutRequest.model_validate(a_body(**config)))).rollout_id
-            )
-        finally:
-            await service.close()
-        assert stored is not None
-        return stored
-
-    return asyncio.run(once())
+    return asyncio.run(stored_of(live_app, RolloutRequest.model_validate(a_body(**config))))
 
 
 def test_pictures_stand_where_they_were_by_their_hash() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import encode
 from taskapp_kit.records.protocols import StoredRollout, SystemClock
 from taskapp_kit.rollout.episode.plan import Control
-from taskapp_kit.rollout.groups import load_group
+from taskapp_kit.rollout.groups import Group, load_group
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.play_and_score import play
 from taskapp_kit.rollout.request import RequestPlanner
@@ -32,10 +33,10 @@ from taskapp_kit.serve.route import RouteContext, direct_routes
 from taskapp_kit.serve.routes.score_group import ROUTE, ScoreGroupResponse
 from taskapp_kit.serve.telemetry.metrics import Metrics
 from taskapp_kit.store import open_store
-from tests.rollout.score.bench import Models
-from tests.rollout.score.test_groups import shown
+from tests.rollout.score.bench import Models, words
 from tests.rollouts import a_request, app_from
 
+pytestmark = pytest.mark.anyio
 APP = '''
 app = TaskApp("group", version="1.0")
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de")
@@ -74,11 +75,11 @@ def pictures(trajectory):
 '''
 
 
-class World:
+class StoredGroups:
     """An app, its store, and how a rollout gets there."""
 
-    def __init__(self, folder: Path) -> None:
-        self.app: TaskApp = app_from(folder, APP)
+    def __init__(self, folder: Path, source: str = APP) -> None:
+        self.app: TaskApp = app_from(folder, source)
         self.spec = self.app.freeze()
         self.planner = RequestPlanner(self.spec, folder)
         self.store = open_store(str(folder / "rollouts.db"))
@@ -99,19 +100,27 @@ class World:
     async def three(self, **given: Any) -> list[str]:
         return [await self.keep({"add": {"amount": n}}, **{"seed": 4, "group_id": "g", **given}) for n in (1, 3, 2)]
 
+    async def load(self, *names: str, group_id: str | None = None) -> Group:
+        return await load_group(self.planner, self.stored, ANYONE, rollout_ids=list(names) or None, group_id=group_id)
 
-async def test_a_group_is_found_however_many_rollouts_are_newer(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    names = await world.three()
-    kept = await world.store.load(names[0])
+
+@pytest.fixture
+async def groups(tmp_path: Path) -> AsyncIterator[StoredGroups]:
+    groups = StoredGroups(tmp_path)
+    yield groups
+    await groups.store.close()
+
+
+async def test_a_group_is_found_however_many_rollouts_are_newer(groups: StoredGroups) -> None:
+    names = await groups.three()
+    kept = await groups.store.load(names[0])
     assert kept is not None
     newer = [
         replace(kept, rollout_id=f"{n:032x}", group_id=None, created_at=float(n), blobs={}) for n in range(10, 2020)
     ]
-    await asyncio.gather(*map(world.store.save, newer))
-    group = await load_group(world.planner, world.stored, ANYONE, group_id="g")
+    await asyncio.gather(*map(groups.store.save, newer))
+    group = await groups.load(group_id="g")
     assert group.rollout_ids == names
-    await world.store.close()
 
 
 def by_count(body: dict[str, Json]) -> str:
@@ -120,28 +129,14 @@ def by_count(body: dict[str, Json]) -> str:
 
 def numbers(body: dict[str, Json]) -> dict[str, str]:
     """The labels with the one digit that their part holds."""
-    told = shown(body) or _with_pictures(body)
-    return {name: text.strip()[0] for name, text in told.items()}
+    lines = words(body).splitlines()
+    return {line[1:-1]: after.strip()[0] for line, after in itertools.pairwise(lines) if line.startswith("[answer_")}
 
 
-def _with_pictures(body: dict[str, Json]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for part in body["messages"][1]["content"]:
-        lines = part.get("text", "").splitlines()
-        found |= {line[1:-1]: after for line, after in itertools.pairwise(lines) if line.startswith("[answer_")}
-    return found
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
-async def test_stored_rollouts_are_ranked(world: World) -> None:
-    names = await world.three()
-    for asked in ({"rollout_ids": names}, {"group_id": "g"}):
+async def test_stored_rollouts_are_ranked(groups: StoredGroups) -> None:
+    names = await groups.three()
+    for group in (await groups.load(*names), await groups.load(group_id="g")):
         models = Models(by_count)
-        group = await load_group(world.planner, world.stored, ANYONE, **asked)  # type: ignore[arg-type]
         answer = group.score(models)
         assert [(item["rollout_id"], item["rank"]) for item in answer["scores"]] == [
             (names[0], 3), (names[1], 1), (names[2], 2),
@@ -155,72 +150,68 @@ async def test_stored_rollouts_are_ranked(world: World) -> None:
         assert judge["orders"][0] != judge["orders"][1]
         assert sum(part["type"] == "image_url" for part in models.asked[0][1]["messages"][1]["content"]) == 3
         ScoreGroupResponse.model_validate(answer)
-    await world.store.close()
 
 
-async def test_rows_are_read_again_and_private_values_stay_here(world: World) -> None:
+async def test_rows_are_read_again_and_private_values_stay_here(groups: StoredGroups) -> None:
     def answer(body: dict[str, Json]) -> str:
         return json.dumps({f"answer_{n}": {"reason": "not rain-secret", "score": 0.5} for n in (1, 2)})
 
-    names = [await world.keep(text, env_name="rows", seed=0) for text in ("Wind.", "Fog.")]
-    group = await load_group(world.planner, world.stored, ANYONE, rollout_ids=names)
+    names = [await groups.keep(text, env_name="rows", seed=0) for text in ("Wind.", "Fog.")]
+    group = await groups.load(*names)
     assert group.task.answer == "rain-secret"
     told = group.score(Models(answer))
     assert told["group_id"] is None
     assert "rain-secret" not in json.dumps(told)
-    await world.store.close()
 
 
-async def test_what_cannot_be_one_group_is_refused_and_it_says_why(world: World) -> None:
-    async def refused(code: str, words: str, names: list[str] | None = None, **given: Any) -> None:
-        with pytest.raises(RequestError) as caught:
-            await load_group(world.planner, world.stored, ANYONE, rollout_ids=names, **given)
-        assert (caught.value.code, words in caught.value.message) == (code, True), caught.value.message
-
-    one, two, _ = await world.three()
+async def test_what_cannot_be_one_group_is_refused_and_it_says_why(groups: StoredGroups) -> None:
     act = {"add": {"amount": 1}}
-    await refused("not_one_group", "differ in seed;", [one, await world.keep(act, seed=5)])
-    await refused("not_one_group", "differ in config;", [one, await world.keep(act, seed=4, config={"high": 9})])
-    plain = await world.keep(act, seed=4, env_name="plain")
-    await refused("not_one_group", "differ in environment;", [one, plain])
-    row = await world.keep("x", seed=0, env_name="rows")
-    await refused("not_one_group", "differ in environment, seed, task;", [one, row])
-    await refused("no_such_rollout", "f" * 32, [one, "f" * 32])
-    await refused("duplicate_rollout", "twice", [one, one])
-    await refused("bad_group", "has 1 rollouts", [one])
-    await refused("bad_group", "has more than 64 rollouts", [f"{n:032x}" for n in range(65)])
-    await refused("no_such_group", "group_id", group_id="nobody's")
-    old = await _copy(world, one, spec_hash="0" * 64, rollout_id="a" * 32)
-    await refused("not_one_group", "spec hash", [one, old])
-    await refused(
-        "other_declarations", "spec hash", [old, await _copy(world, two, spec_hash="0" * 64, rollout_id="b" * 32)]
-    )
-    failed = await _copy(world, one, status="failed", rollout_id="c" * 32)
-    await refused("rollout_failed", "failed", [one, failed])
-    other = await world.keep(act, seed=4, env_name="plain")
+    one, two, _ = await groups.three()
+    plain, other = [await groups.keep(act, seed=4, env_name="plain") for _ in range(2)]
+    row = await groups.keep("x", seed=0, env_name="rows")
+    seed, config = await groups.keep(act, seed=5), await groups.keep(act, seed=4, config={"high": 9})
+    old, older = [await _copy(groups, one, spec_hash="0" * 64, rollout_id=letter * 32) for letter in "ab"]
+    failed = await _copy(groups, one, status="failed", rollout_id="c" * 32)
+    for code, part, names in (
+        ("not_one_group", "differ in seed;", [one, seed]),
+        ("not_one_group", "differ in config;", [one, config]),
+        ("not_one_group", "differ in environment;", [one, plain]),
+        ("not_one_group", "differ in environment, seed, task;", [one, row]),
+        ("not_one_group", "spec hash", [one, old]),
+        ("other_declarations", "", [old, older]),
+        ("no_such_rollout", "f" * 32, [one, "f" * 32]),
+        ("duplicate_rollout", "", [one, one]),
+        ("bad_group", "", [one]),
+        ("bad_group", "", [f"{n:032x}" for n in range(65)]),
+        ("no_such_group", "", []),
+        ("rollout_failed", "", [one, failed]),
+    ):
+        with pytest.raises(RequestError) as caught:
+            await groups.load(*names, group_id=None if names else "nobody's")
+        assert caught.value.code == code
+        assert part in caught.value.message
     with pytest.raises(Unavailable, match=r"'plain' .*@app\.judge\(group=True\)"):
-        await load_group(world.planner, world.stored, ANYONE, rollout_ids=[plain, other])
+        await groups.load(plain, other)
+    groups.stored = RolloutReader(groups.spec.name, None)
     with pytest.raises(Unavailable, match="/score_group .*--store"):
-        await load_group(world.planner, RolloutReader(world.spec.name, None), ANYONE, rollout_ids=[one, two])
-    await world.store.close()
+        await groups.load(one, two)
 
 
-async def _copy(world: World, name: str, **changed: Any) -> str:
-    found = await world.store.load(name)
-    assert found is not None
-    values = {slot: getattr(found, slot) for slot in StoredRollout.__slots__}
-    await world.store.save(StoredRollout(**{**values, **changed, "events": list(found.events)}))
+async def _copy(groups: StoredGroups, name: str, **changed: Any) -> str:
+    stored = await groups.store.load(name)
+    assert stored is not None
+    values = {slot: getattr(stored, slot) for slot in StoredRollout.__slots__}
+    await groups.store.save(StoredRollout(**{**values, **changed, "events": list(stored.events)}))
     return str(changed["rollout_id"])
 
 
-async def test_a_judge_without_a_verdict_fails_and_scores_nobody(world: World) -> None:
-    group = await load_group(world.planner, world.stored, ANYONE, rollout_ids=await world.three())
+async def test_a_judge_without_a_verdict_fails_and_scores_nobody(groups: StoredGroups) -> None:
+    group = await groups.load(*await groups.three())
     with pytest.raises(RolloutFailed, match="'best' .*verdict") as caught:
         group.score(Models(["All are equally good."]))
     assert caught.value.boundary == "scoring"
     with pytest.raises(RolloutFailed, match="TASKAPP_JUDGE_URL"):
         group.score(None)
-    await world.store.close()
 
 
 class Wired(Service):
@@ -231,26 +222,15 @@ class Wired(Service):
     async def score_group(
         self, *, rollout_ids: list[str] | None = None, group_id: str | None = None, caller: Caller = ANYONE
     ) -> dict[str, Json]:
-        group = await load_group(
-            self.planner, self.stored, ANYONE,
-            rollout_ids=rollout_ids, group_id=group_id,
-        )  # fmt: skip
+        group = await load_group(self.planner, self.stored, ANYONE, rollout_ids=rollout_ids, group_id=group_id)
         return await self.pinned_threads.run(partial(group.score, self.scripted), seconds=60.0, stop=lambda _: None)
 
 
-def test_the_route(tmp_path: Path) -> None:
-    asyncio.run(_over_the_route(tmp_path))
-
-
-async def _over_the_route(folder: Path) -> None:
-    (folder / "app").mkdir()
-    app = app_from(folder / "app", APP.replace("samples=2", "weight=0, samples=2"))
-    world = World(folder)
-    world.app, world.spec = app, app.freeze()
-    world.planner = RequestPlanner(world.spec, folder)
-    service = Wired(app, store=world.store)
+async def test_the_route(tmp_path: Path) -> None:
+    groups = StoredGroups(tmp_path, APP.replace("samples=2", "weight=0, samples=2"))
+    service = Wired(groups.app, store=groups.store)
     service.scripted = Models(by_count)
-    names = await world.three()
+    names = await groups.three()
     front = FastAPI()
     measures = Metrics(service.spec.environments, service.health)
     context = RouteContext(service, None, measures, Settings(), None, "local")  # type: ignore[arg-type]  # what this route needs

@@ -73,12 +73,8 @@ def test_one_wire_step_for_each_step(app: TaskApp) -> None:
     assert trajectory["trace"]["initial_observation"] == {"text": "start"}
     assert (trajectory["env_id"], trajectory["policy_id"]) == ("e", "constant")
     metrics = body["metrics"]
-    assert (metrics["mean_return"], metrics["episode_returns"], metrics["num_steps"], metrics["num_episodes"]) == (
-        1.0,
-        [1.0],
-        3,
-        1,
-    )
+    assert (metrics["mean_return"], metrics["episode_returns"]) == (1.0, [1.0])
+    assert (metrics["num_steps"], metrics["num_episodes"]) == (3, 1)
     assert metrics["outcome_score"] == 0.25
     assert metrics["events_score"] is None
     assert metrics["details"]["rubric"]["per_criterion"] == {
@@ -127,8 +123,6 @@ def test_the_private_end_state_is_nowhere(app: TaskApp) -> None:
     assert [event["kind"] for event in history][:3] == ["started", "observed", "called"]
     assert history[-1]["kind"] == "scored"
     assert sum(event["event_type"] == "environment" for event in history) == 3
-    rollout = play(app, "constant", action={"go": {"n": 1}})
-    assert rollout.trajectory.final_state == {"db": SECRET}
 
 
 def test_what_was_not_asked_for_stays_out(app: TaskApp) -> None:
@@ -139,13 +133,10 @@ def test_what_was_not_asked_for_stays_out(app: TaskApp) -> None:
 
 
 def test_words_and_tools_of_one_turn(app: TaskApp) -> None:
-    two = [{"go": {"n": 1}}, {"go": {"n": 1}}]
-    steps = body_of(app, action=two)["trajectories"][0]["steps"]
-    assert [step["output"] for step in steps] == [None, None, None]
+    called = body_of(app)["trajectories"][0]["steps"]
     spoken = response_body(play(app, "talks"))["trajectories"][0]["steps"]
-    assert [step["output"] for step in spoken] == ["hello"] * 3
+    assert [step["output"] for step in called + spoken] == [None] * 3 + ["hello"] * 3
     assert [step["tool_calls"] for step in spoken] == [[]] * 3
-    assert spoken[0]["obs"]["text"].startswith("Nothing was done: answer with a tool call. The tools are: go.")
 
 
 def test_an_episode_without_a_step(app: TaskApp) -> None:

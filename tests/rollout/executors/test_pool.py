@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,11 @@ from taskapp_kit.rollout.executors.pool import (
     StartFailed,
     WorkerDied,
 )
-from tests.waiting import alive
+from tests.waiting import alive, until_async
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
 HERE = Path(__file__).parent
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def argv(mode: str = "serve") -> list[str]:
@@ -61,7 +56,7 @@ async def pool(
         assert made.counters()["alive"] == 0
 
 
-class Told:
+class Frames:
     """An `on_frame` that stores the frames."""
 
     def __init__(self) -> None:
@@ -78,22 +73,9 @@ def nothing(frame: dict[str, Any], blob: bytes) -> None:
 
 
 async def run(pool: ProcessPool, do: str, *, exclusive: bool = False, seconds: float = 10.0, **more: Any) -> Any:
-    blob, step_seconds, on_frame = more.pop("blob", b""), more.pop("step_seconds", None), more.pop("on_frame", nothing)
-    return await pool.run(
-        {"do": do, **more},
-        blob=blob,
-        exclusive=exclusive,
-        seconds=seconds,
-        step_seconds=step_seconds,
-        on_frame=on_frame,
-    )
-
-
-async def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come true in time"
-        await asyncio.sleep(0.01)
+    options = {"on_frame": nothing}
+    options.update((name, more.pop(name)) for name in ("blob", "step_seconds", "on_frame") if name in more)
+    return await pool.run({"do": do, **more}, exclusive=exclusive, seconds=seconds, **options)
 
 
 def descriptors() -> int:
@@ -144,7 +126,7 @@ async def test_many_jobs_at_once_each_get_their_own_answer_and_both_children_wor
 
 
 async def test_frames_are_told_in_order_and_before_the_end() -> None:
-    told = Told()
+    told = Frames()
     async with pool() as made:
         assert (await run(made, "count", to=5000, on_frame=told))[0] == {"counted": 5000}
         assert [frame["number"] for frame in told.frames] == list(range(5000))
@@ -228,7 +210,7 @@ async def test_what_tell_raises_ends_the_job_and_the_child_goes_on() -> None:
         for on_frame in (broken, broken_later):
             with pytest.raises(LookupError, match="no such listener"):
                 await run(made, "ask", times=1, on_frame=on_frame)
-        await until(lambda: made.counters()["in_flight"] == 0)
+        await until_async(lambda: made.counters()["in_flight"] == 0)
         assert (await run(made, "echo"))[0]["exclusive"] is False
         assert made.counters()["replaced"] == 0
 
@@ -286,14 +268,14 @@ async def test_at_the_deadline_a_job_is_asked_to_stop_and_its_answer_counts(excl
 
 @pytest.mark.parametrize("exclusive", [False, True])
 async def test_a_cancelled_caller_goes_at_once_and_the_job_ends_soon(exclusive: bool) -> None:
-    told = Told()
+    told = Frames()
     async with pool(exclusive=1) as made:
         job = asyncio.create_task(run(made, "wait", exclusive=exclusive, on_frame=told))
         await told.first.wait()
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
             await job
-        await until(lambda: made.counters()["in_flight"] == 0)
+        await until_async(lambda: made.counters()["in_flight"] == 0)
         assert made.counters()["replaced"] == 0
 
 
@@ -315,7 +297,7 @@ async def test_a_job_that_asks_is_stopped_while_its_answer_is_awaited() -> None:
 
 
 async def test_a_job_that_hangs_alone_is_killed_after_its_deadline_and_replaced() -> None:
-    told = Told()
+    told = Frames()
     async with pool(shared=0, exclusive=1) as made:
         began = time.monotonic()
         with pytest.raises(WorkerDied, match=r"0\.3 s .*0\.2 s$") as caught:
@@ -323,12 +305,12 @@ async def test_a_job_that_hangs_alone_is_killed_after_its_deadline_and_replaced(
         assert 0.5 <= time.monotonic() - began < 5
         assert (caught.value.killed_for, caught.value.signal_name) == ("deadline", "SIGKILL")
         assert (await run(made, "echo", exclusive=True))[0]["pid"] != told.frames[0]["pid"]
-        await until(lambda: not alive(told.frames[0]["pid"]))
+        await until_async(lambda: not alive(told.frames[0]["pid"]))
         assert made.counters()["killed"] == made.counters()["hung"] == 1
 
 
 async def test_a_job_cancelled_while_it_hangs_in_c_is_killed_and_frees_its_place() -> None:
-    told = Told()
+    told = Frames()
     async with pool(shared=0, exclusive=1) as made:
         job = asyncio.create_task(run(made, "hang in C", exclusive=True, on_frame=told))
         await told.first.wait()
@@ -368,7 +350,7 @@ async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well(
         assert (await run(made, "echo"))[0]["echo"] is None  # in the replacement
         (old,) = [child["pid"] for child in made.counters()["children"] if child["retiring"]]
         assert (await good)[0] == {"stopped": "timeout"}
-        await until(lambda: not alive(old))
+        await until_async(lambda: not alive(old))
         assert (made.counters()["alive"], made.counters()["replaced"]) == (1, 1)
         with pytest.raises(JobHung, match=r"0\.3 s .*deadline"):
             await run(made, "hang", seconds=0.1)
@@ -376,7 +358,7 @@ async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well(
 
 
 async def test_exclusive_jobs_wait_in_line_and_the_time_in_line_counts() -> None:
-    told = Told()
+    told = Frames()
     async with pool(shared=0, exclusive=1) as made:
         first = asyncio.create_task(run(made, "wait", exclusive=True, seconds=0.8, on_frame=told))
         await told.first.wait()
@@ -390,7 +372,7 @@ async def test_exclusive_jobs_wait_in_line_and_the_time_in_line_counts() -> None
         with pytest.raises(NeverBegan, match=r"0\.2 s"):
             await run(made, "echo", exclusive=True, seconds=0.2)
         waiting[0].cancel()
-        await until(lambda: made.counters()["waiting"] == 2)
+        await until_async(lambda: made.counters()["waiting"] == 2)
         await first
         await asyncio.wait(waiting)
         assert order == [1, 2]
@@ -399,7 +381,7 @@ async def test_exclusive_jobs_wait_in_line_and_the_time_in_line_counts() -> None
 async def test_shared_jobs_beyond_the_childs_threads_wait_in_line() -> None:
     async with pool(threads=2) as made:
         waits = [asyncio.create_task(run(made, "wait", seconds=0.3)) for _ in range(2)]
-        await until(lambda: made.counters()["in_flight"] == 2)
+        await until_async(lambda: made.counters()["in_flight"] == 2)
         began = time.monotonic()
         assert (await run(made, "echo"))[0]["echo"] is None
         assert time.monotonic() - began > 0.2
@@ -410,7 +392,7 @@ async def test_shared_jobs_beyond_the_childs_threads_wait_in_line() -> None:
 
 
 async def test_a_segmentation_fault_costs_one_job_and_what_was_told_before_is_kept() -> None:
-    told = Told()
+    told = Frames()
     async with pool(exclusive=2) as made:
         others = [asyncio.create_task(run(made, "wait", exclusive=alone, seconds=0.6)) for alone in (True, False)]
         with pytest.raises(WorkerDied, match=r"\(SIGSEGV\)$") as caught:
@@ -425,17 +407,17 @@ async def test_a_segmentation_fault_costs_one_job_and_what_was_told_before_is_ke
 async def test_a_shared_child_that_dies_fails_exactly_its_jobs() -> None:
     async with pool(shared=2) as made:
         waits = [asyncio.create_task(run(made, "wait", seconds=0.6)) for _ in range(6)]
-        await until(lambda: made.counters()["in_flight"] == 6)
+        await until_async(lambda: made.counters()["in_flight"] == 6)
         with pytest.raises(WorkerDied, match=r"^exited 3$"):
             await run(made, "exit", code=3)
         outcomes = await asyncio.gather(*waits, return_exceptions=True)
         assert sum(isinstance(outcome, WorkerDied) for outcome in outcomes) == 3
         assert sum(outcome == ({"stopped": "timeout"}, b"") for outcome in outcomes) == 3
-        await until(lambda: made.counters()["alive"] == 2)
+        await until_async(lambda: made.counters()["alive"] == 2)
 
 
 async def test_a_child_killed_from_outside_says_that_memory_may_have_run_out() -> None:
-    told = Told()
+    told = Frames()
     async with pool() as made:
         job = asyncio.create_task(run(made, "hang", on_frame=told))
         await told.first.wait()
@@ -448,7 +430,7 @@ async def test_a_child_killed_from_outside_says_that_memory_may_have_run_out() -
 
 async def test_an_idle_child_that_dies_is_replaced_and_no_job_meets_it() -> None:
     async with pool(shared=1, exclusive=1) as made:
-        await until(lambda: made.counters()["alive"] == 2)
+        await until_async(lambda: made.counters()["alive"] == 2)
         for child in made.counters()["children"]:
             os.kill(child["pid"], signal.SIGKILL)
         await asyncio.sleep(0.02)
@@ -461,8 +443,8 @@ async def test_an_idle_child_that_dies_is_replaced_and_no_job_meets_it() -> None
 async def test_exclusive_children_that_nobody_needs_any_more_are_let_go_but_one() -> None:
     async with pool(shared=0, exclusive=3, spare_seconds=0.2) as made:
         await asyncio.gather(*(run(made, "wait", exclusive=True, seconds=2.0) for _ in range(3)))
-        await until(lambda: len(children()) == 4)
-        await until(lambda: len(children()) == 1)
+        await until_async(lambda: len(children()) == 4)
+        await until_async(lambda: len(children()) == 1)
         assert (await run(made, "echo", exclusive=True))[0]["exclusive"] is True
         assert (made.counters()["replaced"], made.counters()["killed"]) == (0, 0)
 
@@ -493,7 +475,7 @@ async def test_a_flood_neither_grows_the_front_nor_stops_others() -> None:
 
 
 async def test_a_kill_takes_along_what_the_environment_started() -> None:
-    told = Told()
+    told = Frames()
     async with pool(exclusive=1) as made:
         job = asyncio.create_task(run(made, "grandchild", exclusive=True, on_frame=told))
         await told.first.wait()
@@ -501,7 +483,7 @@ async def test_a_kill_takes_along_what_the_environment_started() -> None:
         child.kill("closing", "for the test")
         with pytest.raises(WorkerDied, match="for the test"):
             await job
-        await until(lambda: not alive(told.frames[0]["pid"]))
+        await until_async(lambda: not alive(told.frames[0]["pid"]))
 
 
 @pytest.mark.ci
@@ -518,9 +500,9 @@ async def test_forty_replacements_leave_no_descriptor_no_zombie_and_no_task() ->
         await asyncio.sleep(0.2)
         before, tasks = descriptors(), len(asyncio.all_tasks())
         await asyncio.gather(die(18), die(18))
-        await until(lambda: descriptors() <= before + 6 and len(asyncio.all_tasks()) <= tasks + 4)
+        await until_async(lambda: descriptors() <= before + 6 and len(asyncio.all_tasks()) <= tasks + 4)
         assert made.counters()["replaced"] == 40
-        await until(lambda: len(children()) == made.counters()["alive"] <= 3)
+        await until_async(lambda: len(children()) == made.counters()["alive"] <= 3)
     assert children() == []
 
 
@@ -563,7 +545,7 @@ async def test_once_it_starts_again_jobs_run_again(tmp_path: Path) -> None:
         with pytest.raises(StartFailed):
             await run(made, "echo")
         mark.unlink()
-        await until(lambda: made.counters()["alive"] == 1)
+        await until_async(lambda: made.counters()["alive"] == 1)
         assert (await run(made, "echo"))[0]["echo"] is None
         assert made.counters()["start_failures"] == 0
 
@@ -571,7 +553,7 @@ async def test_once_it_starts_again_jobs_run_again(tmp_path: Path) -> None:
 async def test_close_lets_running_jobs_end_and_refuses_new_ones() -> None:
     async with pool(exclusive=1) as made:
         jobs = [asyncio.create_task(run(made, "wait", exclusive=alone, seconds=0.4)) for alone in (True, False)]
-        await until(lambda: made.counters()["in_flight"] == 2)
+        await until_async(lambda: made.counters()["in_flight"] == 2)
         closing = asyncio.create_task(made.close(5))
         await asyncio.sleep(0.05)
         with pytest.raises(NeverBegan, match="closing"):
@@ -587,7 +569,7 @@ async def test_close_stops_what_does_not_end_within_the_grace_and_kills_what_han
     async with pool(exclusive=1) as made:
         stops = asyncio.create_task(run(made, "wait"))
         hangs = asyncio.create_task(run(made, "hang in C", exclusive=True))
-        await until(lambda: made.counters()["in_flight"] == 2)
+        await until_async(lambda: made.counters()["in_flight"] == 2)
         began = time.monotonic()
         await made.close(0.2)
         assert time.monotonic() - began < 10
@@ -598,7 +580,7 @@ async def test_close_stops_what_does_not_end_within_the_grace_and_kills_what_han
 
 
 async def test_sigterm_and_ctrl_c_are_the_fronts_business() -> None:
-    told = Told()
+    told = Frames()
     async with pool() as made:
         job = asyncio.create_task(run(made, "wait", seconds=0.5, on_frame=told))
         await told.first.wait()
@@ -640,7 +622,7 @@ async def test_a_front_that_is_killed_leaves_no_orphan() -> None:
     front.kill()
     front.wait()
     front.stdout.close()
-    await until(lambda: not any(alive(pid) for pid in pids))
+    await until_async(lambda: not any(alive(pid) for pid in pids))
 
 
 async def test_a_child_whose_front_dies_while_it_starts_ends_by_itself() -> None:

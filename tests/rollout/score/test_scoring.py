@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ from hypothesis import strategies as st
 from taskapp_kit import Blend, DeclarationError, RolloutFailed, Step, TaskApp, Trajectory, action
 from taskapp_kit.grading import Grade
 from taskapp_kit.records.protocols import RolloutRow
-from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.scorecard import CriterionScore, Scorecard, normalised
 from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates, blended, weighted
 from tests.rollouts import app_from, play
@@ -127,105 +128,84 @@ def app_with(**options: Any) -> TaskApp:
     return app
 
 
-def scored(app: TaskApp, **given: Any) -> Rollout:
-    return play(app, "noop", **given)
+def graded(*rubrics: tuple[Callable[..., Any], dict[str, Any]], **options: Any) -> TaskApp:
+    """An app with these rubrics and their options."""
+    app = app_with(**options)
+    for number, (function, of_rubric) in enumerate(rubrics):
+        app.rubric(**{"name": f"r{number}", **of_rubric})(function)
+    return app
 
 
-def test_without_a_rubric_the_reward_is_the_return() -> None:
-    card = scored(app_with()).scorecard
-    assert (card.reward, card.outcome_score, card.events_score, card.formula) == (
-        6.0,
-        None,
-        None,
-        "reward = 1 · return",
-    )
+def card_of(app: TaskApp, **given: Any) -> Scorecard:
+    return play(app, "noop", **given).scorecard
 
 
-def test_with_an_outcome_rubric_it_is_the_outcome_and_a_metric_does_not_count() -> None:
-    app = app_with()
+def constant(value: Any) -> Callable[[Trajectory], Any]:
+    return lambda trajectory: value
 
-    @app.rubric(weight=0)
-    def measured(trajectory: Trajectory) -> float:
-        return 17.0
 
-    assert scored(app).scorecard.reward == 6.0
-    app = app_with()
-    app.rubric(weight=0)(measured)
+def of_steps(value: Any) -> Callable[[Any], Any]:
+    return lambda step: value
 
-    @app.rubric(weight=2)
-    def half(trajectory: Trajectory) -> float:
-        return 0.5
 
-    card = scored(app).scorecard
-    assert (card.reward, card.outcome_score) == (0.5, 0.5)
-    assert {c.name: c.score for c in card.criteria} == {"measured": 17.0, "half": 0.5}
+def odd(step: Any, trajectory: Trajectory) -> float | None:
+    assert trajectory.length == 3
+    return step.reward if step.index != 1 else None
+
+
+async def later(trajectory: Trajectory) -> float:
+    await asyncio.sleep(0)
+    return 0.0
+
+
+EVENTS = {"of": "events"}
+REWARDS: list[tuple[list[tuple[Callable[..., Any], dict[str, Any]]], Blend | None, tuple[Any, Any, Any], list[Any]]] = [
+    # rubrics, blend, (reward, outcome score, events score), scores
+    ([], None, (6.0, None, None), []),
+    ([(constant(17.0), {"weight": 0})], None, (6.0, None, None), [17.0]),
+    ([(constant(17.0), {"weight": 0}), (constant(0.5), {"weight": 2})], None, (0.5, 0.5, None), [17.0, 0.5]),
+    ([], Blend(env=2), (12.0, None, None), []),
+    ([(odd, {**EVENTS, "weight": 2}), (of_steps(-1), {**EVENTS, "weight": 0.5}), (of_steps(100), {**EVENTS, "weight": 0})],
+     Blend(event=1), (6.5, None, 6.5), [4.0, -3.0, 300.0]),
+    ([(of_steps(None), EVENTS)], Blend(event=1), (None, None, None), [None]),
+    ([(constant(None), {})], None, (None, None, None), [None]),
+    ([(constant(np.float32(0.5)), {}), (lambda trajectory: trajectory.length == 3, {}), (later, {})], None,
+     (0.5, 0.5, None), [0.5, 1.0, 0.0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rubrics", "blend", "figures", "scores"), REWARDS)
+def test_what_criteria_give_becomes_a_reward(rubrics: Any, blend: Blend | None, figures: Any, scores: Any) -> None:
+    card = card_of(graded(*rubrics, reward=blend))
+    assert (card.reward, card.outcome_score, card.events_score) == figures
+    assert [item.score for item in card.criteria] == scores
+    assert [item.reason for item in card.criteria if item.score is None] == ["not_applicable"] * scores.count(None)
 
 
 def test_the_request_may_bring_its_own_blend() -> None:
     app = app_with(reward=Blend(env=2))
-    assert scored(app).scorecard.reward == 12.0
-    card = scored(app, reward={"env": 0.5}).scorecard
+    card = card_of(app, reward={"env": 0.5})
     assert (card.reward, card.formula) == (3.0, "reward = 0.5 · return")
-    assert scored(app, reward={"outcome": 1}).scorecard.reward is None
+    assert card_of(app, reward={"outcome": 1}).reward is None
 
 
-def test_events_accumulate_over_steps_and_criteria() -> None:
-    app = app_with(reward=Blend(event=1))
-
-    @app.rubric(of="events", weight=2)
-    def odd(step: Any, trajectory: Trajectory) -> float | None:
-        assert trajectory.length == 3
-        return step.reward if step.index != 1 else None
-
-    @app.rubric(of="events", weight=0.5)
-    def each(step: Any) -> int:
-        return -1
-
-    @app.rubric(of="events", weight=0)
-    def metric(step: Any) -> int:
-        return 100
-
-    card = scored(app).scorecard
-    assert card.events_score == 2 * (1 + 3) + 0.5 * -3
-    assert card.reward == 6.5
-    assert {c.name: c.score for c in card.criteria} == {"odd": 4.0, "each": -3.0, "metric": 300.0}
+def test_an_episode_without_steps_has_no_events_and_a_score_of_zero() -> None:
+    app = graded((of_steps(None), EVENTS), reward=Blend(event=1))
+    assert card_of(app, ops=["env"]).events_score == 0.0
 
 
-def test_events_that_never_apply_are_undefined_and_an_episode_without_steps_is_zero() -> None:
-    app = app_with(reward=Blend(event=1))
-
-    @app.rubric(of="events")
-    def never(step: Any) -> None:
-        return None
-
-    assert scored(app).scorecard.reward is None
-    assert scored(app, ops=["env"]).scorecard.events_score == 0.0
-
-
-def test_none_is_not_applicable() -> None:
-    app = app_with()
-
-    @app.rubric
-    def maybe(trajectory: Trajectory) -> None:
-        return None
-
-    card = scored(app).scorecard
-    assert (card.reward, card.outcome_score) == (None, None)
-    assert (card.criteria[0].score, card.criteria[0].reason, card.criteria[0].error) == (None, "not_applicable", None)
-
-
-BAD: dict[str, tuple[Any, str]] = {
-    "raises": (lambda: 1 / 0, "raised ZeroDivisionError"),
-    "exits": (lambda: sys.exit(2), "raised SystemExit"),
-    "stops": (lambda: next(iter(())), "raised StopIteration"),
-    "nan": (lambda: math.nan, "returned nan, expected a finite number or None"),
-    "inf": (lambda: math.inf, "returned inf"),
-    "numpy nan": (lambda: np.float32("nan"), "returned nan"),
-    "words": (lambda: "good", "returned a str, expected a number or None"),
-    "list": (lambda: [1], "returned a list, expected a number"),
-    "huge": (lambda: 10**400, "returned a int, expected a number"),
-    "outside the scale": (lambda: 1.5, "returned 1.5, outside its scale 0 to 1"),
-    "below the scale": (lambda: -0.1, "returned -0.1, outside its scale 0 to 1"),
+BAD: dict[str, Callable[[Trajectory], Any]] = {
+    "raises": lambda trajectory: 1 / 0,
+    "exits": lambda trajectory: sys.exit(2),
+    "stops": lambda trajectory: next(iter(())),
+    "nan": constant(math.nan),
+    "inf": constant(math.inf),
+    "numpy nan": constant(np.float32("nan")),
+    "words": constant("good"),
+    "list": constant([1]),
+    "huge": constant(10**400),
+    "outside the scale": constant(1.5),
+    "below the scale": constant(-0.1),
 }
 
 
@@ -233,56 +213,26 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_a_criterion_that_weighs_something_and_fails_fails_the_rollout(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    value, words = BAD[name]
-    app = app_with()
-
-    @app.rubric(weight=0.1)
-    def broken(trajectory: Trajectory) -> Any:
-        return value()
-
     with caplog.at_level(logging.ERROR), pytest.raises(RolloutFailed) as caught:
-        scored(app)
+        card_of(graded((BAD[name], {"weight": 0.1, "name": "broken"})))
     failure = caught.value.failure
     assert (failure.boundary, failure.code) == ("scoring", "criterion_failed")
-    assert words in failure.message
     assert "criterion 'broken' (test_scoring.py:" in failure.message, "the file and line, and no folder"
-    assert "has no reward" in failure.message
     assert failure.error_id in caplog.text
 
 
 @pytest.mark.parametrize("name", [name for name in BAD if "scale" not in name])
-def test_one_that_weighs_nothing_is_recorded_beside_a_null(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    value, words = BAD[name]
-    app = app_with()
-
-    @app.rubric(weight=0)
-    def broken(trajectory: Trajectory) -> Any:
-        return value()
-
-    @app.rubric
-    def fine(trajectory: Trajectory) -> float:
-        return 0.25
-
+def test_one_that_weighs_nothing_has_an_error_and_no_score(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        card = scored(app).scorecard
+        card = card_of(graded((BAD[name], {"weight": 0, "name": "broken"}), (constant(0.25), {})))
     assert card.reward == 0.25
     assert card.criteria[0].score is None
-    assert words in str(card.criteria[0].error)
+    assert card.criteria[0].error
     assert "broken" in caplog.text
 
 
-def test_a_scale_of_ones_own_and_none_for_metrics() -> None:
-    app = app_with()
-
-    @app.rubric(scale=(-5, 5))
-    def signed(trajectory: Trajectory) -> float:
-        return -5
-
-    @app.rubric(weight=0)
-    def free(trajectory: Trajectory) -> float:
-        return 1e9
-
-    card = scored(app).scorecard
+def test_a_criterion_may_have_a_scale_and_a_metric_has_none() -> None:
+    card = card_of(graded((constant(-5), {"scale": (-5, 5)}), (constant(1e9), {"weight": 0})))
     assert (card.reward, card.outcome_score) == (0.0, 0.0)
     assert [(item.score, item.normalised) for item in card.criteria] == [(-5.0, 0.0), (1e9, None)]
     assert Scorecard.from_json(card.to_json()).criteria == card.criteria
@@ -295,20 +245,13 @@ def test_a_scorecard_of_before_is_read_as_it_was_stored() -> None:
     assert (old.outcome_score, old.criteria[0].score, old.criteria[0].normalised) == (7.0, 7.0, None)
 
 
-def test_the_scale_and_the_arithmetic_are_in_the_spec_hash() -> None:
-    hashes = set()
-    for scale in ((0, 1), (0, 10)):
-        app = app_with()
-        app.rubric(scale=scale)(lambda trajectory: 0)
-        hashes.add(app.freeze().hash)
-    assert len(hashes) == 2
+def test_the_scale_is_in_the_spec_hash() -> None:
+    assert len({graded((constant(0), {"scale": scale})).freeze().hash for scale in ((0, 1), (0, 10))}) == 2
 
 
 def test_the_scale_of_events_is_refused() -> None:
-    app = app_with()
-    app.rubric(of="events", scale=(0, 10))(lambda step: 0)
     with pytest.raises(DeclarationError, match="scale"):
-        app.freeze()
+        graded((of_steps(0), {**EVENTS, "scale": (0, 10)})).freeze()
 
 
 def test_weights_at_the_ends_of_the_range() -> None:
@@ -316,43 +259,11 @@ def test_weights_at_the_ends_of_the_range() -> None:
     assert weighted([item(1.0, 1.7e308), item(0.5, 1.7e308)]) == 0.75
 
 
-def test_events_beyond_all_numbers_are_no_score() -> None:
-    app = app_with()
-
-    @app.rubric(of="events", weight=1e308)
-    def huge(step: Any) -> float:
-        return 10.0
-
-    with pytest.raises(RolloutFailed, match=r"events_score .*\binf\b") as caught:
-        scored(app)
-    assert caught.value.boundary == "scoring"
-
-
-def test_a_reward_beyond_all_numbers_is_no_reward() -> None:
-    app = app_with(reward=Blend(env=1e308))
-    with pytest.raises(RolloutFailed, match=r"1e\+308 .*\binf\b"):
-        scored(app)
-
-
-def test_numpy_bools_and_async_criteria() -> None:
-    app = app_with()
-
-    @app.rubric
-    def numpys(trajectory: Trajectory) -> Any:
-        return np.float32(0.5)
-
-    @app.rubric
-    def boolean(trajectory: Trajectory) -> bool:
-        return trajectory.length == 3
-
-    @app.rubric
-    async def later(trajectory: Trajectory) -> float:
-        import asyncio
-
-        await asyncio.sleep(0)
-        return 0.0
-
-    assert scored(app).scorecard.reward == 0.5
+def test_what_is_beyond_all_numbers_is_no_reward() -> None:
+    for app in (graded((of_steps(10.0), {**EVENTS, "weight": 1e308})), app_with(reward=Blend(env=1e308))):
+        with pytest.raises(RolloutFailed, match=r"\binf\b") as caught:
+            card_of(app)
+        assert caught.value.boundary == "scoring"
 
 
 def test_a_criterion_reads_what_it_names(tmp_path: Path) -> None:
@@ -369,43 +280,24 @@ def test_a_criterion_reads_what_it_names(tmp_path: Path) -> None:
 
 
 def test_criteria_are_for_their_environments() -> None:
-    app = app_with()
+    both, only = {"environment": ["e", "f"], "weight": 0}, {"environment": "f"}
+    app = graded((constant(0.5), only), (constant(0.5), both))
     app.environment("f")(Steps)
-
-    @app.rubric(environment="f")
-    def only(trajectory: Trajectory) -> float:
-        return 0.5
-
-    @app.rubric(environment=["e", "f"], weight=0)
-    def both(trajectory: Trajectory) -> float:
-        return 0.5
-
-    one, two = scored(app).scorecard, scored(app, env_name="f").scorecard
-    assert [c.name for c in one.criteria] == ["both"]
-    assert [c.name for c in two.criteria] == ["only", "both"]
+    one, two = card_of(app), card_of(app, env_name="f")
+    assert [item.name for item in one.criteria] == ["r1"]
+    assert [item.name for item in two.criteria] == ["r0", "r1"]
     assert (one.reward, two.reward) == (6.0, 0.5)
 
 
-def test_metrics_are_numbers_outside_every_score(caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_are_numbers_outside_every_score() -> None:
     app = app_with()
-
-    @app.metric
-    def one(trajectory: Trajectory) -> float:
-        return 2
-
-    @app.metric
-    def several(trajectory: Trajectory) -> dict[str, Any]:
-        return {"a": True, "b": None}
-
-    @app.metric
-    def broken(trajectory: Trajectory) -> float:
-        raise KeyError("x")
-
-    with caplog.at_level(logging.WARNING):
-        card = scored(app).scorecard
+    app.metric(name="one")(constant(2))
+    app.metric(name="several")(constant({"a": True, "b": None}))
+    app.metric(name="broken")(BAD["raises"])
+    card = card_of(app)
     assert card.metrics == {"one": 2.0, "a": 1.0}
     assert card.reward == 6.0
-    assert [(c.name, c.of, c.error) for c in card.criteria] == [("broken", "metric", "raised KeyError")]
+    assert [(item.name, item.of, bool(item.error)) for item in card.criteria] == [("broken", "metric", True)]
 
 
 def test_an_unasked_judge_is_null_and_says_so() -> None:
@@ -416,26 +308,13 @@ def test_an_unasked_judge_is_null_and_says_so() -> None:
         """Is it elegant?"""
         return trajectory.transcript()
 
-    card = scored(app).scorecard
+    card = card_of(app)
     assert [(c.name, c.of, c.score, c.reason) for c in card.criteria] == [("style", "judge", None, "not_configured")]
     assert card.reward == 6.0
 
 
-def summary(**given: Any) -> RolloutRow:
-    values = {
-        "environment": "e",
-        "split": "s",
-        "seed": 0,
-        "rollout_id": "r",
-        "status": "terminated",
-        "length": 1,
-        "total_reward": 1.0,
-        "reward": 1.0,
-        "outcome_score": None,
-        "events_score": None,
-        "metrics": {},
-    }
-    return RolloutRow(**{**values, **given})
+def summary(total_reward: float = 1.0) -> RolloutRow:
+    return RolloutRow("terminated", "r", total_reward=total_reward)
 
 
 def test_aggregates() -> None:
@@ -450,31 +329,21 @@ def test_aggregates() -> None:
         return {"n": len(rollouts)}
 
     spec = app.freeze()
-    assert aggregates(spec, [summary(), summary(total_reward=3.0)]) == {"mean": 2.0, "parts": {"n": 2.0}}
+    assert aggregates(spec, [summary(), summary(3.0)]) == {"mean": 2.0, "parts": {"n": 2.0}}
     assert aggregates(spec, []) == {"mean": None, "parts": {"n": 0.0}}
 
 
 def test_an_aggregate_that_breaks_names_itself() -> None:
     app = app_with()
-
-    @app.aggregate
-    def broken(rollouts: Any) -> float:
-        return math.nan
-
+    app.aggregate(name="broken")(lambda rollouts: math.nan)
     with pytest.raises(ScoringFailed, match=r"'broken' \(test_scoring\.py:\d+\) .*\bnan\b"):
         aggregates(app.freeze(), [summary()])
 
 
 def test_the_summary_of_a_rollout() -> None:
-    told = scored(app_with()).row()
-    assert (told.environment, told.length, told.total_reward, told.reward, told.status) == (
-        "e",
-        3,
-        6.0,
-        6.0,
-        "terminated",
-    )
-    assert told.metrics["steps"] == 3.0
+    row = play(app_with(), "noop").row()
+    assert (row.environment, row.length, row.total_reward, row.reward, row.status) == ("e", 3, 6.0, 6.0, "terminated")
+    assert row.metrics["steps"] == 3.0
 
 
 GRADED = """
@@ -502,26 +371,14 @@ def none() -> Grade:
 
 @pytest.mark.parametrize("reason", ["half a pair: \ud800", "\x1b[31mred\x07", "x" * 3_000_000, None, 5])
 def test_any_reason_of_a_grade_can_be_sent_and_stored(reason: Any) -> None:
-    app = app_with()
-
-    @app.rubric
-    def half(trajectory: Trajectory) -> Grade:
-        return Grade(0.5, reason)
-
-    [item] = scored(app).scorecard.criteria
+    [item] = card_of(graded((constant(Grade(0.5, reason)), {}))).criteria
     assert item.score == 0.5
     assert item.reason is not None and len(item.reason.encode()) < 2_100 and "\x1b" not in item.reason
 
 
 @pytest.mark.parametrize("score", [1, True, np.float32(1.0)])
 def test_the_score_of_a_grade_is_any_number(score: Any) -> None:
-    app = app_with()
-
-    @app.rubric
-    def right(trajectory: Trajectory) -> Grade:
-        return Grade(score, "right")
-
-    assert scored(app).scorecard.reward == 1.0
+    assert card_of(graded((constant(Grade(score, "right")), {}))).reward == 1.0
 
 
 def test_a_grade_counts_as_its_score_and_its_reason_hides_private_values(tmp_path: Path) -> None:
