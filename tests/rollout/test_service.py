@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,12 @@ class MemoryStore:
 
 
 class Gate:
-    """Holds an environment in its step until it is opened."""
+    """Holds the environments that name it in their steps until it is opened."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.entered, self.leave, self.closed = threading.Event(), threading.Event(), threading.Event()
+        self.request = a_request("noop", config={"gate": name})
+        self.short_request = a_request("noop", config={"gate": name}, safety={"max_time_s": 0.05})
 
 
 GATES: dict[str, Gate] = {}
@@ -128,10 +131,22 @@ def app() -> TaskApp:
 
 
 @pytest.fixture
-def gate(request: pytest.FixtureRequest) -> Any:
-    name = str(request.node.name)
-    GATES[name] = Gate()
-    yield name
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+async def service(app: TaskApp, store: MemoryStore) -> AsyncIterator[Service]:
+    async with serving(app, store=store) as service:
+        yield service
+
+
+@pytest.fixture
+def gate(request: pytest.FixtureRequest) -> Iterator[Gate]:
+    """Named after the services among a test's arguments: it is opened before they are closed."""
+    name = request.node.name
+    GATES[name] = Gate(name)
+    yield GATES[name]
     GATES[name].leave.set()
 
 
@@ -153,16 +168,14 @@ def test_a_rollout_from_request_to_result(app: TaskApp) -> None:
     assert again == rollout.trajectory
 
 
-async def test_each_rollout_has_its_id_and_the_same_digest(app: TaskApp) -> None:
-    async with serving(app) as service:
-        one, two, three = [await service.rollout(a_request("noop", seed=seed)) for seed in (1, 1, 2)]
+async def test_each_rollout_has_its_id_and_the_same_digest(service: Service) -> None:
+    one, two, three = [await service.rollout(a_request("noop", seed=seed)) for seed in (1, 1, 2)]
     assert one.rollout_id != two.rollout_id
     assert one.digest == two.digest != three.digest
 
 
-async def test_an_absent_seed_is_drawn_and_told(app: TaskApp) -> None:
-    async with serving(app) as service:
-        seeds = {(await service.rollout(a_request("noop"))).trajectory.seed for _ in range(40)}
+async def test_an_absent_seed_is_drawn_and_told(service: Service) -> None:
+    seeds = {(await service.rollout(a_request("noop"))).trajectory.seed for _ in range(40)}
     assert seeds <= set(range(10))
     assert len(seeds) > 3
 
@@ -176,25 +189,24 @@ async def test_concurrent_rollouts_do_not_touch_each_other(app: TaskApp) -> None
     assert {len(rollout.trajectory.steps) for rollout in rollouts} == {3}
 
 
-async def test_the_loop_stays_free_while_an_environment_works(app: TaskApp, gate: str) -> None:
-    async with serving(app) as service:
-        task = asyncio.create_task(service.rollout(a_request("noop", config={"gate": gate})))
-        await until_async(GATES[gate].entered.is_set)
-        assert service.health()["in_flight"] == 1
-        assert (await service.rollout(a_request("noop"))).trajectory.length == 3
-        GATES[gate].leave.set()
-        assert (await task).trajectory.length == 3
-        assert service.health()["in_flight"] == 0
+async def test_the_loop_stays_free_while_an_environment_works(service: Service, gate: Gate) -> None:
+    task = asyncio.create_task(service.rollout(gate.request))
+    await until_async(gate.entered.is_set)
+    assert service.health()["in_flight"] == 1
+    assert (await service.rollout(a_request("noop"))).trajectory.length == 3
+    gate.leave.set()
+    assert (await task).trajectory.length == 3
+    assert service.health()["in_flight"] == 0
 
 
-async def test_saturation_is_told_at_once(app: TaskApp, gate: str) -> None:
+async def test_saturation_is_told_at_once(app: TaskApp, gate: Gate) -> None:
     async with serving(app, max_concurrent=2) as service:
-        running = [asyncio.create_task(service.rollout(a_request("noop", config={"gate": gate}))) for _ in range(2)]
+        running = [asyncio.create_task(service.rollout(gate.request)) for _ in range(2)]
         await until_async(lambda: service.in_flight == 2)
         with pytest.raises(Saturated) as caught:
             await service.rollout(a_request("noop"))
         assert caught.value.retry_after_seconds >= 1
-        GATES[gate].leave.set()
+        gate.leave.set()
         await asyncio.gather(*running)
         assert (await service.rollout(a_request("noop"))).trajectory.length == 3
 
@@ -204,9 +216,8 @@ async def test_saturation_is_told_at_once(app: TaskApp, gate: str) -> None:
     [({"breaks": "reset"}, "environment", "environment_raised"), ({"breaks": "rubric"}, "scoring", "criterion_failed")],
 )
 def test_a_failure_is_kept_told_and_logged_with_one_id(
-    app: TaskApp, config: dict[str, Any], boundary: str, code: str, caplog: pytest.LogCaptureFixture
+    app: TaskApp, store: MemoryStore, config: dict[str, Any], boundary: str, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = MemoryStore()
     with caplog.at_level(logging.ERROR), pytest.raises(RolloutFailed) as caught:
         served(app, a_request("noop", config=config), store=store)
     failure = caught.value.failure
@@ -216,12 +227,8 @@ def test_a_failure_is_kept_told_and_logged_with_one_id(
     assert SECRET in caplog.text
     assert failure.error_id in caplog.text
     assert stored.status == "failed"
-    assert stored.failure == {
-        "boundary": boundary,
-        "code": code,
-        "message": failure.message,
-        "error_id": failure.error_id,
-    }
+    assert stored.failure is not None
+    assert stored.failure == {name: getattr(failure, name) for name in ("boundary", "code", "message", "error_id")}
     assert stored.reward is None
     assert stored.scorecard is None
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -230,8 +237,7 @@ def test_a_failure_is_kept_told_and_logged_with_one_id(
         assert stored.digest
 
 
-def test_the_deadline_fails_and_is_never_scored(app: TaskApp) -> None:
-    store = MemoryStore()
+def test_the_deadline_fails_and_is_never_scored(app: TaskApp, store: MemoryStore) -> None:
     request = a_request("noop", config={"slow": 0.05}, safety={"max_time_s": 0.07})
     with pytest.raises(RolloutFailed) as caught:
         served(app, request, store=store)
@@ -247,69 +253,61 @@ def test_the_servers_own_deadline_binds_too(app: TaskApp) -> None:
     assert caught.value.boundary == "timeout"
 
 
-async def test_a_hung_environment_costs_its_rollout_and_the_service_goes_on(app: TaskApp, gate: str) -> None:
-    store = MemoryStore()
-
-    async with serving(app, store=store) as service:
-        service.pinned_threads.grace_seconds = 0.05
-        request = a_request("noop", config={"gate": gate}, safety={"max_time_s": 0.05})
-        with pytest.raises(RolloutFailed) as caught:
-            await service.rollout(request)
-        assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "environment_hung")
-        assert store.last().failure is not None
-        assert store.last().events[0]["kind"] == "started"
-        assert service.health()["hung_threads"] == 1
-        assert service.health()["status"] == "healthy"
-        assert (await service.rollout(a_request("noop"))).trajectory.length == 3
-        GATES[gate].leave.set()
-        await until_async(lambda: service.health()["hung_threads"] == 0)
-        await until_async(GATES[gate].closed.is_set)
+async def test_a_hung_environment_costs_its_rollout_and_the_service_goes_on(
+    service: Service, store: MemoryStore, gate: Gate
+) -> None:
+    service.pinned_threads.grace_seconds = 0.05
+    with pytest.raises(RolloutFailed) as caught:
+        await service.rollout(gate.short_request)
+    assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "environment_hung")
+    assert store.last().failure is not None
+    assert store.last().events[0]["kind"] == "started"
+    assert service.health()["hung_threads"] == 1
+    assert service.health()["status"] == "healthy"
+    assert (await service.rollout(a_request("noop"))).trajectory.length == 3
+    gate.leave.set()
+    await until_async(lambda: service.health()["hung_threads"] == 0)
+    await until_async(gate.closed.is_set)
 
 
-async def test_so_many_hung_threads_drain_the_server(app: TaskApp, gate: str) -> None:
-    async with serving(app) as service:
-        service.pinned_threads.grace_seconds = 0.05
-        requests = [a_request("noop", config={"gate": gate}, safety={"max_time_s": 0.05}) for _ in range(HUNG_LIMIT)]
-        failed = await asyncio.gather(*map(service.rollout, requests), return_exceptions=True)
-        assert all(isinstance(item, RolloutFailed) for item in failed)
-        assert service.health()["status"] == "draining"
-        with pytest.raises(Saturated, match="threads") as caught:
-            await service.rollout(a_request("noop"))
-        assert caught.value.code == "draining"
-        assert service.in_flight == 0
-        GATES[gate].leave.set()
-        await until_async(lambda: service.health()["status"] == "healthy")
-        assert (await service.rollout(a_request("noop"))).trajectory.length == 3
+async def test_so_many_hung_threads_drain_the_server(service: Service, gate: Gate) -> None:
+    service.pinned_threads.grace_seconds = 0.05
+    requests = [gate.short_request] * HUNG_LIMIT
+    failed = await asyncio.gather(*map(service.rollout, requests), return_exceptions=True)
+    assert all(isinstance(item, RolloutFailed) for item in failed)
+    assert service.health()["status"] == "draining"
+    with pytest.raises(Saturated, match="threads") as caught:
+        await service.rollout(a_request("noop"))
+    assert caught.value.code == "draining"
+    assert service.in_flight == 0
+    gate.leave.set()
+    await until_async(lambda: service.health()["status"] == "healthy")
+    assert (await service.rollout(a_request("noop"))).trajectory.length == 3
 
 
-async def test_a_rollout_that_found_no_thread_says_so(app: TaskApp, gate: str) -> None:
-    store = MemoryStore()
-
+async def test_a_rollout_that_found_no_thread_says_so(app: TaskApp, store: MemoryStore, gate: Gate) -> None:
     async with serving(app, threads=1, store=store) as service:
-        first = asyncio.create_task(service.rollout(a_request("noop", config={"gate": gate})))
-        await until_async(GATES[gate].entered.is_set)
+        first = asyncio.create_task(service.rollout(gate.request))
+        await until_async(gate.entered.is_set)
         with pytest.raises(RolloutFailed) as caught:
             await service.rollout(a_request("noop", safety={"max_time_s": 0.05}))
         assert (caught.value.failure.boundary, caught.value.failure.code) == ("timeout", "no_thread")
         assert store.last().length == 0
         assert service.health()["hung_threads"] == 0
-        GATES[gate].leave.set()
+        gate.leave.set()
         await first
 
 
-async def test_a_cancelled_rollout_stops_closes_and_is_kept(app: TaskApp, gate: str) -> None:
-    store = MemoryStore()
-
-    async with serving(app, store=store) as service:
-        task = asyncio.create_task(service.rollout(a_request("noop", config={"gate": gate})))
-        await until_async(GATES[gate].entered.is_set)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert service.in_flight == 0
-        assert service.health()["hung_threads"] == 0, "it has not hung: it was not given the time to notice"
-        GATES[gate].leave.set()
-        await until_async(GATES[gate].closed.is_set)
+async def test_a_cancelled_rollout_stops_closes_and_is_kept(service: Service, store: MemoryStore, gate: Gate) -> None:
+    task = asyncio.create_task(service.rollout(gate.request))
+    await until_async(gate.entered.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert service.in_flight == 0
+    assert service.health()["hung_threads"] == 0, "it has not hung: it was not given the time to notice"
+    gate.leave.set()
+    await until_async(gate.closed.is_set)
     stored = store.last()
     assert stored.failure is not None
     assert (stored.status, stored.failure["boundary"]) == ("failed", "cancelled")
@@ -317,8 +315,7 @@ async def test_a_cancelled_rollout_stops_closes_and_is_kept(app: TaskApp, gate: 
     assert stored.seconds > 0
 
 
-async def test_what_is_kept(app: TaskApp) -> None:
-    store = MemoryStore()
+async def test_what_is_kept(app: TaskApp, store: MemoryStore) -> None:
     config = {
         "inference_url": "https://user:pw@host/v1?cid=c1&key=k",
         "api_key": SECRET,
@@ -346,15 +343,14 @@ async def test_what_is_kept(app: TaskApp) -> None:
     assert store.closed
 
 
-def test_an_answer_that_could_not_be_kept_is_no_answer(app: TaskApp) -> None:
-    store = MemoryStore()
+def test_an_answer_that_could_not_be_kept_is_no_answer(app: TaskApp, store: MemoryStore) -> None:
     store.full = True
     with pytest.raises(StoreError):
         served(app, a_request("noop"), store=store)
 
 
-async def test_a_stored_rollout_can_be_replayed(app: TaskApp) -> None:
-    async with serving(app, store=MemoryStore()) as service:
+async def test_a_stored_rollout_can_be_replayed(app: TaskApp, store: MemoryStore) -> None:
+    async with serving(app, store=store) as service:
         actions = [{"go": {"words": "a"}}, {"go": {"words": "b"}}]
         first = await service.rollout(a_request("constant", seed=3, action=actions))
         config = {"rollout_id": first.rollout_id}
@@ -364,9 +360,9 @@ async def test_a_stored_rollout_can_be_replayed(app: TaskApp) -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"rollout_id": 3}, {"rollout_id": "none"}], ids=repr)
-def test_a_replay_of_nothing_is_the_callers_mistake(app: TaskApp, config: dict[str, Any]) -> None:
+def test_a_replay_of_nothing_is_the_callers_mistake(app: TaskApp, store: MemoryStore, config: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
-        served(app, a_request("replay", policy_config=config), store=MemoryStore())
+        served(app, a_request("replay", policy_config=config), store=store)
     assert caught.value.fields[0].loc[-1] == "rollout_id"
 
 
@@ -436,8 +432,7 @@ def test_a_request_whose_every_action_is_scripted_needs_no_policy(app: TaskApp) 
         served(app, a_request(None, ops=["agent"]))
 
 
-def test_a_wrong_request_runs_nothing(app: TaskApp) -> None:
-    store = MemoryStore()
+def test_a_wrong_request_runs_nothing(app: TaskApp, store: MemoryStore) -> None:
     for wrong in (
         {"seed": 10},
         {"env_name": "f"},
@@ -480,29 +475,23 @@ async def test_a_judge_that_only_measures_warns_once_at_start(app: TaskApp, capl
     assert rollouts[0].scorecard.reward == 1.0
 
 
-async def test_health_and_instances_and_aggregates(app: TaskApp) -> None:
-    async with serving(app) as service:
-        health = service.health()
-        assert (health["healthy"], health["capacity"], health["in_flight"], health["hung_threads"]) == (
-            True,
-            1024,
-            0,
-            0,
-        )
-        assert service.instance(None, None, 3).split == "train"
-        with pytest.raises(RequestError, match=r"\b99\b.*'e': train 0 .*\b9\b"):
-            service.instance(None, None, 99)
-        summaries = [(await service.rollout(a_request("noop"))).row() for _ in range(2)]
-        assert all(isinstance(item, RolloutSummary) for item in summaries)
-        assert service.aggregate(summaries) == {"mean": 3.0}
-        with pytest.raises(RolloutFailed, match="aggregate 'mean'"):
-            service.aggregate([])
+async def test_health_and_instances_and_aggregates(service: Service) -> None:
+    health = service.health()
+    figures = [health[name] for name in ("healthy", "capacity", "in_flight", "hung_threads")]
+    assert figures == [True, 1024, 0, 0]
+    assert service.instance(None, None, 3).split == "train"
+    with pytest.raises(RequestError, match=r"\b99\b.*'e': train 0 .*\b9\b"):
+        service.instance(None, None, 99)
+    summaries = [(await service.rollout(a_request("noop"))).row() for _ in range(2)]
+    assert all(isinstance(item, RolloutSummary) for item in summaries)
+    assert service.aggregate(summaries) == {"mean": 3.0}
+    with pytest.raises(RolloutFailed, match="aggregate 'mean'"):
+        service.aggregate([])
 
 
-async def test_events_are_told_as_they_happen(app: TaskApp) -> None:
+async def test_events_are_told_as_they_happen(service: Service) -> None:
     told: list[str] = []
-    async with serving(app) as service:
-        await service.rollout(a_request("noop"), listener=lambda event: told.append(event.kind))
+    await service.rollout(a_request("noop"), listener=lambda event: told.append(event.kind))
     assert told[0] == "started"
     assert told[-2:] == ["ended", "scored"]
     assert told.count("stepped") == 3
@@ -527,48 +516,43 @@ async def test_many_rollouts_leave_no_threads_behind(app: TaskApp) -> None:
 # -- places, quotas, the end ---------------------------------------------------------------------------------------
 
 
-async def at_the_gate(service: Service, gate: str, count: int = 1, caller: Caller | None = None) -> list[Any]:
+async def at_the_gate(service: Service, gate: Gate, count: int = 1, caller: Caller | None = None) -> list[Any]:
     """So many rollouts, all of them waiting in their first step."""
-    request = a_request("noop", config={"gate": gate})
-    tasks = [asyncio.create_task(service.rollout(request, caller=caller or Caller())) for _ in range(count)]
-    await until_async(GATES[gate].entered.is_set)
+    tasks = [asyncio.create_task(service.rollout(gate.request, caller=caller or Caller())) for _ in range(count)]
+    await until_async(gate.entered.is_set)
     await until_async(lambda: service.in_flight >= count)
     return tasks
 
 
-async def test_a_drain_with_nothing_to_wait_for_is_over_at_once(app: TaskApp) -> None:
-    async with serving(app) as service:
+async def test_a_drain_with_nothing_to_wait_for_is_over_at_once(service: Service) -> None:
+    await service.rollout(a_request("noop"))
+    async with asyncio.timeout(0.5):
+        await service.drain(60.0)
+        await service.drain(60.0)
+    assert service.health()["status"] == "draining"
+    with pytest.raises(Saturated, match="stopping") as caught:
         await service.rollout(a_request("noop"))
-        async with asyncio.timeout(0.5):
-            await service.drain(60.0)
-            await service.drain(60.0)
-        assert service.health()["status"] == "draining"
-        with pytest.raises(Saturated, match="stopping") as caught:
-            await service.rollout(a_request("noop"))
-        assert caught.value.code == "draining"
-        assert caught.value.retry_after_seconds >= 1
+    assert caught.value.code == "draining"
+    assert caught.value.retry_after_seconds >= 1
 
 
-async def test_a_drain_lets_finish_what_runs(app: TaskApp, gate: str) -> None:
-    store = MemoryStore()
-
-    async with serving(app, store=store) as service:
-        running = await at_the_gate(service, gate, 3)
-        draining = asyncio.create_task(service.drain(20.0))
-        await until_async(lambda: service.health()["status"] == "draining")
-        with pytest.raises(Saturated):
-            await service.rollout(a_request("noop"))
-        assert not draining.done()
-        GATES[gate].leave.set()
-        assert [rollout.trajectory.length for rollout in await asyncio.gather(*running)] == [3, 3, 3]
-        async with asyncio.timeout(20):
-            await draining
+async def test_a_drain_lets_finish_what_runs(service: Service, store: MemoryStore, gate: Gate) -> None:
+    running = await at_the_gate(service, gate, 3)
+    draining = asyncio.create_task(service.drain(20.0))
+    await until_async(lambda: service.health()["status"] == "draining")
+    with pytest.raises(Saturated):
+        await service.rollout(a_request("noop"))
+    assert not draining.done()
+    gate.leave.set()
+    assert [rollout.trajectory.length for rollout in await asyncio.gather(*running)] == [3, 3, 3]
+    async with asyncio.timeout(20):
+        await draining
     assert [row.status for row in store.rollouts.values()] == ["truncated"] * 3
 
 
-async def test_what_a_drain_cannot_wait_for_is_told_and_kept_as_cancelled(app: TaskApp, gate: str) -> None:
-    store = MemoryStore()
-
+async def test_what_a_drain_cannot_wait_for_is_told_and_kept_as_cancelled(
+    app: TaskApp, store: MemoryStore, gate: Gate
+) -> None:
     async with serving(app, store=store, threads=1) as service:
         running = await at_the_gate(service, gate, 3)  # one in a step that hangs, two in line for its thread
         began = time.monotonic()
@@ -586,56 +570,50 @@ async def test_what_a_drain_cannot_wait_for_is_told_and_kept_as_cancelled(app: T
             assert stored.events[-1]["code"] == "server_stopping"
             assert stored.reward is None
         assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
-        GATES[gate].leave.set()
+        gate.leave.set()
     assert len(store.rollouts) == 3
     assert max(len(row.events) for row in store.rollouts.values()) > 4, "with what was played"
 
 
-async def test_a_second_drain_may_be_less_patient(app: TaskApp, gate: str) -> None:
-    async with serving(app) as service:
-        running = await at_the_gate(service, gate)
-        patient = asyncio.create_task(service.drain(60.0))
-        await asyncio.sleep(0.02)
-        await service.drain(0.0)
-        async with asyncio.timeout(1):
-            await patient
-        with pytest.raises(RolloutFailed):
-            await running[0]
-        GATES[gate].leave.set()
+async def test_a_second_drain_may_be_less_patient(service: Service, gate: Gate) -> None:
+    running = await at_the_gate(service, gate)
+    patient = asyncio.create_task(service.drain(60.0))
+    await asyncio.sleep(0.02)
+    await service.drain(0.0)
+    async with asyncio.timeout(1):
+        await patient
+    with pytest.raises(RolloutFailed):
+        await running[0]
 
 
 async def test_a_client_that_goes_while_the_server_drains_is_a_cancellation_like_any_other(
-    app: TaskApp, gate: str
+    service: Service, store: MemoryStore, gate: Gate
 ) -> None:
-    store = MemoryStore()
-
-    async with serving(app, store=store) as service:
-        running = await at_the_gate(service, gate)
-        draining = asyncio.create_task(service.drain(20.0))
-        await asyncio.sleep(0.02)
-        running[0].cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running[0]
-        async with asyncio.timeout(20):
-            await draining
-        GATES[gate].leave.set()
+    running = await at_the_gate(service, gate)
+    draining = asyncio.create_task(service.drain(20.0))
+    await asyncio.sleep(0.02)
+    running[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running[0]
+    async with asyncio.timeout(20):
+        await draining
+    gate.leave.set()
     assert store.last().stop_reason == "cancelled"
 
 
 BLUE, RED = Caller("blue", max_in_flight=2), Caller("red", max_in_flight=2)
 
 
-async def test_a_key_has_its_quota_and_others_theirs(app: TaskApp, gate: str) -> None:
-    async with serving(app) as service:
-        running = await at_the_gate(service, gate, 2, BLUE)
-        with pytest.raises(Saturated, match="'blue'") as caught:
-            await service.rollout(a_request("noop"), caller=BLUE)
-        assert caught.value.code == "key_quota_reached"
-        for other in (RED, Caller("blue-2", 1), Caller(), Caller(None, 1), Caller("blue", None)):
-            assert (await service.rollout(a_request("noop"), caller=other)).trajectory.length == 3
-        GATES[gate].leave.set()
-        await asyncio.gather(*running)
-        assert (await service.rollout(a_request("noop"), caller=BLUE)).trajectory.length == 3
+async def test_a_key_has_its_quota_and_others_theirs(service: Service, gate: Gate) -> None:
+    running = await at_the_gate(service, gate, 2, BLUE)
+    with pytest.raises(Saturated, match="'blue'") as caught:
+        await service.rollout(a_request("noop"), caller=BLUE)
+    assert caught.value.code == "key_quota_reached"
+    for other in (RED, Caller("blue-2", 1), Caller(), Caller(None, 1), Caller("blue", None)):
+        assert (await service.rollout(a_request("noop"), caller=other)).trajectory.length == 3
+    gate.leave.set()
+    await asyncio.gather(*running)
+    assert (await service.rollout(a_request("noop"), caller=BLUE)).trajectory.length == 3
 
 
 @pytest.mark.parametrize(
@@ -666,56 +644,56 @@ async def test_a_place_is_given_back_however_it_ends(
 
 
 @pytest.mark.ci
-async def test_a_place_is_given_back_when_the_client_goes_or_the_store_fails(app: TaskApp, gate: str) -> None:
-    one, store = Caller("blue", max_in_flight=1), MemoryStore()
-
-    async with serving(app, store=store) as service:
-        (running,) = await at_the_gate(service, gate, 1, one)
-        running.cancel()
-        await asyncio.wait((running,))
-        GATES[gate].leave.set()
-        store.full = True
-        with pytest.raises(StoreError):
-            await service.rollout(a_request("noop"), caller=one)
-        with pytest.raises(Saturated) as refused:  # before it is played
-            await service.rollout(a_request("noop"), caller=one)
-        assert refused.value.code == "store_failing"
-        store.full = False
-        await until_async(lambda: not service.store_state.failing)
+async def test_a_place_is_given_back_when_the_client_goes_or_the_store_fails(
+    service: Service, store: MemoryStore, gate: Gate
+) -> None:
+    one = Caller("blue", max_in_flight=1)
+    (running,) = await at_the_gate(service, gate, 1, one)
+    running.cancel()
+    await asyncio.wait((running,))
+    gate.leave.set()
+    store.full = True
+    with pytest.raises(StoreError):
         await service.rollout(a_request("noop"), caller=one)
-        assert service.in_flight == 0
+    with pytest.raises(Saturated) as refused:  # before it is played
+        await service.rollout(a_request("noop"), caller=one)
+    assert refused.value.code == "store_failing"
+    store.full = False
+    await until_async(lambda: not service.store_state.failing)
+    await service.rollout(a_request("noop"), caller=one)
+    assert service.in_flight == 0
 
 
-async def test_a_watcher_is_given_each_rollout_that_is_over_once(app: TaskApp, gate: str) -> None:
-    store = MemoryStore()
+async def test_a_watcher_is_given_each_rollout_that_is_over_once(
+    service: Service, store: MemoryStore, gate: Gate
+) -> None:
     seen: list[tuple[InFlightRollout, Rollout]] = []
 
     def watch(course: InFlightRollout, finished: Rollout) -> None:
         assert course.rollout_id in store.rollouts, "what it is given is kept"
         seen.append((course, finished))
 
-    async with serving(app, store=store) as service:
-        service.watchers.append(watch)
-        rollout = await service.rollout(a_request("noop", seed=3), caller=BLUE)
-        course, finished = seen[-1]
-        assert (course.rollout_id, course.caller) == (rollout.rollout_id, BLUE)
-        assert finished is rollout
-        assert finished.failure is None
-        for config, code in (({"breaks": "reset"}, "environment_raised"), ({"breaks": "rubric"}, "criterion_failed")):
-            with pytest.raises(RolloutFailed):
-                await service.rollout(a_request("noop", config=config))
-            assert seen[-1][1].failure is not None
-            assert seen[-1][1].failure.code == code
-        (running,) = await at_the_gate(service, gate)
-        running.cancel()
-        await asyncio.wait((running,))
+    service.watchers.append(watch)
+    rollout = await service.rollout(a_request("noop", seed=3), caller=BLUE)
+    course, finished = seen[-1]
+    assert (course.rollout_id, course.caller) == (rollout.rollout_id, BLUE)
+    assert finished is rollout
+    assert finished.failure is None
+    for config, code in (({"breaks": "reset"}, "environment_raised"), ({"breaks": "rubric"}, "criterion_failed")):
+        with pytest.raises(RolloutFailed):
+            await service.rollout(a_request("noop", config=config))
         assert seen[-1][1].failure is not None
-        assert seen[-1][1].failure.boundary == "cancelled"
-        GATES[gate].leave.set()
-        for refused in (a_request("noop", seed=1000), a_request("noop", config={"breaks": "config"})):
-            with pytest.raises(RequestError):
-                await service.rollout(refused)
-        store.full = True
-        with pytest.raises(StoreError):
-            await service.rollout(a_request("noop"))
-        assert len(seen) == len({course.rollout_id for course, _ in seen}) == 4
+        assert seen[-1][1].failure.code == code
+    (running,) = await at_the_gate(service, gate)
+    running.cancel()
+    await asyncio.wait((running,))
+    assert seen[-1][1].failure is not None
+    assert seen[-1][1].failure.boundary == "cancelled"
+    gate.leave.set()
+    for refused in (a_request("noop", seed=1000), a_request("noop", config={"breaks": "config"})):
+        with pytest.raises(RequestError):
+            await service.rollout(refused)
+    store.full = True
+    with pytest.raises(StoreError):
+        await service.rollout(a_request("noop"))
+    assert len(seen) == len({course.rollout_id for course, _ in seen}) == 4

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import math
 import weakref
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,12 @@ from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed
 from taskapp_kit.records.events import content_to_json
 from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.rollout.in_flight import Caller
-from taskapp_kit.rollout.service import Service, ServiceSettings
+from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStep
 from taskapp_kit.store.open import open_store
 from tests import live_app
 from tests.machine import skip_if_it_cannot_play
-from tests.rollouts import a_request, app_from
+from tests.rollouts import a_request, app_from, serving
 from tests.waiting import until_async
 
 SCORED = """
@@ -68,11 +70,6 @@ def there(trajectory: Trajectory, config: dict[str, Any]) -> float | None:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class HandClock(SystemClock):
     """The system's clock, moved forward by hand."""
 
@@ -83,9 +80,22 @@ class HandClock(SystemClock):
         return super().monotonic() + self.ahead
 
 
-def a_service(folder: Path, source: str = SCORED, *, clock: HandClock | None = None, **settings: Any) -> Service:
-    app = app_from(folder, source)
-    return Service(app, ServiceSettings(**settings), store=open_store(str(folder / "s.db")), clock=clock)
+def scored(folder: Path, source: str = SCORED, **options: Any) -> AbstractAsyncContextManager[Service]:
+    return serving(app_from(folder, source), store=open_store(str(folder / "s.db")), **options)
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service of the app above."""
+    async with scored(tmp_path) as service:
+        yield service
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service of an app that waits, breaks and leaves marks as its config says."""
+    async with serving(live_app.app, store=open_store(str(tmp_path / "live.db"))) as service:
+        yield service
 
 
 async def played(session: EnvironmentSession, *actions: tuple[str, Any]) -> list[SessionStep]:
@@ -138,14 +148,12 @@ APPS = {
 @pytest.mark.parametrize("name", APPS)
 async def test_the_same_actions_give_the_same_episode_as_a_rollout(name: str, tmp_path: Path) -> None:
     skip_if_it_cannot_play(name)
-    service = Service(find_app(APPS[name]), ServiceSettings(skip_judges=True), store=open_store(str(tmp_path / "s.db")))
-    try:
+    store = open_store(str(tmp_path / "s.db"))
+    async with serving(find_app(APPS[name]), skip_judges=True, store=store) as service:
         for environment, spec in service.spec.environments.items():
             config: dict[str, Any] = {"length": 60} if "length" in spec.config.schema.get("properties", {}) else {}
             for seed in (0, 3):
                 await same_as_rollout(service, seed=seed, environment=environment, config=config)
-    finally:
-        await service.close()
 
 
 ISOLATED = """
@@ -167,9 +175,8 @@ class Alone:
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1, 4])
 async def test_worker_processes_drive_the_same_episodes(workers: int, tmp_path: Path) -> None:
-    app = find_app(live_app.__file__)
-    service = Service(app, ServiceSettings(workers=workers), store=open_store(str(tmp_path / "s.db")))
-    try:
+    store = open_store(str(tmp_path / "s.db"))
+    async with serving(find_app(live_app.__file__), workers=workers, store=store) as service:
         drivers = [same_as_rollout(service, seed=seed, environment="show", config={"image": True}) for seed in range(6)]
         await asyncio.gather(*drivers)
         session = await service.sessions.open()
@@ -183,25 +190,19 @@ async def test_worker_processes_drive_the_same_episodes(workers: int, tmp_path: 
         assert (await session.finish()).truncated
         await session.close()
         assert service.in_flight == 0
-    finally:
-        await service.close()
 
 
 @pytest.mark.process
 async def test_an_isolated_environment_has_a_process_for_each_session(tmp_path: Path) -> None:
-    service = a_service(tmp_path, ISOLATED)
-    try:
+    async with scored(tmp_path, ISOLATED) as service:
         for seed in (0, 1):
             await same_as_rollout(service, seed=seed, environment="alone", config={})
         open_now = [await service.sessions.open() for _ in range(2)]
         await asyncio.gather(*(session.reset(seed) for seed, session in enumerate(open_now)))
         assert [(await session.step([("go", {})])).observation for session in open_now] == ["gone", "gone"]
-    finally:
-        await service.close()
 
 
-async def test_step_rewards_sum_to_the_rollouts_reward_and_name_their_parts(tmp_path: Path) -> None:
-    service = a_service(tmp_path)
+async def test_step_rewards_sum_to_the_rollouts_reward_and_name_their_parts(service: Service) -> None:
     session = await service.sessions.open("walk")
     start = await session.reset(1)
     assert (start.observation, start.formula) == (
@@ -220,11 +221,9 @@ async def test_step_rewards_sum_to_the_rollouts_reward_and_name_their_parts(tmp_
         await session.step([("go", {"by": 1})])
     assert over.value.code == "episode_over"
     assert await session.finish() is last
-    await service.close()
 
 
-async def test_an_undefined_reward_is_none_and_a_failure_has_none(tmp_path: Path) -> None:
-    service = a_service(tmp_path)
+async def test_an_undefined_reward_is_none_and_a_failure_has_none(service: Service) -> None:
     session = await service.sessions.open()
     await session.reset(1, config={"undefined": True})
     last = await session.step([("go", {"by": 3})])
@@ -244,11 +243,9 @@ async def test_an_undefined_reward_is_none_and_a_failure_has_none(tmp_path: Path
     with pytest.raises(RolloutFailed):
         await session.reset(1, config={"breaks": "reset"})
     assert (await session.reset(1)).end is None
-    await service.close()
 
 
-async def test_finish_truncates_and_scores(tmp_path: Path) -> None:
-    service = a_service(tmp_path)
+async def test_finish_truncates_and_scores(service: Service) -> None:
     session = await service.sessions.open()
     with pytest.raises(SessionError) as none:
         await session.finish()
@@ -266,21 +263,17 @@ async def test_finish_truncates_and_scores(tmp_path: Path) -> None:
         "protocol": "python",
     }
     assert (stored.status, stored.stop_reason, stored.run_id) == ("truncated", "finished", session.session_id)
-    await service.close()
 
 
-async def test_limits_end_the_episode_with_the_step_that_reaches_them(tmp_path: Path) -> None:
-    service = a_service(tmp_path)
+async def test_limits_end_the_episode_with_the_step_that_reaches_them(service: Service) -> None:
     session = await service.sessions.open()
     await session.reset(1)
     steps = await played(session, *[("go", {"by": 0})] * 4)
     assert [step.truncated for step in steps] == [False, False, False, True]
     assert steps[-1].end is not None and steps[-1].end.stop_reason == "max_steps"
-    await service.close()
 
 
-async def test_a_repeated_request_id_replays_the_last_answer(tmp_path: Path) -> None:
-    service = a_service(tmp_path)
+async def test_a_repeated_request_id_replays_the_last_answer(service: Service) -> None:
     session = await service.sessions.open()
     start = await session.reset(1, request_id="a")
     assert await session.reset(1, request_id="a") is start
@@ -290,12 +283,10 @@ async def test_a_repeated_request_id_replays_the_last_answer(tmp_path: Path) -> 
         await session.step([("go", {"by": 2})], request_id="b")
     with pytest.raises(IdempotencyKeyReused):
         await session.finish(request_id="b")
-    await service.close()
 
 
-async def test_a_caller_that_goes_away_in_mid_step_finds_the_answer_again(tmp_path: Path) -> None:
-    service = Service(live_app.app, ServiceSettings())
-    session = await service.sessions.open()
+async def test_a_caller_that_goes_away_in_mid_step_finds_the_answer_again(live: Service, tmp_path: Path) -> None:
+    session = await live.sessions.open()
     gate, mark = tmp_path / "gate", tmp_path / "mark"
     await session.reset(0, config={"gate": str(gate), "at": 0, "mark": str(mark)})
     call = asyncio.create_task(session.step([("go", {})], request_id="1"))
@@ -308,48 +299,43 @@ async def test_a_caller_that_goes_away_in_mid_step_finds_the_answer_again(tmp_pa
     gate.touch()
     step = await session.step([("go", {})], request_id="1")
     assert step.observation == "seed 0, number 1, ü" and session.turn == 1
-    await service.close()
+    await live.close()
     assert live_app.marks(mark, "close") == 1
 
 
-async def test_a_step_past_its_time_limit_fails_the_episode_and_not_the_session(tmp_path: Path) -> None:
-    service = Service(live_app.app, ServiceSettings(), store=open_store(str(tmp_path / "s.db")))
-    session = await service.sessions.open()
+async def test_a_step_past_its_time_limit_fails_the_episode_and_not_the_session(live: Service, tmp_path: Path) -> None:
+    session = await live.sessions.open()
     gate = tmp_path / "gate"
     start = await session.reset(0, config={"gate": str(gate), "at": 0})
     with pytest.raises(RolloutFailed, match="time limit of 0.05 s") as slow:
         await session.step([("go", {})], seconds=0.05)
     assert (slow.value.failure.boundary, slow.value.failure.code) == ("timeout", "step_timeout")
-    stored = await service.stored.load(start.rollout_id, Caller(admin=True))
+    stored = await live.stored.load(start.rollout_id, Caller(admin=True))
     assert stored is not None and stored.status == "failed" and stored.reward is None
     gate.touch()
     assert (await session.reset(1)).observation == "seed 1, number 0, ü"
-    assert service.in_flight == 1
-    await service.close()
+    assert live.in_flight == 1
 
 
-async def test_an_episode_that_is_left_is_stored_as_cancelled(tmp_path: Path) -> None:
-    service = Service(live_app.app, ServiceSettings(), store=open_store(str(tmp_path / "s.db")))
-    session = await service.sessions.open("show", run_id="my-run")
+async def test_an_episode_that_is_left_is_stored_as_cancelled(live: Service) -> None:
+    session = await live.sessions.open("show", run_id="my-run")
     left = [await session.reset(0)]
     await session.step([("go", {})])
     left.append(await session.reset(1))
     await session.close()
     await session.close()
     for start, steps in zip(left, (1, 0), strict=True):
-        stored = await service.stored.load(start.rollout_id, Caller(admin=True))
+        stored = await live.stored.load(start.rollout_id, Caller(admin=True))
         assert stored is not None and stored.failure is not None and stored.run_id == "my-run"
         assert (stored.failure["boundary"], stored.failure["code"]) == ("cancelled", "session_left")
         assert (stored.length, stored.reward) == (steps, None)
     with pytest.raises(SessionError) as gone:
         await session.step([("go", {})])
     assert gone.value.code == "session_not_found" and session.state == "closed"
-    assert (len(service.sessions), service.in_flight, service.sessions.ended["closed"]) == (0, 0, 1)
-    await service.close()
+    assert (len(live.sessions), live.in_flight, live.sessions.ended["closed"]) == (0, 0, 1)
 
 
-async def test_a_reset_that_is_refused_names_its_own_members(tmp_path: Path) -> None:
-    service = a_service(tmp_path)
+async def test_a_reset_that_is_refused_names_its_own_members(service: Service, live: Service) -> None:
     with pytest.raises(RequestError):
         await service.sessions.open("run")
     session = await service.sessions.open()
@@ -367,19 +353,15 @@ async def test_a_reset_that_is_refused_names_its_own_members(tmp_path: Path) -> 
     assert session.state == "open" and service.in_flight == 0
     with pytest.raises(RequestError):
         await session.step([("go", {"by": math.nan})])
-    live = Service(live_app.app, ServiceSettings())
     refusing = await live.sessions.open()
     with pytest.raises(RequestError) as constructor:
         await refusing.reset(0, config={"breaks": "config"})
     assert constructor.value.code == "bad_config" and refusing.state == "open" and live.in_flight == 0
-    await live.close()
     with pytest.raises(SessionError):
         await session.step([("go", {"by": 1})])
-    await service.close()
 
 
-async def test_only_the_key_that_opened_a_session_drives_it(tmp_path: Path) -> None:
-    service = a_service(tmp_path)
+async def test_only_the_key_that_opened_a_session_drives_it(service: Service) -> None:
     ann, bob, root = Caller("ann"), Caller("bob"), Caller("root", admin=True)
     session = await service.sessions.open(caller=ann)
     assert service.sessions.find(session.session_id, ann) is session
@@ -390,96 +372,91 @@ async def test_only_the_key_that_opened_a_session_drives_it(tmp_path: Path) -> N
     assert service.sessions.find(session.session_id, root, drives=False) is session
     assert service.sessions.listed(root) == service.sessions.listed(ann) == [session]
     assert service.sessions.listed(bob) == []
-    await service.close()
 
 
 async def test_idle_sessions_and_those_of_revoked_keys_end_as_failed(tmp_path: Path) -> None:
     clock = HandClock()
-    service = a_service(tmp_path, clock=clock)
-    idle, used, revoked = [await service.sessions.open(caller=Caller(name)) for name in ("a", "b", "c")]
-    starts = {name: await session.reset(0) for name, session in (("idle", idle), ("revoked", revoked))}
-    await used.reset(0)
-    clock.ahead = 899.0
-    service.sessions.find(used.session_id, Caller("b"))  # a ping
-    await service.sessions.expire()
-    assert len(service.sessions) == 3
-    service.sessions.is_valid = lambda caller: caller.key_label != "c"
-    clock.ahead = 901.0
-    await until_async(lambda: len(service.sessions) == 1)  # noticed by itself
-    assert service.sessions.listed() == [used]
-    for name, code, boundary in (("idle", "session_idle", "timeout"), ("revoked", "key_revoked", "cancelled")):
-        stored = await service.stored.load(starts[name].rollout_id, Caller(admin=True))
-        assert stored is not None and stored.failure is not None and stored.status == "failed"
-        assert (stored.failure["code"], stored.failure["boundary"]) == (code, boundary)
-    assert service.sessions.ended == {"closed": 0, "session_idle": 1, "key_revoked": 1}
-    await service.close()
+    async with scored(tmp_path, clock=clock) as service:
+        idle, used, revoked = [await service.sessions.open(caller=Caller(name)) for name in ("a", "b", "c")]
+        starts = {name: await session.reset(0) for name, session in (("idle", idle), ("revoked", revoked))}
+        await used.reset(0)
+        clock.ahead = 899.0
+        service.sessions.find(used.session_id, Caller("b"))  # a ping
+        await service.sessions.expire()
+        assert len(service.sessions) == 3
+        service.sessions.is_valid = lambda caller: caller.key_label != "c"
+        clock.ahead = 901.0
+        await until_async(lambda: len(service.sessions) == 1)  # noticed by itself
+        assert service.sessions.listed() == [used]
+        for name, code, boundary in (("idle", "session_idle", "timeout"), ("revoked", "key_revoked", "cancelled")):
+            stored = await service.stored.load(starts[name].rollout_id, Caller(admin=True))
+            assert stored is not None and stored.failure is not None and stored.status == "failed"
+            assert (stored.failure["code"], stored.failure["boundary"]) == (code, boundary)
+        assert service.sessions.ended == {"closed": 0, "session_idle": 1, "key_revoked": 1}
 
 
 async def test_capacity_has_a_short_queue_and_then_refuses(tmp_path: Path) -> None:
-    service = a_service(tmp_path, max_concurrent=4)
-    service.sessions.queue_seconds = 0.05
-    taken = [await service.sessions.open() for _ in range(3)]  # three quarters; the rest is for rollouts
-    with pytest.raises(Saturated) as full:
-        await service.sessions.open()
-    assert full.value.retry_after_seconds == 5
-    service.sessions.queue_seconds = 60.0
-    waits = asyncio.create_task(service.sessions.open())
-    await asyncio.sleep(0)
-    await taken[0].close()
-    assert (await waits).state == "open"
-    mine = Caller("mine", max_in_flight=1)
-    await taken[1].close()
-    await service.sessions.open(caller=mine)
-    with pytest.raises(Saturated) as quota:
+    async with scored(tmp_path, max_concurrent=4) as service:
+        service.sessions.queue_seconds = 0.05
+        taken = [await service.sessions.open() for _ in range(3)]  # three quarters; the rest is for rollouts
+        with pytest.raises(Saturated) as full:
+            await service.sessions.open()
+        assert full.value.retry_after_seconds == 5
+        service.sessions.queue_seconds = 60.0
+        waits = asyncio.create_task(service.sessions.open())
+        await asyncio.sleep(0)
+        await taken[0].close()
+        assert (await waits).state == "open"
+        mine = Caller("mine", max_in_flight=1)
+        await taken[1].close()
         await service.sessions.open(caller=mine)
-    assert quota.value.code == "key_quota_reached"
-    small = Caller("small", max_in_flight=1)
-    service.sessions.queue_seconds = 60.0
-    waits = asyncio.create_task(service.sessions.open(caller=small))
-    await asyncio.sleep(0)
-    with pytest.raises(Saturated) as waiting:
-        await service.sessions.open(caller=small)
-    assert waiting.value.code == "key_quota_reached", "what waits counts"
-    await taken[2].close()
-    assert (await waits).state == "open"
-    await service.close()
+        with pytest.raises(Saturated) as quota:
+            await service.sessions.open(caller=mine)
+        assert quota.value.code == "key_quota_reached"
+        small = Caller("small", max_in_flight=1)
+        service.sessions.queue_seconds = 60.0
+        waits = asyncio.create_task(service.sessions.open(caller=small))
+        await asyncio.sleep(0)
+        with pytest.raises(Saturated) as waiting:
+            await service.sessions.open(caller=small)
+        assert waiting.value.code == "key_quota_reached", "what waits counts"
+        await taken[2].close()
+        assert (await waits).state == "open"
 
 
 async def test_a_thousand_abandoned_sessions_leave_nothing(tmp_path: Path) -> None:
     clock = HandClock()
-    service = Service(live_app.app, ServiceSettings(max_concurrent=400), clock=clock)
-    mark = tmp_path / "mark"
-    opened: weakref.WeakSet[EnvironmentSession] = weakref.WeakSet()
+    async with serving(live_app.app, max_concurrent=400, clock=clock) as service:
+        mark = tmp_path / "mark"
+        opened: weakref.WeakSet[EnvironmentSession] = weakref.WeakSet()
 
-    async def abandoned(seed: int) -> None:
-        session = await service.sessions.open()
-        opened.add(session)
-        await session.reset(seed % 100, config={"mark": str(mark)})
-        await session.step([("go", {})])
+        async def abandoned(seed: int) -> None:
+            session = await service.sessions.open()
+            opened.add(session)
+            await session.reset(seed % 100, config={"mark": str(mark)})
+            await session.step([("go", {})])
 
-    for closed in (250, 500, 750, 1000):
-        await asyncio.gather(*(abandoned(seed) for seed in range(250)))
-        assert len(service.sessions) == service.in_flight == 250
-        clock.ahead += 901.0
-        await service.sessions.expire()
-        assert (len(service.sessions), service.in_flight, service.health()["hung_threads"]) == (0, 0, 0)
-        await until_async(lambda closed=closed: live_app.marks(mark, "close") == closed)  # type: ignore[misc]
-    gc.collect()
-    assert not opened
-    await service.close()
+        for closed in (250, 500, 750, 1000):
+            await asyncio.gather(*(abandoned(seed) for seed in range(250)))
+            assert len(service.sessions) == service.in_flight == 250
+            clock.ahead += 901.0
+            await service.sessions.expire()
+            assert (len(service.sessions), service.in_flight, service.health()["hung_threads"]) == (0, 0, 0)
+            await until_async(lambda closed=closed: live_app.marks(mark, "close") == closed)  # type: ignore[misc]
+        gc.collect()
+        assert not opened
 
 
 def _is_freed(referred: weakref.ref[Any]) -> bool:
     return referred() is None
 
 
-async def test_an_ended_episode_is_freed_without_the_collector(tmp_path: Path) -> None:
-    service = Service(live_app.app, ServiceSettings(), store=open_store(str(tmp_path / "s.db")))
+async def test_an_ended_episode_is_freed_without_the_collector(live: Service) -> None:
     gc.collect()
     gc.disable()
     try:
         for end in ("left", "finished"):
-            session = await service.sessions.open()
+            session = await live.sessions.open()
             await session.reset(0)
             await session.step([("go", {})])
             episode = weakref.ref(session._episode)
@@ -490,14 +467,12 @@ async def test_an_ended_episode_is_freed_without_the_collector(tmp_path: Path) -
             await until_async(partial(_is_freed, episode), 5)
     finally:
         gc.enable()
-    await service.close()
 
 
-async def test_a_server_that_stops_ends_sessions_as_stopped(tmp_path: Path) -> None:
-    service = Service(live_app.app, ServiceSettings(), store=open_store(str(tmp_path / "s.db")))
-    session = await service.sessions.open()
+async def test_a_server_that_stops_ends_sessions_as_stopped(live: Service) -> None:
+    session = await live.sessions.open()
     await session.reset(0)
-    draining = asyncio.create_task(service.drain(0.0))
+    draining = asyncio.create_task(live.drain(0.0))
     await asyncio.sleep(0)
     with pytest.raises(RolloutFailed) as stopped:  # of a step that finds the episode stopped
         while True:
@@ -505,5 +480,4 @@ async def test_a_server_that_stops_ends_sessions_as_stopped(tmp_path: Path) -> N
     await draining
     assert stopped.value.failure.code == "server_stopping"
     with pytest.raises(Saturated):
-        await service.sessions.open()
-    await service.close()
+        await live.sessions.open()
