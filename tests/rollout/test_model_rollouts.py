@@ -189,10 +189,19 @@ def test_a_conversation_that_is_too_long_truncates_and_is_scored(plain: TaskApp,
         assert rollout.scorecard.reward == 0.0 and rollout.trajectory.length == 1
 
 
-def test_a_model_that_hangs_ends_at_the_deadline(plain: TaskApp) -> None:
-    with MockModel(ADDS, faults=Faults(rate={"hang": 1.0})) as model, pytest.raises(RolloutFailed) as caught:
-        one(plain, asked(model.url, safety={"max_time_s": 0.5}))
-    assert (caught.value.boundary, caught.value.failure.code) == ("timeout", "deadline")
+@pytest.mark.parametrize(
+    ("faults", "members", "boundary", "code"),
+    [
+        (Faults(rate={"hang": 1.0}), {"safety": {"max_time_s": 0.5}}, "timeout", "deadline"),
+        (None, {"config": {"raises": True}}, "environment", "environment_raised"),
+    ],
+)
+def test_a_failure_is_of_what_failed(
+    plain: TaskApp, faults: Faults | None, members: dict[str, Any], boundary: str, code: str
+) -> None:
+    with MockModel(ADDS, faults=faults) as model, pytest.raises(RolloutFailed) as caught:
+        one(plain, asked(model.url, **members))
+    assert (caught.value.boundary, caught.value.failure.code) == (boundary, code)
 
 
 WAITS = """
@@ -253,12 +262,6 @@ async def test_a_caller_that_goes_while_the_model_thinks(
             await until_async(mark.exists, 1)
             (kept,) = await store.recent()
             assert (kept.status, (kept.failure or {})["boundary"]) == ("failed", "cancelled")
-
-
-def test_an_environment_that_breaks_is_not_the_models_fault(plain: TaskApp) -> None:
-    with MockModel(ADDS) as model, pytest.raises(RolloutFailed) as caught:
-        one(plain, asked(model.url, config={"raises": True}))
-    assert caught.value.boundary == "environment"
 
 
 async def test_an_address_is_looked_at_before_anything_runs(plain: TaskApp) -> None:

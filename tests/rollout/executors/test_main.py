@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -13,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.records.events import from_json, joined
 from taskapp_kit.rollout.executors.pool import ProcessPool, StartFailed
 from taskapp_kit.rollout.executors.remote import WorkerReport
-from taskapp_kit.rollout.executors.worker import refusal
 from taskapp_kit.system.child_python import python_command
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
@@ -82,26 +79,6 @@ def test_a_slow_rollout_is_told_before_each_slow_step(played: Play) -> None:
     _, _, told = played(a_job({"slow": 0.06}))
     assert len(told._pieces) >= 5
     assert [event["seq"] for event in told.encoded()] == list(range(len(told.encoded())))
-
-
-def test_the_answer_is_written_where_the_rollout_was_played(played: Play) -> None:
-    _, body, _ = played(a_job({}, written=True))
-    answer = json.loads(body)
-    assert (answer["rollout_id"], answer["versions"]) == ("id", {"kit": "k", "environment": "7"})
-    assert "timing" not in answer
-
-
-def test_a_refused_config_comes_back_as_such(played: Play) -> None:
-    frame, blob, _ = played(a_job({"breaks": "config"}))
-    assert frame["refused"]["code"] == "bad_config"
-    assert frame["refused"]["fields"][0][0] == ["body", "env", "config"]
-    assert blob == b""
-
-
-def test_a_refusal_is_json() -> None:
-    error = RequestError("no.", fields=(FieldProblem(("body", "ops", 1), "m", "t"),), code="c", hint="h")
-    told = json.loads(json.dumps(refusal(error)))
-    assert told == {"message": "no.", "hint": "h", "code": "c", "fields": [[["body", "ops", 1], "m", "t"]]}
 
 
 @pytest.mark.parametrize(

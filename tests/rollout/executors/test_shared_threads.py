@@ -35,14 +35,20 @@ async def measured(shared: SharedThreads, environment: str = "quick") -> None:
 
 
 @asynccontextmanager
-async def two_shared_threads(*, blocked_seconds: float = 10.0) -> AsyncIterator[tuple[PinnedThreads, SharedThreads]]:
+async def two_shared_threads(
+    *, quick: bool = True, blocked_seconds: float = 10.0
+) -> AsyncIterator[tuple[PinnedThreads, SharedThreads]]:
+    """The pool and two threads that rollouts of the environment `quick` share, if it was `quick`."""
     pool = PinnedThreads(64, grace_seconds=0.05)
-    yield pool, SharedThreads(pool, count=2, blocked_seconds=blocked_seconds)
+    shared = SharedThreads(pool, count=2, blocked_seconds=blocked_seconds)
+    if quick:
+        await measured(shared)
+    yield pool, shared
     pool.close()
 
 
 async def test_a_thread_for_each_rollout_until_enough_calls_were_quick() -> None:
-    async with two_shared_threads() as (_, shared):
+    async with two_shared_threads(quick=False) as (_, shared):
         before = [await shared.open("quick", seconds=5) for _ in range(8)]
         assert len({await ident(thread) for thread in before}) == 8
         assert not any(thread.is_shared for thread in before)
@@ -58,7 +64,6 @@ async def test_all_calls_of_a_rollout_come_from_one_thread_and_see_one_context()
     number: ContextVar[int] = ContextVar("number")
 
     async with two_shared_threads() as (_, shared):
-        await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(16)]
 
         async def rollout(own: int, thread: SharedThread) -> set[int]:
@@ -77,7 +82,6 @@ async def test_all_calls_of_a_rollout_come_from_one_thread_and_see_one_context()
 
 async def test_one_slow_call_ends_the_sharing_and_a_busy_thread_takes_no_new_rollout() -> None:
     async with two_shared_threads() as (_, shared):
-        await measured(shared)
         one, two = [await shared.open("quick", seconds=5) for _ in range(2)]
         release = threading.Event()
         slow = asyncio.create_task(one.call(lambda: release.wait(10), seconds=20, stop=nothing))
@@ -96,7 +100,6 @@ async def test_one_slow_call_ends_the_sharing_and_a_busy_thread_takes_no_new_rol
 @pytest.mark.parametrize("given_up", [True, False], ids=["given up at its deadline", "longer than is allowed"])
 async def test_a_blocked_thread_fails_the_others_counts_once_and_is_used_again(given_up: bool) -> None:
     async with two_shared_threads(blocked_seconds=10.0 if given_up else 0.2) as (pool, shared):
-        await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(6)]
         release = threading.Event()
         blocker = asyncio.create_task(
@@ -135,7 +138,6 @@ async def test_a_blocked_thread_fails_the_others_counts_once_and_is_used_again(g
 
 async def test_a_caller_that_goes_away_during_a_call_takes_no_thread_with_it() -> None:
     async with two_shared_threads() as (pool, shared):
-        await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(4)]
         task = asyncio.create_task(threads[0].call(lambda: time.sleep(0.02), seconds=5, stop=nothing))
         await asyncio.sleep(0.005)
@@ -155,7 +157,6 @@ async def test_a_posted_job_sees_the_context_of_its_rollout_too() -> None:
     number: ContextVar[int] = ContextVar("number", default=0)
 
     async with two_shared_threads() as (_, shared):
-        await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(4)]
         seen: dict[int, int] = {}
         for own, thread in enumerate(threads, start=1):
@@ -175,7 +176,6 @@ async def test_each_rollout_has_a_current_event_loop_of_its_own() -> None:
         return loop
 
     async with two_shared_threads() as (_, shared):
-        await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(4)]
         loops = [await thread.call(own_loop, seconds=5, stop=nothing) for thread in threads]
         for thread, loop in zip(threads, loops, strict=True):
@@ -188,7 +188,7 @@ async def test_each_rollout_has_a_current_event_loop_of_its_own() -> None:
 
 @pytest.mark.parametrize("given_up", [True, False], ids=["given up at its deadline", "longer than is allowed"])
 async def test_a_call_that_blocks_a_thread_of_its_own_ends_the_sharing_for_good(given_up: bool) -> None:
-    async with two_shared_threads(blocked_seconds=10.0 if given_up else 0.2) as (_, shared):
+    async with two_shared_threads(quick=False, blocked_seconds=10.0 if given_up else 0.2) as (_, shared):
         alone = await shared.open("quick", seconds=5)
         await measured(shared)
         assert shared.is_quick("quick")
@@ -208,7 +208,7 @@ async def test_a_call_that_blocks_a_thread_of_its_own_ends_the_sharing_for_good(
 
 
 async def test_calls_can_be_measured_apart() -> None:
-    async with two_shared_threads() as (_, shared):
+    async with two_shared_threads(quick=False) as (_, shared):
         thread = await shared.open("quick", seconds=5)
         for _ in range(MEASURED_CALLS):
             await thread.call(lambda: None, seconds=5, stop=nothing, work="scoring")
@@ -227,7 +227,6 @@ async def test_calls_of_one_tick_run_in_their_rollouts_thread_and_context() -> N
     number: ContextVar[int] = ContextVar("number")
 
     async with two_shared_threads() as (pool, shared):
-        await measured(shared)
         threads = [await shared.open("quick", seconds=5) for _ in range(8)]
         homes = [await ident(thread) for thread in threads]
         for own, thread in enumerate(threads):
@@ -245,7 +244,6 @@ async def test_calls_of_one_tick_run_in_their_rollouts_thread_and_context() -> N
 
 async def test_the_event_loop_does_not_wait_for_a_call_that_turns_out_long() -> None:
     async with two_shared_threads() as (_, shared):
-        await measured(shared)
         thread = await shared.open("quick", seconds=5)
         release = threading.Event()
         long = asyncio.create_task(soon(thread, lambda: release.wait(10)))
@@ -260,7 +258,6 @@ async def test_the_event_loop_does_not_wait_for_a_call_that_turns_out_long() -> 
 
 async def test_a_call_whose_rollout_left_is_not_begun() -> None:
     async with two_shared_threads() as (_, shared):
-        await measured(shared)
         one, two = [await shared.open("quick", seconds=5) for _ in range(2)]
         begun: list[str] = []
         left = asyncio.create_task(soon(one, lambda: begun.append("left")))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import decimal
 import gc
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,38 +17,48 @@ from taskapp_kit.rollout.executors.threads import NoFreeThread, PinnedThreads, T
 from tests.waiting import until_async
 
 pytestmark = pytest.mark.anyio
+MakePool = Callable[..., PinnedThreads]
 
 
 def nothing(reason: str) -> None: ...
 
 
-async def test_a_job_runs_in_a_thread_and_the_thread_is_used_again() -> None:
-    pinned_threads = PinnedThreads(2)
-    names = [
-        await pinned_threads.run(lambda: threading.current_thread().name, seconds=5, stop=nothing) for _ in range(3)
-    ]
+@pytest.fixture
+def pool_of() -> Iterator[MakePool]:
+    """Makes pools of threads, which are closed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(count: int, **options: float) -> PinnedThreads:
+            pool = PinnedThreads(count, **options)
+            stack.callback(pool.close)
+            return pool
+
+        yield make
+
+
+async def test_a_job_runs_in_a_thread_and_the_thread_is_used_again(pool_of: MakePool) -> None:
+    threads = pool_of(2)
+    names = [await threads.run(lambda: threading.current_thread().name, seconds=5, stop=nothing) for _ in range(3)]
     assert len(set(names)) == 1
     assert names[0] != threading.current_thread().name
-    pinned_threads.close()
 
 
-async def test_all_calls_of_a_pinned_thread_come_from_one_thread() -> None:
-    pinned_threads = PinnedThreads(4)
-    one, two = await pinned_threads.open(), await pinned_threads.open()
-    threads: list[list[int]] = [[], []]
+async def test_all_calls_of_a_pinned_thread_come_from_one_thread(pool_of: MakePool) -> None:
+    threads = pool_of(4)
+    one, two = await threads.open(), await threads.open()
+    idents: list[list[int]] = [[], []]
     for _ in range(5):
-        for which, pinned_thread in enumerate((one, two)):
-            threads[which].append(await pinned_thread.call(threading.get_ident, seconds=5, stop=nothing))
-    assert len(set(threads[0])) == len(set(threads[1])) == 1
-    assert threads[0] != threads[1]
+        for which, thread in enumerate((one, two)):
+            idents[which].append(await thread.call(threading.get_ident, seconds=5, stop=nothing))
+    assert len(set(idents[0])) == len(set(idents[1])) == 1
+    assert idents[0] != idents[1]
     one.close()
     one.close()
     two.close()
-    pinned_threads.close()
 
 
-async def test_no_more_threads_than_the_pool_has_run_at_once() -> None:
-    pinned_threads, lock, running, most = PinnedThreads(3), threading.Lock(), [0], [0]
+async def test_no_more_threads_than_the_pool_has_run_at_once(pool_of: MakePool) -> None:
+    threads, lock, running, most = pool_of(3), threading.Lock(), [0], [0]
 
     def job() -> None:
         with lock:
@@ -56,147 +68,139 @@ async def test_no_more_threads_than_the_pool_has_run_at_once() -> None:
         with lock:
             running[0] -= 1
 
-    await asyncio.gather(*(pinned_threads.run(job, seconds=5, stop=nothing) for _ in range(12)))
+    await asyncio.gather(*(threads.run(job, seconds=5, stop=nothing) for _ in range(12)))
     assert most[0] == 3
-    pinned_threads.close()
 
 
 @pytest.mark.parametrize(
     ("raised", "seen"), [(KeyError("x"), KeyError), (StopIteration(), RuntimeError), (SystemExit(3), RuntimeError)]
 )
-async def test_what_a_job_raises_comes_back_and_ends_no_loop(raised: BaseException, seen: type[BaseException]) -> None:
-    pinned_threads = PinnedThreads(1)
+async def test_what_a_job_raises_comes_back_and_ends_no_loop(
+    raised: BaseException, seen: type[BaseException], pool_of: MakePool
+) -> None:
+    threads = pool_of(1)
 
     def job() -> None:
         raise raised
 
     with pytest.raises(seen):
-        await pinned_threads.run(job, seconds=5, stop=nothing)
-    assert await pinned_threads.run(lambda: 7, seconds=5, stop=nothing) == 7
-    pinned_threads.close()
+        await threads.run(job, seconds=5, stop=nothing)
+    assert await threads.run(lambda: 7, seconds=5, stop=nothing) == 7
 
 
-async def test_a_job_that_heeds_stop_comes_back_after_its_deadline() -> None:
-    pinned_threads, stopped = PinnedThreads(1, grace_seconds=2), threading.Event()
-    assert await pinned_threads.run(lambda: stopped.wait(5), seconds=0.02, stop=lambda _: stopped.set()) is True
-    assert pinned_threads.hung == 0
-    pinned_threads.close()
+async def test_a_job_that_heeds_stop_comes_back_after_its_deadline(pool_of: MakePool) -> None:
+    threads, stopped = pool_of(1, grace_seconds=2), threading.Event()
+    assert await threads.run(lambda: stopped.wait(5), seconds=0.02, stop=lambda _: stopped.set()) is True
+    assert threads.hung == 0
 
 
-async def test_a_job_that_does_not_is_given_up_counted_and_taken_back_when_it_ends() -> None:
-    pinned_threads, release = PinnedThreads(2, grace_seconds=0.02), threading.Event()
+async def test_a_job_that_does_not_is_given_up_counted_and_taken_back_when_it_ends(pool_of: MakePool) -> None:
+    threads, release = pool_of(2, grace_seconds=0.02), threading.Event()
     with pytest.raises(ThreadHung):
-        await pinned_threads.run(lambda: release.wait(10), seconds=0.02, stop=nothing)
-    assert pinned_threads.hung == 1
-    assert await pinned_threads.run(lambda: 7, seconds=5, stop=nothing) == 7, "the others go on"
+        await threads.run(lambda: release.wait(10), seconds=0.02, stop=nothing)
+    assert threads.hung == 1
+    assert await threads.run(lambda: 7, seconds=5, stop=nothing) == 7, "the others go on"
     release.set()
-    await until_async(lambda: pinned_threads.hung == 0)
-    again = [pinned_threads.run(lambda: 1, seconds=5, stop=nothing) for _ in range(4)]
+    await until_async(lambda: threads.hung == 0)
+    again = [threads.run(lambda: 1, seconds=5, stop=nothing) for _ in range(4)]
     assert await asyncio.gather(*again) == [1] * 4
-    pinned_threads.close()
 
 
-async def test_a_caller_that_goes_away_stops_the_job_and_is_no_hang() -> None:
-    pinned_threads, stopped, started = PinnedThreads(1, grace_seconds=1), threading.Event(), threading.Event()
+async def test_a_caller_that_goes_away_stops_the_job_and_is_no_hang(pool_of: MakePool) -> None:
+    threads, stopped, started = pool_of(1, grace_seconds=1), threading.Event(), threading.Event()
 
     def job() -> None:
         started.set()
         stopped.wait(5)
 
-    task = asyncio.create_task(pinned_threads.run(job, seconds=60, stop=lambda _: stopped.set()))
+    task = asyncio.create_task(threads.run(job, seconds=60, stop=lambda _: stopped.set()))
     await until_async(started.is_set)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert stopped.is_set()
-    assert pinned_threads.hung == 0
-    assert await pinned_threads.run(lambda: 7, seconds=5, stop=nothing) == 7
-    pinned_threads.close()
+    assert threads.hung == 0
+    assert await threads.run(lambda: 7, seconds=5, stop=nothing) == 7
 
 
-async def test_a_caller_that_goes_away_from_a_stuck_job_leaves_a_hang() -> None:
-    pinned_threads, release, started = PinnedThreads(1, grace_seconds=0.02), threading.Event(), threading.Event()
+async def test_a_caller_that_goes_away_from_a_stuck_job_leaves_a_hang(pool_of: MakePool) -> None:
+    threads, release, started = pool_of(1, grace_seconds=0.02), threading.Event(), threading.Event()
 
     def job() -> None:
         started.set()
         release.wait(10)
 
-    task = asyncio.create_task(pinned_threads.run(job, seconds=60, stop=nothing))
+    task = asyncio.create_task(threads.run(job, seconds=60, stop=nothing))
     await until_async(started.is_set)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until_async(lambda: pinned_threads.hung == 1)
+    await until_async(lambda: threads.hung == 1)
     release.set()
-    await until_async(lambda: pinned_threads.hung == 0)
-    pinned_threads.close()
+    await until_async(lambda: threads.hung == 0)
 
 
-async def test_nobody_waits_in_line_beyond_the_deadline() -> None:
-    pinned_threads, release = PinnedThreads(1, grace_seconds=0.02), threading.Event()
+async def test_nobody_waits_in_line_beyond_the_deadline(pool_of: MakePool) -> None:
+    threads, release = pool_of(1, grace_seconds=0.02), threading.Event()
     began = threading.Event()
-    first = asyncio.create_task(pinned_threads.run(lambda: began.set() or release.wait(10), seconds=60, stop=nothing))
+    first = asyncio.create_task(threads.run(lambda: began.set() or release.wait(10), seconds=60, stop=nothing))
     await until_async(began.is_set)
     with pytest.raises(NoFreeThread, match="1 threads"):
-        await pinned_threads.run(lambda: 7, seconds=0.05, stop=nothing)
-    waiting = asyncio.create_task(pinned_threads.run(lambda: 7, seconds=5, stop=nothing))
+        await threads.run(lambda: 7, seconds=0.05, stop=nothing)
+    waiting = asyncio.create_task(threads.run(lambda: 7, seconds=5, stop=nothing))
     release.set()
     assert await first is True
     assert await waiting == 7
-    pinned_threads.close()
 
 
-async def test_an_idle_thread_keeps_nothing_of_its_last_job() -> None:
+async def test_an_idle_thread_keeps_nothing_of_its_last_job(pool_of: MakePool) -> None:
     class Big:
         pass
 
-    pinned_threads = PinnedThreads(1)
+    threads = pool_of(1)
     gc.disable()  # what is left in a cycle stays until the collector comes
     try:
-        kept = weakref.ref(await pinned_threads.run(Big, seconds=5, stop=nothing))
+        kept = weakref.ref(await threads.run(Big, seconds=5, stop=nothing))
         await until_async(lambda: kept() is None)
     finally:
         gc.enable()
-    pinned_threads.close()
 
 
 async def test_threads_end_with_the_pool() -> None:
-    pinned_threads = PinnedThreads(3)
-    thread = await pinned_threads.run(threading.current_thread, seconds=5, stop=nothing)
-    pinned_threads.close()
+    threads = PinnedThreads(3)
+    thread = await threads.run(threading.current_thread, seconds=5, stop=nothing)
+    threads.close()
     await until_async(lambda: not thread.is_alive())
 
 
-async def test_the_wait_for_a_thread_counts_against_the_deadline() -> None:
+async def test_the_wait_for_a_thread_counts_against_the_deadline(pool_of: MakePool) -> None:
     """The waiting job is stopped 1 s after it was asked for, not 1 s after it began: before the mark between the two."""
 
-    loop, pinned_threads = asyncio.get_running_loop(), PinnedThreads(1, grace_seconds=20)
+    loop, threads = asyncio.get_running_loop(), pool_of(1, grace_seconds=20)
     release, stopped, happened = threading.Event(), threading.Event(), list[str]()
 
     def stop(reason: str) -> None:
         happened.append(reason)
         stopped.set()
 
-    first = asyncio.create_task(pinned_threads.run(lambda: release.wait(20), seconds=30, stop=nothing))
+    first = asyncio.create_task(threads.run(lambda: release.wait(20), seconds=30, stop=nothing))
     await asyncio.sleep(0)
     loop.call_later(0.8, release.set)
     loop.call_later(1.4, happened.append, "mark")
-    assert await pinned_threads.run(lambda: stopped.wait(20), seconds=1, stop=stop) is True
+    assert await threads.run(lambda: stopped.wait(20), seconds=1, stop=stop) is True
     await first
     await until_async(lambda: "mark" in happened)
     assert happened == ["timeout", "mark"]
-    pinned_threads.close()
 
 
-async def test_uses_of_one_thread_do_not_see_each_others_context() -> None:
-    pinned_threads = PinnedThreads(1)
+async def test_uses_of_one_thread_do_not_see_each_others_context(pool_of: MakePool) -> None:
+    threads = pool_of(1)
 
     def digits() -> tuple[int, int]:
         before = decimal.getcontext().prec
         decimal.getcontext().prec = 5
         return threading.get_ident(), before
 
-    (one, before), (two, after) = [await pinned_threads.run(digits, seconds=5, stop=nothing) for _ in range(2)]
+    (one, before), (two, after) = [await threads.run(digits, seconds=5, stop=nothing) for _ in range(2)]
     assert one == two
     assert before == after != 5
-    pinned_threads.close()
