@@ -37,7 +37,7 @@ class AutoConcurrency:
     """Doubles the number until an endpoint is congested or answers take twice as long as at first; at most MOST_AT_ONCE.
 
     It then returns to the number before and stays there: how many calls a host gets at once from then on is limited by
-    the models' client itself (rollout/models/concurrency.py). A number is judged by the median of as many answers as rollouts
+    the models' client itself (rollout/models/attempts.py). A number is judged by the median of as many answers as rollouts
     run at once; those that began before it are left out. A 429 counts at once.
     """
 

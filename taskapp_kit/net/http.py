@@ -1,7 +1,7 @@
 """Send HTTP requests: the key goes to one address alone, every connection is judged, and every response is bounded.
 
 Nothing is repeated and no redirect is followed here; callers do that (`redirects.py`, `retry.py`,
-`rollout/models/retry.py`).
+`rollout/models/attempts.py`).
 """
 
 from __future__ import annotations

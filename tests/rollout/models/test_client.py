@@ -13,8 +13,8 @@ import pytest
 import uvloop
 
 from taskapp_kit.config import Settings
+from taskapp_kit.rollout.models.attempts import ConcurrencyLimiter
 from taskapp_kit.rollout.models.client import HttpModelClient
-from taskapp_kit.rollout.models.concurrency import ConcurrencyLimiter
 from taskapp_kit.rollout.models.registry import ModelNames, NamedModel, Price
 from taskapp_kit.testing import Faults, MockModel
 from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from taskapp_kit.rollout.models.concurrency import (
+from taskapp_kit.rollout.models.attempts import (
     LEAST_HANG_TIMEOUT_SECONDS,
     MOST_HOSTS,
     ConcurrencyLimiter,

@@ -12,8 +12,8 @@ import pytest
 
 from taskapp_kit.net.addresses import AddressPolicy, read_url
 from taskapp_kit.net.http import AddressRefused, GuardedResolver
-from taskapp_kit.rollout.models.connections import ModelConnections, ModelHttpResponse
-from taskapp_kit.rollout.models.retry import AttemptFailed
+from taskapp_kit.rollout.models.attempts import AttemptFailed
+from taskapp_kit.rollout.models.client import ModelConnections, ModelHttpResponse
 from taskapp_kit.testing import MockModel
 from tests.rollout.models.raw_server import RawServer, Sent, http, raw_server, said
 

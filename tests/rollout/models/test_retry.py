@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.rollout.models.retry import (
+from taskapp_kit.rollout.models.attempts import (
     KINDS,
     LONGEST_RETRY_AFTER_SECONDS,
     LONGEST_WAIT_SECONDS,
