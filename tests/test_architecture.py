@@ -56,10 +56,10 @@ INSIDE = {
         {"retention", "shared_rollouts"},
     ),
     "rollout.policy": (
-        {"example_arguments", "history", "replay", "sampling"},
-        {"builtin", "options"},
+        {"example_arguments", "options", "replay", "sampling"},
+        {"builtin", "parsed_message"},
         {"select", "text"},
-        {"chat"},
+        {"conversation"},
         {"author_loop", "caller"},
     ),
     "serve": (

@@ -10,7 +10,7 @@ from taskapp_kit.doctor.finding import CheckResult, check, passed, warning
 from taskapp_kit.doctor.subject import EnvironmentUnderTest, short
 from taskapp_kit.records.content import text_of
 from taskapp_kit.rollout.describe import Description
-from taskapp_kit.rollout.policy.chat.prompt import system_prompt
+from taskapp_kit.rollout.policy.conversation import system_prompt
 
 STEP_WORDS = "steps|actions|moves|turns|guesses|attempts|tries|calls|answers|rounds|questions"
 NUMBERS = {word: number for number, word in enumerate(

@@ -21,7 +21,7 @@ from taskapp_kit.errors import RolloutFailed, UndefinedReward
 from taskapp_kit.interop.callers_model import CallerService
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.policy.chat.conversation import prompt_of
+from taskapp_kit.rollout.policy.conversation import prompt_of
 from taskapp_kit.rollout.policy.options import OutputMode, read_options
 from taskapp_kit.wire.rollout import RolloutRequest
 

@@ -17,7 +17,7 @@ from taskapp_kit.rollout.episode.plan import EpisodePlan, read_ops
 from taskapp_kit.rollout.models.access import ModelAccess
 from taskapp_kit.rollout.policy.author_loop import AuthorLoop
 from taskapp_kit.rollout.policy.caller import CallerPolicy
-from taskapp_kit.rollout.policy.chat.conversation import Conversation
+from taskapp_kit.rollout.policy.conversation import Conversation
 from taskapp_kit.rollout.policy.options import read_options
 from taskapp_kit.rollout.policy.replay import as_stored, recording_of
 from taskapp_kit.rollout.policy.select import MODEL, SESSION, chosen_name, make_policy, unknown_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import PolicyStops, View
 from taskapp_kit.records.trajectory import Decision
-from taskapp_kit.rollout.policy.history import EstimatedTokens, characters_of
+from taskapp_kit.rollout.policy.options import EstimatedTokens, characters_of
 from taskapp_kit.wire.chat.conversation import ChatReply, ModelPort, RemotePolicy
 
 MAX_ROLLOUT_TOKENS = "max_rollout_tokens"

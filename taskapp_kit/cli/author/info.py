@@ -23,9 +23,9 @@ from taskapp_kit.records import example_policy as example_policies
 from taskapp_kit.records.protocols import View
 from taskapp_kit.rollout import describe
 from taskapp_kit.rollout import service as rollout_service
+from taskapp_kit.rollout.policy import conversation
 from taskapp_kit.rollout.policy import options as policy_choices
 from taskapp_kit.rollout.policy import select as policy_select
-from taskapp_kit.rollout.policy.chat import conversation
 from taskapp_kit.rollout.score import judges
 from taskapp_kit.wire import rollout as wire
 from taskapp_kit.wire.chat.conversation import role_variable

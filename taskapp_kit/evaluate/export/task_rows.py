@@ -21,7 +21,7 @@ from taskapp_kit.errors import ConfigError, RequestError, RolloutFailed
 from taskapp_kit.evaluate.export.parquet import write_table
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.seeds import size
-from taskapp_kit.rollout.policy.chat.conversation import prompt_of
+from taskapp_kit.rollout.policy.conversation import prompt_of
 from taskapp_kit.rollout.policy.options import OutputMode, read_options
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.system.private_files import make_private_folder, replaced, write_private

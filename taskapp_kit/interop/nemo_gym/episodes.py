@@ -14,7 +14,7 @@ from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Sessio
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.in_flight import Caller
-from taskapp_kit.rollout.policy.chat.prompt import words_of
+from taskapp_kit.rollout.policy.conversation import words_of
 from taskapp_kit.rollout.session import EnvironmentSession, SessionCall
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode, parsed

@@ -17,9 +17,9 @@ from taskapp_kit.records.model_use import POLICY
 from taskapp_kit.records.protocols import PolicyStops, View
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.builtin import PolicyError
-from taskapp_kit.rollout.policy.chat.parsed_message import parse_message
-from taskapp_kit.rollout.policy.chat.prompt import tool_schemas
+from taskapp_kit.rollout.policy.conversation import tool_schemas
 from taskapp_kit.rollout.policy.options import PolicyOptions
+from taskapp_kit.rollout.policy.parsed_message import parse_message
 from taskapp_kit.wire.chat.conversation import CONTEXT_OVERFLOW, ChatReply, ModelFailed, ModelPort
 
 RETURNED = "rollout_returned"

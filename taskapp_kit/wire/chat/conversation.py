@@ -1,6 +1,6 @@
 """One call of a language model: the request to a chat-completions endpoint, and its reply.
 
-The policy builds the body (`rollout/policy/chat/conversation.py`, in the environment's thread or a worker process); the
+The policy builds the body (`rollout/policy/conversation.py`, in the environment's thread or a worker process); the
 server process sends it (`rollout/models/client.py`, on the event loop), so a worker process holds no address and no key.
 """
 

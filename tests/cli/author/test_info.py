@@ -57,7 +57,7 @@ def test_info_as_json_has_the_schemas(run: Run) -> None:
 def test_prompt_is_the_first_request_as_it_is_sent(run: Run) -> None:
     from taskapp_kit.declare.discovery import find_app
     from taskapp_kit.records.protocols import View
-    from taskapp_kit.rollout.policy.chat.conversation import Conversation
+    from taskapp_kit.rollout.policy.conversation import Conversation
     from taskapp_kit.rollout.policy.options import PolicyOptions
 
     told = json.loads(run("info", ADDER, "--prompt", "--seed", "3", "--json").stdout)

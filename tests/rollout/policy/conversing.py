@@ -12,7 +12,7 @@ from taskapp_kit.records.events import Called, Event, fold
 from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.records.trajectory import Decision, Trajectory
 from taskapp_kit.rollout.episode.episode import Episode
-from taskapp_kit.rollout.policy.chat.conversation import Conversation
+from taskapp_kit.rollout.policy.conversation import Conversation
 from taskapp_kit.rollout.policy.options import read_options
 from taskapp_kit.rollout.request import NoPolicy, RequestPlanner
 from taskapp_kit.testing.mock_model.chat_request import check

@@ -14,7 +14,7 @@ from taskapp_kit import Image, InvalidAction, Private, RequestError, Step, TaskA
 from taskapp_kit.records.events import answer_from_json, answer_to_json
 from taskapp_kit.records.protocols import View
 from taskapp_kit.records.trajectory import PlayedStep
-from taskapp_kit.rollout.policy.chat.conversation import Conversation
+from taskapp_kit.rollout.policy.conversation import Conversation
 from taskapp_kit.rollout.policy.options import PolicyOptions, read_options
 from taskapp_kit.testing.mock_model import tokenizer
 from taskapp_kit.testing.mock_model.reply import reply_of

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskapp_kit import RequestError, Step, TaskApp, action
-from taskapp_kit.rollout.policy.history import (
+from taskapp_kit.rollout.policy.options import (
     EstimatedTokens,
     FullHistory,
     LastTurns,

@@ -10,8 +10,7 @@ from pydantic import BaseModel
 
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.records.protocols import View
-from taskapp_kit.rollout.policy.chat.conversation import Conversation, prompt_of
-from taskapp_kit.rollout.policy.chat.prompt import system_prompt, tool_schemas
+from taskapp_kit.rollout.policy.conversation import Conversation, prompt_of, system_prompt, tool_schemas
 from taskapp_kit.rollout.policy.options import PolicyOptions
 from taskapp_kit.rollout.policy.text.structured import action_schema, response_format
 

@@ -1,4 +1,4 @@
-"""Decodes JSON that a model wrote and finds the actions in it.
+"""Finds the actions in JSON that a model wrote.
 
 Accepted as one action: `{"tool": NAME, "arguments": {…}}` (also `name`, `function`, `action`; also `args`, `parameters`,
 `input`), the same with the arguments beside the name, OpenAI's `{"type": "function", "function": {…}}`, and
@@ -8,13 +8,13 @@ Accepted as one action: `{"tool": NAME, "arguments": {…}}` (also `name`, `func
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-from taskapp_kit.records.content import Json, NotJson, plain
+from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import Tool
 from taskapp_kit.records.trajectory import ToolCall
+from taskapp_kit.rollout.policy.parsed_message import UnreadableJson, decode, recordable
 
 NAME_WORDS = ("tool", "name", "tool_name", "function", "action")
 ARGUMENT_WORDS = ("arguments", "args", "parameters", "input", "tool_input", "action_input")
@@ -22,75 +22,6 @@ ONE_WORDS = ("action", "tool_call", "function_call", "function", "tool")
 SEVERAL_WORDS = ("actions", "tool_calls", "calls")
 SIDE_WORDS = frozenset({"thought", "thoughts", "reasoning", "reason", "explanation", "id", "type", "index"})
 WRAPPINGS = 4
-SHOWN = 60
-
-
-class UnreadableJson(ValueError):
-    """Text is not valid JSON, or not recordable. The message, which the model reads, says what is wrong and where.
-
-    read: the number of characters that were parsed.
-    """
-
-    def __init__(self, message: str, read: int = 0) -> None:
-        super().__init__(message)
-        self.read = read
-
-
-def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number in JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse, strict=False)  # models write line breaks inside strings
-
-
-def decode_at(text: str, start: int) -> tuple[Json, int]:
-    """The JSON value that begins at `start`, and the index of its end. Raises UnreadableJson."""
-    try:
-        value, end = _DECODER.raw_decode(text, start)
-    except RecursionError:
-        raise UnreadableJson("it is nested too deeply", 4096) from None
-    except json.JSONDecodeError as error:
-        near = text[max(start, error.pos - SHOWN // 2) : error.pos + SHOWN // 2]
-        words = error.msg[:1].lower() + error.msg[1:]
-        raise UnreadableJson(
-            f"{words} at character {error.pos - start + 1}, near {near!r}", error.pos - start
-        ) from None
-    except ValueError as error:  # NaN, or an integer of thousands of digits
-        raise UnreadableJson(str(error).partition(";")[0][:200], 4096) from None
-    return value, end
-
-
-def decode(text: str) -> Json:
-    """The text as one JSON value, with optional space around it. Raises UnreadableJson."""
-    start = len(text) - len(text.lstrip())
-    value, end = decode_at(text, start)
-    if text[end:].strip():
-        raise UnreadableJson(f"something follows the JSON: {text[end:].strip()[:SHOWN]!r}")
-    return value
-
-
-def decode_arguments(text: str) -> Json:
-    """Decodes a tool call's arguments. A code fence around them is removed; doubly encoded JSON is decoded twice.
-
-    An empty text is `{}`. Raises UnreadableJson.
-    """
-    stripped = text.strip()
-    if not stripped:
-        return {}
-    if stripped.startswith("```") and stripped.endswith("```") and len(stripped) > 6:
-        stripped = stripped[3:-3].partition("\n")[2] if "\n" in stripped else stripped[3:-3].removeprefix("json")
-    value = decode(stripped)
-    if isinstance(value, str) and value.lstrip()[:1] == "{":
-        value = decode(value)
-    return recordable({} if value is None else value)
-
-
-def recordable(value: Json) -> Json:
-    """The value if it can be recorded: finite numbers of 64 bits, valid text, not too deep. Raises UnreadableJson."""
-    try:
-        return plain(value, "arguments")
-    except NotJson as error:
-        raise UnreadableJson(str(error)) from None
 
 
 def actions_in(value: Json, tools: Mapping[str, Tool], *, bare: bool = True) -> list[ToolCall] | None:

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from taskapp_kit.records.protocols import Tool
 from taskapp_kit.records.trajectory import ToolCall
-from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, actions_in, decode_at, recordable, value_of
+from taskapp_kit.rollout.policy.parsed_message import UnreadableJson, decode_at, recordable
+from taskapp_kit.rollout.policy.text.action_json import actions_in, value_of
 
 TAGS = 256
 CHILDREN = 64

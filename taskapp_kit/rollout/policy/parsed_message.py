@@ -1,25 +1,26 @@
-"""Parses an assistant's message: its text, its tool calls, and the message to send back in later turns."""
+"""Parses what a model sent: its message, with text, tool calls and what is sent back in later turns; and JSON that it wrote."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
-from taskapp_kit.records.content import INT_LIMIT, Json, without_surrogates
+from taskapp_kit.records.content import INT_LIMIT, Json, NotJson, plain, without_surrogates
 from taskapp_kit.records.protocols import Tool
 from taskapp_kit.records.trajectory import ToolCall
 from taskapp_kit.rollout.policy.example_arguments import example_arguments
-from taskapp_kit.rollout.policy.text.action_json import UnreadableJson, decode_arguments
 
 THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
 """The members in which endpoints return a model's reasoning."""
 NEVER_BACK = ("annotations", "audio", "function_call")
 """Members that endpoints return and do not accept back."""
 DEEPEST = 32
+SHOWN = 60
 
 
 @dataclass(slots=True)
@@ -177,3 +178,74 @@ def clean(value: Any, depth: int = DEEPEST) -> Json:
     if isinstance(value, list | tuple):
         return [clean(part, depth - 1) for part in value]
     return None
+
+
+# -- JSON that a model wrote ------------------------------------------------------------------------------------------
+
+
+class UnreadableJson(ValueError):
+    """Text is not valid JSON, or not recordable. The message, which the model reads, says what is wrong and where.
+
+    read: the number of characters that were parsed.
+    """
+
+    def __init__(self, message: str, read: int = 0) -> None:
+        super().__init__(message)
+        self.read = read
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number in JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, strict=False)  # models write line breaks inside strings
+
+
+def decode_at(text: str, start: int) -> tuple[Json, int]:
+    """The JSON value that begins at `start`, and the index of its end. Raises UnreadableJson."""
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except RecursionError:
+        raise UnreadableJson("it is nested too deeply", 4096) from None
+    except json.JSONDecodeError as error:
+        near = text[max(start, error.pos - SHOWN // 2) : error.pos + SHOWN // 2]
+        words = error.msg[:1].lower() + error.msg[1:]
+        raise UnreadableJson(
+            f"{words} at character {error.pos - start + 1}, near {near!r}", error.pos - start
+        ) from None
+    except ValueError as error:  # NaN, or an integer of thousands of digits
+        raise UnreadableJson(str(error).partition(";")[0][:200], 4096) from None
+    return value, end
+
+
+def decode(text: str) -> Json:
+    """The text as one JSON value, with optional space around it. Raises UnreadableJson."""
+    start = len(text) - len(text.lstrip())
+    value, end = decode_at(text, start)
+    if text[end:].strip():
+        raise UnreadableJson(f"something follows the JSON: {text[end:].strip()[:SHOWN]!r}")
+    return value
+
+
+def decode_arguments(text: str) -> Json:
+    """Decodes a tool call's arguments. A code fence around them is removed; doubly encoded JSON is decoded twice.
+
+    An empty text is `{}`. Raises UnreadableJson.
+    """
+    stripped = text.strip()
+    if not stripped:
+        return {}
+    if stripped.startswith("```") and stripped.endswith("```") and len(stripped) > 6:
+        stripped = stripped[3:-3].partition("\n")[2] if "\n" in stripped else stripped[3:-3].removeprefix("json")
+    value = decode(stripped)
+    if isinstance(value, str) and value.lstrip()[:1] == "{":
+        value = decode(value)
+    return recordable({} if value is None else value)
+
+
+def recordable(value: Json) -> Json:
+    """The value if it can be recorded: finite numbers of 64 bits, valid text, not too deep. Raises UnreadableJson."""
+    try:
+        return plain(value, "arguments")
+    except NotJson as error:
+        raise UnreadableJson(str(error)) from None
