@@ -211,7 +211,7 @@ FOREIGN = {
         "interop.textarena.importer",
         "cli.serve.rollout",
         "jobs.client.config",
-        "wire.chat.request",
+        "wire.chat.completion",
         "wire.rollout",
         "declare.signature",
         "declare.tasks",

@@ -26,10 +26,16 @@ from taskapp_kit.net.sse import event_frames
 from taskapp_kit.rollout.policy.author_loop import LoopEnvironment, LoopModel
 from taskapp_kit.serve.connection_limits import ConnectionLimits
 from taskapp_kit.serve.uvicorn_server import LoopServer
-from taskapp_kit.wire.chat.completion import answer_events, completion, token_usage
+from taskapp_kit.wire.chat.completion import (
+    DIALECTS,
+    ChatCompletionRequest,
+    CompletionRequest,
+    answer_events,
+    completion,
+    read_request,
+    token_usage,
+)
 from taskapp_kit.wire.chat.dialect_body import entries, wrong
-from taskapp_kit.wire.chat.dialects import DIALECTS
-from taskapp_kit.wire.chat.request import ChatCompletionRequest, CompletionRequest, read_request
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

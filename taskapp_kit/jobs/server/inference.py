@@ -26,9 +26,8 @@ from taskapp_kit.net.body import read_json, while_connected
 from taskapp_kit.net.error_response import ErrorWriter, RequestRefused, openai_error
 from taskapp_kit.net.http import HttpResponse
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
-from taskapp_kit.wire.chat.completion import model_list
+from taskapp_kit.wire.chat.completion import DIALECTS, model_list
 from taskapp_kit.wire.chat.dialect_body import wrong
-from taskapp_kit.wire.chat.dialects import DIALECTS
 
 log = logging.getLogger("taskapp_kit.jobs.server")
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from taskapp_kit.errors import RequestError
 from taskapp_kit.records.seeds import derived_rng
-from taskapp_kit.wire.chat.request import CompletionRequest, read_request
+from taskapp_kit.wire.chat.completion import CompletionRequest, read_request
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

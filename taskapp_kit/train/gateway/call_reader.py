@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from taskapp_kit.wire.chat.completion import DIALECTS, ChatCompletionRequest, CompletionRequest, Dialect, read_request
 from taskapp_kit.wire.chat.dialect_body import wrong
-from taskapp_kit.wire.chat.dialects import DIALECTS, Dialect
-from taskapp_kit.wire.chat.request import ChatCompletionRequest, CompletionRequest, read_request
 
 Route = Literal["chat/completions", "completions", "responses", "messages"]
 

@@ -30,9 +30,8 @@ from taskapp_kit.train.gateway.pace import Pace
 from taskapp_kit.train.gateway.server import MAX_BODY_BYTES, MAX_BODY_VALUES, ROUTES
 from taskapp_kit.train.rendering.renderer import Renderer
 from taskapp_kit.train.turns import Sampler
-from taskapp_kit.wire.chat.completion import model_list
+from taskapp_kit.wire.chat.completion import model_list, read_request
 from taskapp_kit.wire.chat.dialect_body import wrong
-from taskapp_kit.wire.chat.request import read_request
 from taskapp_kit.wire.inference_url import SERVED_HERE
 
 if TYPE_CHECKING:

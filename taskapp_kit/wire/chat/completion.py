@@ -1,14 +1,80 @@
-"""A model's answer on the wire: a completion as one object, and as the events of a stream that add up to it."""
+"""Completions on the wire: the request, the answer as one object and as a stream that adds up to it, and other APIs for both."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from taskapp_kit.wire.chat.dialects import Dialect
+from taskapp_kit.errors import RequestError
+from taskapp_kit.wire.chat import messages_api, responses_api
+from taskapp_kit.wire.field_problems import body_problems
+
+Request = TypeVar("Request", bound=BaseModel)
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = None
+
+
+class CompletionRequest(BaseModel):
+    """A request of `completions` or of chat completions. Other members are ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def usage_event(self) -> bool:
+        """Whether a stream ends with the number of tokens."""
+        return bool(self.stream and self.stream_options and self.stream_options.include_usage)
+
+
+class ChatCompletionRequest(CompletionRequest):
+    """A request of chat completions. What is in a message is checked by whoever reads it."""
+
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+def read_request(model: type[Request], body: Any) -> Request:
+    """Return a body as its model. Raises RequestError, which names the members that are wrong."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        fields = body_problems(error, body)
+        place = ".".join(map(str, fields[0].loc[1:]))
+        raise RequestError(f"{place} {fields[0].message}.", fields=fields) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Another API for the same generation: its requests and its answers in terms of chat completions.
+
+    chat_request: the request of chat completions that asks for the same; raises RequestError for what is not supported.
+    answer: a chat completion as this API sends it, and the request that it answers. events: such an answer as the events
+    of a stream.
+    """
+
+    chat_request: Callable[[Mapping[str, Any]], dict[str, Any]]
+    answer: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+    events: Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]
+
+
+DIALECTS: Mapping[str, Dialect] = {
+    "responses": Dialect(responses_api.chat_request, responses_api.answer, responses_api.events),
+    "messages": Dialect(messages_api.chat_request, messages_api.answer, messages_api.events),
+}
+
 
 StreamEvent = tuple[str, bytes]
 """The name of a server-sent event, empty for none, and its data."""
