@@ -56,7 +56,7 @@ INSIDE = {
         {"retention", "shared_rollouts"},
     ),
     "rollout.policy": (
-        {"example_arguments", "options", "replay", "sampling"},
+        {"options", "replay", "sampling"},
         {"builtin", "parsed_message"},
         {"select", "text"},
         {"conversation"},

@@ -18,9 +18,9 @@ from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.records.content import Content, Image, Json, images, text_of
 from taskapp_kit.records.protocols import Tool, View
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
-from taskapp_kit.rollout.policy.example_arguments import example_call, example_text
 from taskapp_kit.rollout.policy.options import EstimatedTokens, OutputMode, PolicyOptions, TokenCounter, characters_of
 from taskapp_kit.rollout.policy.parsed_message import ParsedMessage, clean, parse_message
+from taskapp_kit.rollout.policy.sampling import example_call, example_text
 from taskapp_kit.rollout.policy.text.structured import response_format
 from taskapp_kit.rollout.policy.text.text_actions import ParsedActions, parse_actions, without_thoughts
 from taskapp_kit.wire.chat.conversation import ChatReply

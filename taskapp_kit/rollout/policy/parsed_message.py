@@ -13,7 +13,7 @@ import orjson
 from taskapp_kit.records.content import INT_LIMIT, Json, NotJson, plain, without_surrogates
 from taskapp_kit.records.protocols import Tool
 from taskapp_kit.records.trajectory import ToolCall
-from taskapp_kit.rollout.policy.example_arguments import example_arguments
+from taskapp_kit.rollout.policy.sampling import example_arguments
 
 THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
 """The members in which endpoints return a model's reasoning."""

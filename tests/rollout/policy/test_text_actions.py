@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from taskapp_kit import TaskApp, action
 from taskapp_kit.records.protocols import Tool
-from taskapp_kit.rollout.policy.example_arguments import example_arguments
+from taskapp_kit.rollout.policy.sampling import example_arguments
 from taskapp_kit.rollout.policy.text.text_actions import parse_actions, without_thoughts
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 from taskapp_kit.records.protocols import Tool
 from taskapp_kit.records.trajectory import ToolCall
-from taskapp_kit.rollout.policy.example_arguments import example_text
 from taskapp_kit.rollout.policy.parsed_message import UnreadableJson, decode_at, recordable
-from taskapp_kit.rollout.policy.text.action_json import actions_in
-from taskapp_kit.rollout.policy.text.action_tags import TagMatch, bare, marked, tagged, word_tool
+from taskapp_kit.rollout.policy.sampling import example_text
+from taskapp_kit.rollout.policy.text.notations import TagMatch, actions_in, bare, marked, tagged, word_tool
 
 ATTEMPTS = 200
 """The number of positions at which JSON is tried."""
