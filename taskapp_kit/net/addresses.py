@@ -21,6 +21,7 @@ from taskapp_kit.wire.inference_url import INFERENCE_URL
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+# each cloud gives its machines credentials at one of these: whoever makes a server call it reads them
 METADATA = frozenset(
     ipaddress.ip_address(address)
     for address in (
@@ -44,6 +45,7 @@ METADATA_NAMES = frozenset(
      "metadata.platformequinix.com", "metadata.packet.net", "instance-data.ec2.internal")
 )  # fmt: skip
 
+# `ipaddress` calls this network neither private nor global; carriers and clouds number their own machines in it
 _CARRIER = ipaddress.ip_network("100.64.0.0/10")
 _UNIQUE_LOCAL = ipaddress.ip_network("fc00::/7")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -63,6 +65,7 @@ def embedded(address: Address) -> ipaddress.IPv4Address | None:
     if address.teredo is not None:
         return address.teredo[1]
     last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    # 5efe marks ISATAP; the bit that the mask leaves out says only whether the IPv4 address is unique
     if address in _NAT64 or address in _NAT64_LOCAL or (int(address) >> 32) & 0xFDFFFFFF == 0x5EFE:
         return last
     return last if address in _COMPATIBLE and address not in _NO_NETWORK else None
@@ -152,9 +155,11 @@ def read_url(url: str) -> ParsedUrl:
     scheme = parts["scheme"].lower()
     if scheme not in ("http", "https"):
         raise NotAnAddress(f"has the scheme {scheme[:20]!r}; expected http or https")
+    # normalized first: another reader of the same text may take a full-width @ for one
     if "@" in unicodedata.normalize("NFKC", parts["netloc"]):
         raise NotAnAddress("names a user before its host; expected none (a key goes into policy.config.api_key)")
     host, port = _host_and_port(parts["netloc"], scheme)
+    # escapes stay as they are: %2F in a gateway's path is no slash, and a signed query has to fit its signature
     rest = quote((parts["path"] or "/") + (parts["query"] or ""), safe=_PRINTED)
     netloc = f"[{host}]" if ":" in host else host
     netloc += "" if port == _port_of(scheme) else f":{port}"
@@ -200,6 +205,7 @@ def _host_and_port(netloc: str, scheme: str) -> tuple[str, int]:
             host = str(ipaddress.IPv6Address(host))
         except ValueError:
             raise NotAnAddress("has a host in brackets that is no IPv6 address") from None
+        # `IPv6Address` accepts a zone, which would choose the interface
         if "%" in host:
             raise NotAnAddress("names an interface of this machine in its host; expected an address without %")
     else:
@@ -212,6 +218,7 @@ def _host_and_port(netloc: str, scheme: str) -> tuple[str, int]:
 
 def _name(host: str) -> str:
     """A host name or an IPv4 address of four decimal numbers, in ASCII and lower case."""
+    # as browsers and resolvers do, to which 127。0。0。1 is an address as well
     plain = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower().removesuffix(".")
     if not plain.isascii():
         try:
@@ -289,12 +296,14 @@ class AddressPolicy:
         except ValueError:
             return "no address"
         inner = embedded(found)
+        # before everything that allows: no operator who lists a network means to give away the machine's credentials
         if is_metadata(found) or is_metadata_name(host):
             return "a cloud's metadata address" if self._link_local else NEVER
         if not self._link_local and any(one.is_link_local or one.is_multicast for one in (found, inner or found)):
             return NEVER
         if self.exposure == "local" or self.allows_name(host) or self._in_networks(found):
             return None
+        # also with a public address inside: where it leads is decided by whoever translates it
         if inner is not None:
             return f"an IPv4 address inside an IPv6 one ({kind_of(inner) or 'a public address'})"
         return kind_of(found)
@@ -310,6 +319,7 @@ class AddressPolicy:
         try:
             ipaddress.ip_address(called.host)
         except ValueError:
+            # these names are loopback by RFC 6761, so they can be refused before the rollout begins
             local = called.host == "localhost" or called.host.endswith(".localhost")
             if local and self.exposure == "public":
                 return self.refusal(called.host, "127.0.0.1")

@@ -50,6 +50,7 @@ def candidates(headers: Headers, challenge: Headers | None = None, *, more_schem
             found += _authorization(value, more_schemes) if name == b"authorization" else _listed(value)
         elif name == b"x-api-keys" and more_schemes:
             found += _listed(value)
+    # bounded, because each of them is compared with every key of the server
     fitting = [item for item in found[:MAX_CANDIDATES] if 0 < len(item) <= MAX_KEY_BYTES]
     return list(dict.fromkeys(fitting)) if len(fitting) > 1 else fitting
 
@@ -114,6 +115,8 @@ class ApiKeyMiddleware:
         elif scope["type"] == "http" and self._is_open(scope):
             refusal = None
         if refusal is None:
+            # at open paths, too: a page of another site must not call a server on its reader's machine, even where a
+            # name of that site resolves to this machine (DNS rebinding)
             refusal = self._sites.refusal(scope)
         if refusal is not None:
             await self._refuse(refusal, scope, receive, send)
@@ -128,6 +131,7 @@ class ApiKeyMiddleware:
         try:
             await self._app(scope, receive, watched)
         except Exception as error:
+            # a response that has begun can only break off, which the server does when the application returns
             if not started and scope["type"] == "http":
                 await self._errors.response(error, "(unknown)")(scope, receive, send)
 
@@ -135,6 +139,7 @@ class ApiKeyMiddleware:
         if self._on_refusal is not None:
             self._on_refusal(refusal.code)
         if scope["type"] == "websocket":
+            # ASGI allows to close a websocket only after its connect message was received
             await receive()
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.code})
         else:
@@ -206,6 +211,7 @@ class SiteRules:
             address = ipaddress.ip_address((scope.get("server") or ("",))[0])
         except ValueError:  # a name: some servers take it from the request
             return False
+        # only programs of this machine reach such a server, under whichever name of loopback they know
         if address.is_loopback and is_loopback(host.name):
             return True
         try:
@@ -216,6 +222,7 @@ class SiteRules:
 
 def read_host(values: Sequence[bytes]) -> Host | None:
     """Return the Host header; None unless there is exactly one and it can be read."""
+    # of two Host headers a proxy might read the one and this server the other
     return _host(values[0].decode("latin-1").lower()) if len(values) == 1 else None
 
 

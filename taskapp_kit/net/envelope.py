@@ -36,6 +36,7 @@ def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers 
     body = answer.json_object()
     detail = body.get("detail") if body is not None else None
     error = detail.get("error") if isinstance(detail, Mapping) else None
+    # frameworks answer with `detail`, too, in forms of their own
     if not isinstance(error, Mapping) or not isinstance(error.get("code"), str) or "message" not in error:
         return None
 
@@ -47,6 +48,7 @@ def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers 
         code=word("code"),
         message=sentence(error.get("message"), key),
         hint=sentence(error.get("hint"), key),
+        # a server of another version may name one that this client does not know
         boundary=next((known for known in get_args(Boundary) if known == error.get("boundary")), None),
         rollout_id=word("rollout_id", LEAST_IN_IDS),
         error_id=word("error_id", LEAST_IN_IDS),
@@ -59,6 +61,7 @@ def sentence(text: Any, key: str | None = None, least: int = LEAST_FRAGMENT) -> 
     """Return a server's text as one bounded line, without control characters and without any part of the key."""
     if not isinstance(text, str):
         return ""
+    # cut first: a hostile server may send a sentence of megabytes
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * MAX_MESSAGE]).split())
     line = without_key(line, key, least)
     return cut(line, MAX_MESSAGE)

@@ -106,6 +106,7 @@ class ErrorWriter:
 
     def for_model_route(self, path: str) -> ErrorWriter:
         """Return the writer whose errors are in the shape that clients of a model's route, such as `/v1/messages`, read."""
+        # the SDKs of these APIs show nothing of an error that is not where their own servers put it
         return replace(self, shape=messages_api.error_body if path.endswith("/messages") else openai_error)
 
     def response(self, error: BaseException, where: str = "") -> EncodedResponse:
@@ -113,6 +114,7 @@ class ErrorWriter:
         if isinstance(error, RequestRefused):
             status = REFUSAL_STATUS[error.code]
             return self.envelope(status, error.code, error.message, error.hint, headers=error.headers)
+        # a config is checked as a whole, so all of its problems are told at once
         if isinstance(error, JobConfigError):
             problems = zip(error.places, error.problems, strict=True)
             fields = tuple(FieldProblem(("body", "data", "config", *place), text) for place, text in problems)
@@ -126,6 +128,7 @@ class ErrorWriter:
             return self.envelope(409, "idempotency_key_reused", error.message, error.hint)
         if isinstance(error, Saturated):
             after = [(b"retry-after", b"%d" % error.retry_after_seconds)]
+            # 429 tells the caller to send less; at 503 others fill the server
             status = 429 if error.code == "key_quota_reached" else 503
             return self.envelope(status, error.code, error.message, error.hint, headers=after)
         if isinstance(error, RolloutFailed):
@@ -151,6 +154,7 @@ class ErrorWriter:
         error: dict[str, Any] = {"code": code, "message": message, "hint": hint}
         error.update({name: value for name, value in more.items() if value})
         if fields:
+            # bounded: a list of 200 000 wrong operations would be an answer of megabytes
             error["fields"] = [
                 {"loc": [short_part(part) for part in problem.loc], "message": problem.message, "type": problem.type}
                 for problem in fields[: self.max_fields]
@@ -185,6 +189,7 @@ class ErrorWriter:
             failure.code,
             failure.message,
             failure.hint,
+            # a server that shuts down cancels what it plays, and the next one can play it
             headers=[(b"retry-after", b"1")] if failure.boundary == "cancelled" else None,
             rollout_id=error.rollout_id,
             boundary=failure.boundary,

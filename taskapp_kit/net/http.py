@@ -125,6 +125,7 @@ def read_json(text: bytes | str) -> Any:
     """Return the JSON. Raises ValueError when it is none, or nested so deep (254) that it could not be written again."""
     value = orjson.loads(text)
     opening: tuple[Any, Any] = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
+    # only a text with so many opening brackets can be so deep, and few have them
     if sum(map(text.count, opening)) > MAX_DEPTH:
         try:
             orjson.dumps(value)
@@ -167,6 +168,7 @@ class GuardedResolver:
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         """Return the addresses, all of them judged. Raises AddressRefused, OSError."""
+        # one refused address is enough to refuse the name, because aiohttp may connect to any of them
         found = await self._resolver.resolve(host, port, family)
         if self._guard is not None:
             for address in [result["host"] for result in found]:
@@ -184,6 +186,7 @@ class GuardedResolver:
     def socket(self, address: tuple[Any, ...]) -> socket.socket:
         """Return the socket for a connection to this address: the last look, also at one that was no name."""
         family, kind, protocol, _, target = address
+        # a name can lead elsewhere between a check and the connection; this is the address that is connected to
         if self._guard is not None and target[0] not in self._by_name:
             why = self._guard("", target[0])
             if why is not None:
@@ -198,6 +201,7 @@ class GuardedResolver:
             ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
             ("TCP_KEEPCNT", KEEPALIVE_PROBES),
         ):
+            # macOS does not have all three
             option = getattr(socket, name, None)
             if option is not None:
                 made.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -254,6 +258,7 @@ class Transport:
         if response.status != 200 and self.max_error_bytes is not None:
             limit, cut = self.max_error_bytes, True
         length = response.content_length
+        # what an encoded body declares is not what it decodes to
         if length is not None and length <= limit and "Content-Encoding" not in response.headers:
             return await response.read()
         parts, size = [], 0
@@ -261,6 +266,7 @@ class Transport:
             size += len(chunk)
             parts.append(chunk)
             if size > limit:
+                # an error's first bytes say what is wrong; the rest is not waited for
                 if cut:
                     break
                 too_large = f"answered with more than {limit // (1 << 20)} MiB"
@@ -312,6 +318,7 @@ class Transport:
             data=body,
             headers={**sent, **self.headers, **(headers or {})},
             timeout=_timeout(seconds, silence_seconds),
+            # aiohttp would send X-API-Key to wherever a redirect leads
             allow_redirects=False,
             proxy=None if proxy is None else proxy.url,
             proxy_headers=to_proxy or {"User-Agent": AGENT},  # never none: aiohttp would send ours, and the key
@@ -320,6 +327,7 @@ class Transport:
     async def aclose(self) -> None:
         """Close the connections. A later request makes new ones."""
         session, self._session = self._session, None
+        # connections of a loop that has ended cannot be closed any more
         if session is not None and self._loop is asyncio.get_running_loop():
             await session.close()
 
@@ -338,11 +346,13 @@ class Transport:
 
     def _connections(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
+        # connections of aiohttp belong to the loop on which they were made
         if self._session is None or self._loop is not loop or self._session.closed:
             import aiohttp
 
             self._session = aiohttp.ClientSession(
                 connector=self._connector(),
+                # a cookie would go from one rollout to the next
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": AGENT, "Accept": "application/json"},  # aiohttp sends these to a proxy, too
             )
@@ -356,6 +366,7 @@ class Transport:
             return aiohttp.UnixConnector(str(self.unix_socket), limit=0, keepalive_timeout=self.idle_seconds)
         guarded = GuardedResolver(self.resolver or aiohttp.ThreadedResolver(), self.guard)
         return aiohttp.TCPConnector(
+            # aiohttp's own limit is 100 connections; a call that waits for one would look as if it hung
             limit=0,
             keepalive_timeout=self.idle_seconds,
             resolver=cast("AbstractResolver", guarded),
@@ -373,6 +384,7 @@ def _no_answer(
     inner = getattr(error, "os_error", None)
     if isinstance(inner, AddressRefused):
         refusals = [inner]
+    # aiohttp's error may be that of another address of the same name
     if refusals and isinstance(error, aiohttp.ClientConnectorError):
         return NoAnswer(Trouble.FORBIDDEN, refusals[0].why)
     match error:
@@ -385,6 +397,7 @@ def _no_answer(
         case TimeoutError():
             waited = silence_seconds if isinstance(error, aiohttp.SocketTimeoutError) else seconds
             return NoAnswer(Trouble.TIMEOUT, f"did not answer within {waited:g} s" if waited is not None else "")
+        # subclasses of ClientConnectorError come before it
         case aiohttp.ClientConnectorCertificateError():
             return NoAnswer(Trouble.CERTIFICATE)
         case aiohttp.ClientConnectorDNSError():
@@ -392,6 +405,7 @@ def _no_answer(
         case aiohttp.ClientConnectorSSLError():
             return NoAnswer(Trouble.TLS)
         case aiohttp.ClientConnectorError():
+            # where several addresses fail, asyncio joins their errors to one without a number
             if error.errno is None or error.errno == errno.ECONNREFUSED:
                 return NoAnswer(Trouble.REFUSED)
             return NoAnswer(Trouble.CONNECT, f"cannot be connected to: {os.strerror(error.errno)}")
@@ -419,6 +433,7 @@ def _url(url: str) -> Any:
     """The address as aiohttp takes it, to the letter."""
     from yarl import URL
 
+    # yarl would normalize the escapes, which a signed query does not survive
     return URL(url, encoded=True)
 
 

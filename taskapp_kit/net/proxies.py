@@ -27,6 +27,7 @@ def proxy_for(url: str) -> Proxy | None:
 
     parts = urlsplit(url)
     host = parts.hostname or ""
+    # a proxy would look for that server on its own machine
     if is_loopback(host) or _is_unspecified(host):
         return None
     named = getproxies()
@@ -40,6 +41,7 @@ def proxy_for(url: str) -> Proxy | None:
         raise ValueError("is behind a proxy whose address cannot be read") from None
     if proxy.scheme not in ("http", "https") or not proxy.hostname:
         raise ValueError("is behind a proxy of a kind that is not supported (expected http:// or https://)")
+    # not in the address, which errors and logs show
     headers = {}
     if proxy.username is not None:
         login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
@@ -69,8 +71,10 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     except ValueError:
         pass
     else:
+        # a dual-stack socket reaches the IPv4 network by it
         return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
     try:
+        # the system's resolver reads 127.1 and 2130706433 as addresses, too
         return ipaddress.IPv4Address(socket.inet_aton(host)) if host[:1].isdigit() else None
     except OSError:
         return None

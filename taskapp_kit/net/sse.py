@@ -20,6 +20,7 @@ ALIVE = b": alive\n\n"
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
+    # nginx keeps events back until its buffer is full
     (b"x-accel-buffering", b"no"),
     (b"x-content-type-options", b"nosniff"),
 ]
@@ -76,6 +77,7 @@ class EventStreamResponse:
         following = asyncio.ensure_future(anext(self._batches, None))
         try:
             while True:
+                # not `wait_for`, which would cancel the generator at each silence
                 done, _ = await asyncio.wait((following,), timeout=self._alive_seconds)
                 if not done:
                     await send({"type": "http.response.body", "body": ALIVE, "more_body": True})
@@ -102,6 +104,7 @@ def _slices(pieces: Iterable[bytes]) -> Iterator[bytes]:
     waiting: list[bytes] = []
     length = 0
     for piece in pieces:
+        # a frame may be as large as a rollout, and sending waits between the parts until the client has read
         for start in range(0, len(piece), SLICE_BYTES):
             part = piece[start : start + SLICE_BYTES]
             if length + len(part) > SLICE_BYTES:
@@ -160,6 +163,7 @@ class SseReader:
     def _line(self, line: bytes) -> Frame | None:
         if not line:
             frame = Frame(self._event or "message", "\n".join(self._data), self._id) if self._data else None
+            # the id stays until another one comes, as the standard says
             self._event, self._data, self._size = "", [], 0
             return frame
         self._size += len(line)

@@ -12,10 +12,13 @@ from taskapp_kit.errors import FieldProblem, RequestError
 INFERENCE_URL = ("body", "policy", "config", "inference_url")
 HIDDEN = "(hidden)"
 _KEYS = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNORECASE)
+# The key is in the path, because a path survives every OpenAI client, and headers and queries do not. So an address may
+# be shown or stored only without it.
 CAPABILITY = re.compile(r"(?<=/r/)[0-9a-f]{1,12}-[0-9a-f]{48}(?![^/?#])")
 """The part of a training gateway's address with which anybody may sample (`train/gateway/server.py`)."""
 SERVED_HERE = "/served-here/v1"
 """The path of a model that a command serves while it runs (`train/serving/`). Its port is another one each time."""
+# an evaluation that is resumed has to be the same one, though its model has another port
 _SERVED_HERE = re.compile(rf"^http://127\.0\.0\.1:\d+(?={SERVED_HERE})")
 CORRELATION_MEMBERS = ("trace_correlation_id", "trace")
 """Members of `policy.config`; the first that is present wins."""
@@ -58,6 +61,7 @@ def shown_url(url: str, config: Mapping[str, Any]) -> str:
 
 def without_userinfo(url: str) -> str:
     """The address without `user:password@`. Accepts any text and never raises, for callers may send anything."""
+    # `urlsplit` raises for some of what callers send, and finds no user without a scheme
     mark = "://" if "://" in url else "//" if url.startswith("//") else ""  # "": `user:password@host/v1`, no scheme
     before, slashes, rest = url.partition(mark) if mark else ("", "", url)
     end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
@@ -110,6 +114,7 @@ def complete_url(url: str) -> str:
     A path that a client appended after the query, `?cid=x/v1/chat/completions`, is moved before it. Accepts any text.
     """
     path, mark, query = url.partition("#")[0].partition("?")
+    # clients append the path to whatever base address they are given
     for wrong in ("/v1/chat/completions", "/chat/completions"):
         if query.endswith(wrong):
             query = query.removesuffix(wrong)

@@ -46,6 +46,7 @@ def endpoint_of(
     """
     if address is None or address[1] != INFERENCE_URL:
         keys.check_config({"inference_url": top_level}, loc=("body",))
+    # all of it, since any member may reach the endpoint or the store
     keys.check_config(config)
     if address is None:
         return None
@@ -53,6 +54,7 @@ def endpoint_of(
     model = config.get("model")
     if model is not None and not (isinstance(model, str) and 0 < len(model) <= MAX_MODEL_LETTERS):
         raise _wrong((*CONFIG, "model"), f"is not a model's name; expected 1 to {MAX_MODEL_LETTERS} characters")
+    # here, as a 422 before the episode begins; at the connection it would be a failed rollout
     called = check_address(complete_url(url), rules.exposure, rules, loc=loc)
     sample = config.get("sample")
     return Endpoint(called, model, caller_key(config), cache, sample if type(sample) is int else 0)
@@ -78,7 +80,10 @@ def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) 
         return None
     name = variable.removesuffix("URL")
     return Endpoint(
-        url if reward_model else complete_url(url), settings.variable(f"{name}MODEL"), settings.variable(f"{name}KEY")
+        # a reward model has no path that is the same everywhere
+        url if reward_model else complete_url(url),
+        settings.variable(f"{name}MODEL"),
+        settings.variable(f"{name}KEY"),
     )
 
 
@@ -101,6 +106,7 @@ class ModelAccess:
         Raises RequestError when the address may not be called, or the request contains one of this server's own API keys.
         """
         config, client = request.policy.config, self._client
+        # training needs new samples: cached ones come from older weights
         cache = request.mode != "rl"
         endpoint = endpoint_of(
             config, request.inference_url, address, rules=client.rules, keys=client.keys, cache=cache
@@ -137,10 +143,13 @@ class ModelAccess:
                 )
             try:
                 seconds = until - time.monotonic()
+                # names_path: an operator chose the address of a role; a caller's path may hold a key
                 return await self._client.chat(endpoint, body, seconds=seconds, names_path=role != POLICY)
             except ModelFailed as failed:
+                # few endpoints say in their refusal that a name is missing
                 if endpoint.model is None and failed.failure.code == "model_refused":
                     failed.failure.hint = _no_model_name(role)
+                # a value, not an exception: it crosses to a worker process as one
                 return failed
 
         return ask
@@ -186,6 +195,7 @@ class ThreadPort:
         try:
             came = future.result()
         except concurrent.futures.CancelledError:
+            # `stop` cancelled the call from the event loop while this thread waited for it
             raise stopped_failure(self._stopped or "cancelled") from None
         finally:
             self._under_way = None
@@ -201,6 +211,7 @@ class ThreadPort:
 
 
 async def _awaited(work: Awaitable[ChatReply | ModelFailed]) -> ChatReply | ModelFailed:
+    # `run_coroutine_threadsafe` takes a coroutine, not any awaitable
     return await work
 
 

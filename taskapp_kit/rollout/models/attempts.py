@@ -22,6 +22,7 @@ from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 MOST_ATTEMPTS = 6
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 8.0
+# an endpoint may ask for an hour, in which the rollout would hold its place and then meet its deadline
 LONGEST_RETRY_AFTER_SECONDS = 30.0
 
 Sleep = Callable[[float], Awaitable[object]]
@@ -96,6 +97,7 @@ KINDS: Mapping[str, AttemptOutcome] = {
         "Show the model fewer turns (policy.config.history), or use one with a larger context.",
         False,
     ),
+    # asking again would pay for the endpoint's fault at each turn, and hide it
     "token_mismatch": AttemptOutcome("token_mismatch", "Such a turn cannot be trained on; fix the endpoint.", False),
     "address_refused": AttemptOutcome("address_refused", "Give a public address.", False),
     "key_refused": AttemptOutcome("key_refused", "Give a key of the model's own.", False),
@@ -108,6 +110,7 @@ KINDS: Mapping[str, AttemptOutcome] = {
 def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> float:
     """Seconds to wait after this attempt (the first is 1): at least what the endpoint requested, but at most 30 s."""
     bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1))
+    # from 0: calls that failed together would otherwise come back together
     jitter = rng.uniform(0.0, bound)
     if failed.retry_after is None:
         return jitter
@@ -121,6 +124,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
     headers: names in lower case. now: unix seconds.
     """
+    # the milliseconds of OpenAI and Azure first: they are more exact
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         text = headers.get(name)
         if text is None:
@@ -165,6 +169,7 @@ async def persist(
             if not kind.again or attempt == MOST_ATTEMPTS:
                 raise model_failed(failed, place, retries) from None
             wait = wait_seconds(failed, attempt, rng)
+            # waiting until the deadline would only hide what went wrong behind a timeout
             if clock.monotonic() + wait >= deadline:
                 raise model_failed(failed, place, retries, more=" No time is left to ask again.") from None
             await sleep(wait)
@@ -199,9 +204,11 @@ def _in_words(attempt: dict[str, Json]) -> str:
     return f"{attempt['kind']} {attempt['status']}" if "status" in attempt else str(attempt["kind"])
 
 
+# An endpoint does not say how many calls it takes at once, so the limit is found as TCP finds its window.
 FIRST_LIMIT = 64
 LEAST_LIMIT, MOST_LIMIT = 1, 4096
 STEP = 4
+# of fewer answers, a single failure would be a large share
 FEWEST_ANSWERS = 8
 CONGESTED_SHARE = 0.1
 MOST_HOSTS = 1024
@@ -240,6 +247,7 @@ class HostLimiter:
 
     async def enter(self, seconds: float) -> int:
         """Waits for a free slot; returns an epoch to pass to `leave`. Raises TimeoutError after `seconds`."""
+        # who waits comes first, also where a slot has just become free
         if self.in_flight < int(self.limit) and not self._waiting:
             self.in_flight += 1
             return self._epoch
@@ -279,8 +287,10 @@ class HostLimiter:
             self.limit = max(LEAST_LIMIT, self.limit * (1 - share / 2))
             self._doubling = False
             self._epoch += 1
+        # a limit that was never reached has not been tried
         elif self._full:
             self.limit = min(MOST_LIMIT, self.limit * 2 if self._doubling else self.limit + STEP)
+        # each limit is judged by its own answers
         self._answers = self._signs = 0
         self._full = False
 
@@ -304,6 +314,7 @@ class HostLimiter:
         self._slowest = max(self._slowest, seconds)
         self._timed += 1
         if self._timed >= ANSWERS_FOR_HANG_TIMEOUT:
+            # two windows: with one, the slowest answer would be forgotten right after it
             self._slowest_before, self._slowest, self._timed, self._has_hang_timeout = self._slowest, 0.0, 0, True
 
 

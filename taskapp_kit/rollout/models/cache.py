@@ -35,6 +35,7 @@ class ResponseCache:
     @staticmethod
     def key(url: str, model: str | None, body: Mapping[str, Json], sample: int = 0) -> str:
         """The key of a request, 64 hex digits. It does not depend on the order of the body's members."""
+        # without the query, in which each rollout has a correlation id of its own
         written = orjson.dumps([url.partition("?")[0], model, body, sample], option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(written).hexdigest()
 
@@ -42,12 +43,14 @@ class ResponseCache:
         """The cached reply, with `cached` set; None when there is none."""
         try:
             reply = ChatReply.from_json(orjson.loads(self._file(key).read_bytes()))
+        # TypeError: a reply of another version has other members
         except (OSError, ValueError, TypeError):
             return None
         return replace(reply, cached=True, cost=0.0 if reply.cost is not None else None, seconds=0.0)
 
     def save(self, key: str, reply: ChatReply) -> None:
         """Stores the reply. The file is written completely or not at all."""
+        # what the call went through is no part of the answer
         content = orjson.dumps(replace(reply, retries=[], attempts=1).to_json())
         file = self._file(key)
         temporary: Path | None = None
@@ -57,11 +60,13 @@ class ResponseCache:
             temporary = Path(name)
             with os.fdopen(handle, "wb") as stream:
                 stream.write(content)
+            # at once: another process reads the old file or the new one, never a part
             temporary.replace(file)
         except OSError as error:
             if temporary is not None:
                 with contextlib.suppress(OSError):
                     temporary.unlink()
+            # a full disk would otherwise log each call
             if not self._told:
                 self._told = True
                 log.warning(

@@ -54,6 +54,7 @@ MAX_ERROR_BYTES = 64 * 1024
 MAX_HOPS = 48
 """Modal answers 303 every 150 s: two hours."""
 HOP_SECONDS = 600.0
+# the event loop would decode what is sent encoded, while other rollouts wait
 HEADERS = {"Accept-Encoding": "identity"}
 
 _UNREACHABLE = ("unreachable", "takes no connection")
@@ -121,6 +122,7 @@ class ModelConnections:
                 self._transport,
                 answer,
                 hops=MAX_HOPS,
+                # the attempts of the whole call are counted by `persist`
                 retries=0,
                 hop_seconds=HOP_SECONDS,
                 left=lambda: math.inf,
@@ -211,6 +213,7 @@ class HttpModelClient:
         cached, name = self.cache if endpoint.cache else None, ""
         if cached is not None:
             name = cached.key(resolved.called.url, endpoint.model, body, endpoint.sample)
+            # a disk may be slow, and all rollouts share this event loop
             found = await asyncio.to_thread(cached.load, name)
             if found is not None:
                 return _without_key(found, key, place)
@@ -233,6 +236,7 @@ class HttpModelClient:
                 return _without_key(reply, key, place)
             except AttemptFailed as failed:
                 hung += failed.kind == "hung"
+                # before it is in a message, a trajectory or a log
                 failed.excerpt = self.keys.excerpt(failed.excerpt, key)
                 raise
 
@@ -268,6 +272,7 @@ class HttpModelClient:
         except NotAnAddress as wrong:
             raise _failed("invalid_address", f"The model's address {wrong}.", "Give the address of a model.") from None
         why = self.rules.refusal_of(called)
+        # judged here, too: the address of a judge comes from the settings, which no planner looks at
         if why is not None:
             raise _failed("address_refused", f"The model at {called.place} is at {why}, which this server does not call.",
                           self.rules.hint(called.host, why))  # fmt: skip
@@ -317,6 +322,7 @@ class HttpModelClient:
             reply = read(answered.status, answered.body, answered.retry_after)
             reply.seconds = seconds = clock.monotonic() - began
         except TimeoutError:
+            # a host that does not answer is as overloaded as one that says so
             congested = True
             if limit == left:
                 raise AttemptFailed("out_of_time", f"gave no answer within the {limit:.1f} s that were left") from None

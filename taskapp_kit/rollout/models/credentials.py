@@ -43,6 +43,7 @@ LEAST_HIDDEN = 12
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BEARER = re.compile(r"bearer\s+", re.IGNORECASE)
+# they move a terminal's cursor, or hide and turn text around
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 
@@ -61,6 +62,7 @@ class Credentials:
         for variable, hosts in VENDORS.items():
             key = settings.variable(variable)
             if key:
+                # stripped: a line end copied with the key would end the header
                 self._for.update({("https", host, 443): key.strip() for host in hosts})
         for entry in settings.inference_keys_for:
             self._add(entry, settings)
@@ -93,6 +95,7 @@ class Credentials:
             )
         named = re.search(r":[0-9]+$", bare) is not None
         port = called.port if named else None
+        # nobody listens between this machine and itself
         schemes = ("https", "http") if open_road or called.host in _LOOPBACK else ("https",)
         for scheme in schemes:
             self._for.pop(
@@ -111,6 +114,7 @@ class Credentials:
         encoded = given.encode("utf-8", "replace")
         found = False
         for key in self._door:
+            # all of them, in a time that does not tell how near a guess is
             found |= hmac.compare_digest(encoded, key) or (len(key) >= LEAST_HIDDEN and key in encoded)
         if self._is_server_key is not None and given:
             found |= self._is_server_key(given)
@@ -119,6 +123,7 @@ class Credentials:
     def address_has_own_key(self, url: str) -> bool:
         """Whether an address, or a value in its query, is or contains one of this server's API keys."""
         values = [value for _, value in parse_qsl(url.partition("?")[2])]
+        # a key in a query may be percent-encoded
         return any(map(self.is_own_key, (url, unquote(url), *values)))
 
     def check_config(self, config: Mapping[str, Any], *, loc: Place = API_KEY[:-1]) -> None:
@@ -146,6 +151,7 @@ class Credentials:
             return ""
         line = " ".join(_UNSEEN.sub(" ", text).split())
         keys = [key.decode("utf-8", "replace") for key in self._door] + list(self._own) + ([used] if used else [])
+        # the whole text goes: what is around a part of a key may be the rest of it in another form
         if any(holds_key(line, key) for key in keys):
             return ""
         return cut(line, EXCERPT_LETTERS)

@@ -40,6 +40,7 @@ class Price:
     def cost(self, usage: Mapping[str, float]) -> float:
         """The price in US dollars of a call with this usage."""
         asked, cached = usage.get("prompt_tokens", 0.0), usage.get("cached_tokens", 0.0)
+        # more cached tokens than tokens would make the price negative
         cached = min(cached, asked)
         answered = usage.get("completion_tokens", 0.0)
         return ((asked - cached) * self.input + cached * self.cached + answered * self.output) / 1e6
@@ -82,11 +83,13 @@ class ModelNames:
     def read(cls, file: Path) -> ModelNames:
         """Reads the tables of a file. Raises ConfigError naming the table; the message contains no value of it."""
         try:
+            # editors on Windows write a byte order mark
             content = tomllib.loads(file.read_text("utf-8-sig"))
         except OSError as error:
             raise ConfigError(
                 f"{file} cannot be read: {error.strerror}.", hint="Name a file of models in TASKAPP_MODELS_FILE."
             ) from None
+        # tomllib recurses into nested arrays
         except (ValueError, RecursionError):
             raise ConfigError(
                 f"{file} is not TOML in UTF-8.", hint='Write [NAME] and below it url = "https://…/v1".'
@@ -114,6 +117,7 @@ class ModelNames:
 
 def _address(url: str) -> str:
     """The form in which addresses are compared: completed, without the query."""
+    # a rollout's address has a path and a query that the file's has not
     return read_url(complete_url(url)).url.partition("?")[0]
 
 
@@ -139,10 +143,12 @@ def _model(file: Path, name: str, table: Any) -> NamedModel:
         raise wrong(f"has a url that {error}", 'Write url = "https://…/v1".') from None
     if not isinstance(model, str) or not model:
         raise wrong("has a model that is not a string", "Write the endpoint's name for it, in quotes.")
+    # a key here would be committed with the file
     if key is not None and (not isinstance(key, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", key)):
         raise wrong(
             "has a key that is not a variable's name", "Write the name of the variable that holds the key, never a key."
         )
+    # every call would hand the server's own key to a vendor
     if key is not None and key.startswith(SERVER_ONLY):
         raise wrong(f"takes the key {key}", "That variable holds an API key of this server; name the model's own.")
     return NamedModel(name, url, model, key, _price(table, wrong))
@@ -159,6 +165,7 @@ def _price(table: Mapping[str, Any], wrong: Any) -> Price | None:
         given[member] = float(value)
     if not given:
         return None
+    # an absent price is unknown, and not 0
     for member in (_PRICES[0], _PRICES[2]):
         if member not in given:
             raise wrong(f"has a price but no {member}", "Give the prices of input and output; 0 where it is free.")

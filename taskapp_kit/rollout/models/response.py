@@ -152,6 +152,7 @@ def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, An
         _first(answer.get("prompt_token_ids"), choice.get("prompt_token_ids"), message.get("prompt_token_ids"))
     )
     reply.policy_version = _version(answer, meta)
+    # such a turn would be trained on with the log-probabilities of other tokens
     if reply.token_ids is not None and reply.logprobs is not None and len(reply.token_ids) != len(reply.logprobs):
         raise AttemptFailed(
             "token_mismatch",
@@ -201,6 +202,7 @@ def _ids(values: Any) -> list[int] | None:
 def _numbers(values: Any) -> list[float] | None:
     if values is None:
         return None
+    # rounding may make the probability of a certain token a little more than 1
     if not isinstance(values, list) or not all(type(value) in (int, float) and value <= 1e-3 for value in values):
         raise _malformed("has log-probabilities that are not numbers up to 0")
     return values

@@ -83,6 +83,7 @@ class LoopModel:
         """
         assert self._models is not None, "a loop runs with a model"
         options = self._options
+        # the caller's `extra_body` last: it knows what its endpoint needs
         body: dict[str, Any] = {**options.sampling, **sampling, **options.extra, "messages": list(messages)}
         if tools:
             body["tools"] = list(tools)
@@ -95,6 +96,7 @@ class LoopModel:
         except NotJson as error:
             raise ValueError(f"model.chat(): {error}") from None
         sent = request["messages"]
+        # recorded as differences: whole prompts would grow with the square of the turns
         known = len(self._known) if sent[: len(self._known)] == self._known else 0
         reply = self._models.ask(POLICY, {**request, "messages": [_resendable(message) for message in sent]})
         self.fresh += [*sent[known:], reply.message]
@@ -142,6 +144,7 @@ class AuthorLoop:
         try:
             call = self._runner.run(self._until_step(view))
         except ModelFailed as failed:
+            # a limit of the episode, as in the kit's own conversation: what was played until then is scored
             if failed.overflow:
                 raise PolicyStops(CONTEXT_OVERFLOW) from None
             raise
@@ -149,6 +152,8 @@ class AuthorLoop:
 
     def stop(self, reason: str) -> None:
         """Ends a decision under way, wherever the loop awaits; `close` cancels the loop. Called in another thread."""
+        # A deadline is noticed between events and in calls of the model. A loop may wait for anything else, such as a
+        # program, so it is woken from outside.
         self._stopped = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the episode is over

@@ -23,6 +23,7 @@ class PolicyError(KitError):
 
 def policy_rng(environment: str, split: str, seed: int, sample: int) -> random.Random:
     """The policy's random generator, independent of the environment's. `sample` distinguishes rollouts of one seed."""
+    # never the environment's stream: how often a policy draws must not change what it meets
     return derived_rng("policy", environment, split, seed, sample)
 
 
@@ -51,6 +52,7 @@ _compiled: dict[int, tuple[Tool, Draw]] = {}
 def sampler_of(tool: Tool) -> Draw:
     """The function that draws the tool's arguments: the author's `sample`, else one made from the schema. Raises Unbounded."""
     known = _compiled.get(id(tool))
+    # an id may belong to another object once the first was collected
     if known is not None and known[0] is tool:
         return known[1]
     draw = compile_sampler(tool.parameters, tool.name) if tool.sample is None else _author_sampler(tool, tool.sample)
@@ -122,6 +124,7 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
         )
     answer = answer_from(config["action"], "policy.config.action")
     problems = [_never(environment, call) for call in answer.tool_calls] or [_never_words(environment, answer)]
+    # one call that may be accepted is enough: what a state refuses, another one may take
     if problems[0] is not None and None not in problems:
         message = f"policy 'constant' could never act: {problems[0]}."
         words = ', or {"action": "words"}' if environment.text_action is not None else ""
@@ -172,6 +175,7 @@ class ReplayPolicy:
     def decide(self, view: View) -> Decision:
         """The next stored answer. Turns that the caller scripted are not counted."""
         if self._given >= len(self._answers):
+            # a limit that came with the request is not in the environment, so the recording has to say it
             if self._stops is not None:
                 raise PolicyStops(self._stops)
             raise PolicyError(
@@ -190,6 +194,7 @@ class AuthorPolicy:
         self.name = spec.name
         self._function: Callable[..., Any] = spec.function
         self._wants = spec.parameters
+        # drawn from one stream through the episode, so it is made once
         self._given: dict[str, Any] = {"rng": rng()} if "rng" in spec.parameters else {}
 
     def decide(self, view: View) -> Decision:

@@ -17,6 +17,8 @@ FINISHED = "finished"
 """The stop reason of an episode that a session's caller ended before its end: truncated, and scored."""
 
 
+# A session takes the path by which a worker process asks for a model's reply, so threads, worker processes, limits,
+# scoring and the store need no second form.
 class CallerPolicy:
     """Asks the session for each decision, as a policy asks a model; used in the environment's thread or process.
 
@@ -43,6 +45,7 @@ class CallerPolicy:
         """
         self._tools = view.tools
         body: dict[str, Json] = {"rewards": self._rewards(view.results)}
+        # sent once: the tools of an episode stay, and its observations are in its events
         if view.turn == 0:
             prompt = prompt_of(self._app, self._environment, PolicyOptions(), view)
             body["messages"] = prompt["messages"]
@@ -64,6 +67,7 @@ class CallerPolicy:
         if message.get(FINISHED):
             raise PolicyStops(FINISHED)
         if "written" in message:
+            # what a client sent may not be encodable, and is stored
             found, words, problem = read_written(without_surrogates(message["written"]), self._tools)
             return Decision(found, words, problem=problem)
         calls = [ToolCall(call["tool"], call["args"]) for call in message.get("actions", ())]

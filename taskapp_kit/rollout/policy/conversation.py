@@ -53,6 +53,7 @@ def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, 
     declared = environment.system_prompt or app.system_prompt
     words = next((tool for tool in tools if tool.text), None)
     parts: list[str]
+    # an author's prompt is complete: rules of ours might contradict it
     if declared is not None:
         parts = [declared]
     else:
@@ -154,6 +155,7 @@ def joined(shown: list[tuple[str | None, Content]]) -> tuple[MessageContent, Mes
         for block in ([line] if line else []) + (observation if type(observation) is list else [words_of(observation)]):
             if isinstance(block, Image):
                 sent.append(_picture(block.data_url()))
+                # the record names a picture by its hash: its bytes are stored once
                 recorded.append(_picture(f"/blobs/{block.hash}"))
             else:
                 sent.append({"type": "text", "text": block})
@@ -234,6 +236,7 @@ class Conversation:
         sections: list[_Section] = [(None, view.initial)]
         sections += [(f"Done by the caller, not by you: {_label(step)}", step.observation) for step in view.results]
         self._add_user_message(sections)
+        # the tools are part of what an endpoint counts as prompt
         self._exchanges[0].characters += len(orjson.dumps(self._fixed.get("tools")))
 
     def _members(self, tools: Sequence[Tool]) -> dict[str, Json]:
@@ -244,6 +247,7 @@ class Conversation:
         if offered:
             members["tools"] = offered
             words = any(tool.text for tool in tools)
+            # a model that may talk and has no action for words would be refused in each turn
             members["tool_choice"] = options.tool_choice or ("auto" if words else "required")
         if options.mode == "structured" and (options.schema is not None or not only_words(tools)):
             members["response_format"] = response_format(options, tools)
@@ -276,6 +280,7 @@ class Conversation:
         calls, self._calls = self._calls, []
         own, others = _match_steps(calls, steps, next((tool.name for tool in self._tools.values() if tool.text), ""))
         sections: list[_Section] = []
+        # vendors refuse a conversation in which a call has no result
         if any(call.id for call in calls):
             shown = [self._answer_call(call, step) for call, step in zip(calls, own, strict=True)]
             sections = [(f"What {step.tool} showed:", step.observation) for step in shown if step is not None]
@@ -294,6 +299,7 @@ class Conversation:
         else:
             words = words_of(step.observation, pictures=NEXT_MESSAGE if self._options.pictures else "not shown")
         self._add_message("tool", words, words, tool_call_id=call.id)
+        # most endpoints refuse pictures in a tool's message, so they follow in one of the user
         return step if step is not None and self._options.pictures and has_pictures(step.observation) else None
 
     def _add_user_message(self, sections: list[_Section]) -> None:
@@ -318,15 +324,19 @@ class Conversation:
             most_calls=self._most_calls + 1,  # one more shows that there are too many
         )
         calls, output, problem = self._interpret(parsed_message)
+        # else the model reads only that its JSON has no end, and not why
         if problem is not None and reply.finish_reason == "length":
             problem = f"Your answer was cut off at its limit of tokens. {problem}"
         if reply.usage.get("prompt_tokens"):
             self._counter.learn(self._sent, reply.usage["prompt_tokens"])
         self._exchanges.append(_Exchange())
+        # The model's own message, unchanged: each prompt then begins with the one before and its answer, so an engine's
+        # prefix cache stays valid, and a trainer can join the turns.
         self._exchanges[-1].add(parsed_message.back)
         self._calls = calls[: self._most_calls + 1]
         messages, self._new_messages = [*self._new_messages, parsed_message.message], []
         return Decision(
+            # copies: the next turn compares its own with the steps that were played
             tool_calls=[replace(call) for call in calls],
             output=output,
             messages=messages,
@@ -355,6 +365,7 @@ class Conversation:
         names = ", ".join(self._tools)
         if only_words(list(self._tools.values())):
             return EMPTY
+        # a model without a parser for its tool calls writes them as text in each turn, and has to be told
         if words and parse_actions(words, list(self._tools.values())).calls:
             return f"Nothing was done: a call stands in the words. Make it a tool call. The tools are: {names}."
         return f"Nothing was done: answer with a tool call. The tools are: {names}."
@@ -400,6 +411,7 @@ def _match_steps(
         return list(steps[:fits]), list(steps[fits:])
     own: list[PlayedStep | None] = []
     at = 0
+    # in order, because calls may be left out, and the caller may act between two of them
     for call in calls:
         fits = at < len(steps) and steps[at].tool == call.tool and steps[at].args == call.args
         own.append(steps[at] if fits else None)

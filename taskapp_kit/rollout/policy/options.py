@@ -65,6 +65,9 @@ class History(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+# The only one that keeps the token prefix: each prompt begins with the previous prompt and its answer, so an engine's
+# prefix cache stays valid, and a trainer can join the turns. A window of turns breaks it in each turn once turns are
+# left out, a token budget in each turn that leaves out more than the one before.
 class FullHistory:
     """Every exchange."""
 
@@ -99,6 +102,7 @@ class TokenBudget:
         at, characters = len(exchanges), opening
         while at > 0:
             characters += exchanges[at - 1]
+            # the newest is always shown: without it the model would not see what its answer did
             if at < len(exchanges) and counter.tokens(characters) > self.budget:
                 break
             at -= 1
@@ -111,6 +115,7 @@ def read_history(given: Json) -> History:
         return FullHistory()
     if isinstance(given, Mapping) and len(given) == 1:
         (word, value), *_ = given.items()
+        # stored with the rollout, in 64 bits
         if type(value) is int and 1 <= value < 2**63:
             if word == "turns":
                 return LastTurns(value)
@@ -133,6 +138,7 @@ def _characters(value: Any) -> int:
     if kind is str:
         return len(value)
     if kind is dict or isinstance(value, Mapping):
+        # a picture's size in bytes says nothing about its tokens
         if value.get("type") == "image_url":
             return PICTURE_CHARACTERS
         return sum(_characters(part) for name, part in value.items() if name not in ("role", "type"))
@@ -173,6 +179,7 @@ def _number(value: Any) -> bool:
 
 
 def _whole(value: Any) -> bool:
+    # `type`, since true is an int to `isinstance`
     return type(value) is int
 
 
@@ -196,6 +203,7 @@ def _object(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
+# checked before the episode: an endpoint would refuse them at its first turn, in words of its own
 SAMPLING: dict[str, tuple[Callable[[Any], bool], str]] = {
     "temperature": (_number, "a number"),
     "top_p": (_number, "a number"),
@@ -259,6 +267,7 @@ def read_options(
         pictures=config.get("images") is not False,
         reasoning=_flag_of(config, "keep_reasoning", True),
         logprobs=record_logprobs,
+        # only for training or on request, because an endpoint that does not know the member may refuse it
         token_ids=wants_token_ids(config, record_logprobs=record_logprobs, mode=mode),
         schema=None if structured_config is None else structured_config.json_schema,
         schema_name="response" if structured_config is None else structured_config.schema_name,
@@ -273,6 +282,7 @@ def _extra(given: Json) -> Mapping[str, Json]:
         raise _refused(("extra_body",), given, "an object")
     taken = sorted(OURS & set(given))
     if taken:
+        # the record would say something else than what was sent
         raise _refused(("extra_body", taken[0]), given[taken[0]], "absent: that member is written by taskapp-kit")
     try:
         extra: dict[str, Json] = plain(given, "extra_body")
@@ -286,6 +296,7 @@ def _tool_choice(given: Json) -> Json:
         return given
     function = given.get("function") if isinstance(given, Mapping) and given.get("type") == "function" else None
     if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+        # rebuilt, so that nothing else of the caller's object is sent
         return {"type": "function", "function": {"name": function["name"]}}
     expected = '"auto", "required", "none" or {"type": "function", "function": {"name": NAME}}'
     raise _refused(("tool_choice",), given, expected)

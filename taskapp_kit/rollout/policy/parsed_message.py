@@ -73,6 +73,7 @@ def parse_message(
         content = orjson.dumps(content).decode()
     if content is not None:
         message["content"] = content
+    # a refusal is what the model said, and the environment may have an action for words
     parsed.words = _text_of(content) or _text_of(message.get("refusal")) or None
     if isinstance(calls, list):
         _parse_calls([call for call in calls if isinstance(call, dict)], parsed, tools, turn)
@@ -95,6 +96,7 @@ def _parse_calls(given: list[dict[str, Any]], parsed: ParsedMessage, tools: Mapp
         name = function.get("name")
         name = name if isinstance(name, str) else ""
         identity = call.get("id")
+        # two results under one id would be taken for results of the same call
         if not isinstance(identity, str) or not identity or identity in seen:
             identity = f"call_{turn}_{index}"
             while identity in seen:
@@ -109,12 +111,15 @@ def _parse_calls(given: list[dict[str, Any]], parsed: ParsedMessage, tools: Mapp
             problems.append(_arguments_problem(name, str(error), tools))
         parsed.calls.append(ToolCall(name, args, identity))
         call_members = {
+            # `index` is for streams; vendors refuse it in a request
             **{key: part for key, part in call.items() if key != "index"},
             "id": identity,
             "type": "function",
         }
         recorded.append({**call_members, "function": {**function, "name": name, "arguments": text}})
         back.append(recorded[-1])
+        # Chat templates parse the arguments of earlier turns, and fail in every later turn if they are no JSON object.
+        # The record keeps the original.
         if not _sendable(text, args) or not name:
             readable = orjson.dumps(args if isinstance(args, dict) else {"unreadable": text}).decode()
             parsed.rewritten += 1
@@ -235,9 +240,11 @@ def decode_arguments(text: str) -> Json:
     stripped = text.strip()
     if not stripped:
         return {}
+    # some models write a code block where only JSON is asked for
     if stripped.startswith("```") and stripped.endswith("```") and len(stripped) > 6:
         stripped = stripped[3:-3].partition("\n")[2] if "\n" in stripped else stripped[3:-3].removeprefix("json")
     value = decode(stripped)
+    # some servers encode arguments twice
     if isinstance(value, str) and value.lstrip()[:1] == "{":
         value = decode(value)
     return recordable({} if value is None else value)

@@ -72,6 +72,7 @@ def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> 
             )
         elif stored.config[name] != value:
             yield problem(("env", "config", name), value, stored.config[name])
+    # a policy that draws would otherwise be another one
     sample = request.policy.config.get("sample")
     if sample is not None and sample != stored.policy.get("sample", 0):
         yield problem(("policy", "config", "sample"), sample, stored.policy.get("sample", 0))
@@ -82,6 +83,7 @@ def recording_of(stored: StoredRollout) -> Recording:
     events = (from_json(event) for event in stored.events if event.get("kind") == "answered")
     answers = [event.answer for event in events if isinstance(event, Answered) and not event.scripted]
     ended = stored.status == "truncated" or (stored.failure or {}).get("boundary") == "scoring"
+    # the environment's own limits end a replay at the same place by themselves
     by_request = ended and stored.stop_reason not in DECLARED_LIMITS
     return Recording(answers, stored.stop_reason if by_request else None)
 

@@ -94,6 +94,7 @@ class UniformSampler:
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for a part of the schema."""
+        # uniform over what has no greatest size is not defined
         if schema.recursive:
             raise Unbounded(f"{name} ({schema.recursive}) can contain itself without limit")
         return self.compiled(schema, name, depth + 1)
@@ -129,6 +130,7 @@ class UniformSampler:
         for key, part in members.items():
             try:
                 fields[key] = self.part(part, f"{name}.{key}", depth)
+            # left out, it has its default
             except Unbounded:
                 if key in required:
                     raise
@@ -155,6 +157,7 @@ class UniformSampler:
         low, high = self.bounds(max(lows, default=None), min(highs, default=None), kind, name)
         if step:
             return lambda rng: rng.randint(int(low), int(high)) * step
+        # `uniform` may round to an end that is not part of the range
         return lambda rng: value if (value := rng.uniform(low, high)) not in (above, below) else (low + high) / 2
 
     def _list(self, schema: Schema, name: str, depth: int) -> Draw:
@@ -180,6 +183,7 @@ class FreeSampler(UniformSampler):
         if depth > MAX_DEPTH:
             raise ValueError("it asks for a value that contains itself without end")
 
+        # not before it is drawn: the schema may contain itself
         def drawn(rng: random.Random) -> Json:
             return self.compiled(schema, name, depth + 1)(rng)
 
@@ -187,6 +191,7 @@ class FreeSampler(UniformSampler):
 
     def branches(self, schema: Schema, depth: int) -> list[Schema]:
         """Return the branches that may be drawn; deep inside the one that ends soonest."""
+        # deep inside, drawing any branch of a tree would make it grow without end
         branches = sorted(schema.branches, key=_depth_ahead)
         return branches if depth < DEEP else branches[:1]
 
@@ -209,6 +214,7 @@ class FreeSampler(UniformSampler):
         shortest, longest = min(int(keywords.get("minLength", 0)), MAX_TEXT), int(keywords.get("maxLength", MAX_TEXT))
         fixed = FORMATS.get(str(keywords.get("format"))) or MORE_FORMATS.get(str(keywords.get("format")))
         if "pattern" in keywords:
+            # the libraries that make texts for patterns are not maintained; most patterns of tools fit one of these
             texts = [text for text in PATTERN_TEXTS if shortest <= len(text) <= longest]
             with suppress(re.error):  # an expression of another language than Python's
                 fixed = next((text for text in texts if re.search(str(keywords["pattern"]), text)), fixed)

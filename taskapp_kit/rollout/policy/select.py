@@ -38,6 +38,7 @@ CALLERS = (SESSION, PERSON)
 GOLD = "gold"
 """The app's example of good play, the one policy that may read a task's private fields."""
 
+# What is stored is listed, not what is left out: a member that a caller invents may hold a key.
 STORED_CONFIG = (
     "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
     "max_completion_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop",
@@ -60,6 +61,7 @@ def offered(app: AppSpec, *, exposure: Exposure, gold: bool | None) -> AppSpec:
     def stays(name: str, parameters: Sequence[str]) -> bool:
         if name != GOLD:
             return True
+        # on this machine, an author may look at the solutions anyway
         return exposure != "public" or "task" not in parameters if gold is None else gold
 
     policies = tuple(spec for spec in app.policies if stays(spec.name, spec.parameters))
@@ -96,6 +98,7 @@ def unknown_config(config: Mapping[str, Json]) -> list[str]:
     At most `MOST_UNKNOWN_NAMED` are named, and only short identifiers (hyphens allowed); the others are counted.
     """
     unknown = [name for name in config if name not in KNOWN_CONFIG]
+    # a name may be anything, also a key or a page of text, and goes into a response and a log
     named = [name for name in unknown if len(name) <= LONGEST_UNKNOWN_NAME and name.replace("-", "_").isidentifier()]
     warnings = []
     for name in named[:MOST_UNKNOWN_NAMED]:
@@ -130,6 +133,7 @@ def chosen_name(
         if asked not in names:
             raise _unknown(asked, _available(app, environment), loc)
         return str(asked)
+    # `policy_name` is often the caller's own label, so one that we do not know is no error where a model is named
     if policy_name in names:
         return str(policy_name)
     if inference_url is not None:

@@ -70,6 +70,9 @@ class Dialect:
     events: Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]
 
 
+# Translated to chat completions before they are read, so recognition of earlier turns, repeats, limits and counts know
+# one form. What needs a state or a tool on the server is refused by name: ignoring it would train on a conversation
+# that the agent did not have.
 DIALECTS: Mapping[str, Dialect] = {
     "responses": Dialect(responses_api.chat_request, responses_api.answer, responses_api.events),
     "messages": Dialect(messages_api.chat_request, messages_api.answer, messages_api.events),
@@ -130,6 +133,7 @@ def answer_events(answer: Mapping[str, Any], dialect: Dialect | None, *, usage_e
         return chunks(answer, [sampled, {"text": "", **end}], usage_event=usage_event)
     delta = {name: value for name, value in choice["message"].items() if name != "role" and value is not None}
     if "tool_calls" in delta:
+        # clients join the pieces of a call by its index
         delta["tool_calls"] = [{"index": at, **item} for at, item in enumerate(delta["tool_calls"])]
     role = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
     return chunks(answer, [role, {**sampled, "delta": delta}, {"delta": {}, **end}], usage_event=usage_event)

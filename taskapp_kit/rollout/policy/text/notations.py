@@ -39,6 +39,7 @@ def actions_in(value: Json, tools: Mapping[str, Tool], *, bare: bool = True) -> 
     bare: also accepts an object of arguments without a tool's name, where there is only one tool.
     """
     found = _actions(value, tools, WRAPPINGS)
+    # where there is one tool, its name says nothing
     if found is None and bare and isinstance(value, Mapping) and value:
         only = [tool for tool in tools.values() if not tool.text]
         if len(only) == 1 and set(value) <= set(only[0].parameters.get("properties", {})):
@@ -90,6 +91,7 @@ def _named(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
             rest = {key: part for key, part in value.items() if key != word}
             known = tools[name].parameters.get("properties", {})
             return [_call(name, {key: p for key, p in rest.items() if key in known or key not in SIDE_WORDS}, tools)]
+        # with other members it may be data, such as {"name": "Ada", "age": 3}
         if set(value) <= {word, *SIDE_WORDS} and word in ("tool", "tool_name"):
             return [ToolCall(str(recordable(name)), {})]
     return None
@@ -99,6 +101,7 @@ def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
     """Reads `{NAME: {…}}`, with optional members of explanation beside it."""
     named = [key for key in value if key in tools]
     plainly = len(value) == 1 or all(isinstance(value[key], Mapping) or value[key] is None for key in named)
+    # a model that repeats the observation may write the name of a tool as a member
     others = any(isinstance(part, Mapping | list) for key, part in value.items() if key not in tools)
     return [_call(key, value[key], tools) for key in named] if named and plainly and not others else None
 
@@ -106,6 +109,7 @@ def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
 def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
     """The call; a value that is no object becomes the argument of a tool that takes one."""
     if isinstance(given, str) and given.lstrip()[:1] == "{":
+        # OpenAI writes arguments as a text of JSON, and so do models that saw it
         with contextlib.suppress(UnreadableJson):  # a plain text may begin with a brace
             given = decode(given)
     if given is None or given == "":
@@ -121,8 +125,10 @@ def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
 def value_of(text: str, schema: Any) -> Json:
     """The value of a tag's text: the text where the schema accepts a string, else JSON if it parses, else the text."""
     kinds = _kinds(schema)
+    # Qwen's template writes each value on lines of its own
     if text.startswith("\n") and text.endswith("\n"):
         text = text[1:-1]
+    # a text that looks like JSON, such as "1", stays the text that the tool takes
     if "string" in kinds:
         return text
     try:
@@ -171,6 +177,7 @@ class ClosingTags:
         return at
 
 
+# Repetitions are bounded: an unbounded one would take quadratic time for hostile text.
 _MARKS = re.compile(
     r"<(?P<tag>tool_calls?|function_calls?)>|<function=(?P<function>[\w.-]{1,64})>"
     r"|(?P<list>\[TOOL_CALLS\])|(?P<python><\|python_tag\|>)"
@@ -207,6 +214,7 @@ def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
         except UnreadableJson as error:
             found.broken = str(error)
             break
+    # all or nothing: playing what could be read would reward something else than what was written
     if found.broken is not None:
         found.calls = []
     return found
@@ -350,6 +358,7 @@ def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
     if any(name in properties for name in children):
         given |= {name: value_of(part, properties.get(name)) for name, part in children.items()}
     elif stripped:
+        # words without a tag can only be meant for the one argument
         if len(properties) != 1 or given:
             raise UnreadableJson(f"in <{tool.name}> stands no argument of it: {stripped[:60]!r}")
         (name,) = properties
@@ -375,6 +384,7 @@ def _children(body: str) -> Iterator[tuple[str, str]]:
 def bare(words: str, tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
     """Yields the call of a tool without required arguments, when the text is only its name."""
     name = words[:200].strip().strip("`'\"*.! ").removesuffix("()")
+    # a call without arguments that the tool requires is a sentence about it
     if len(words) <= 200 and name in tools and not tools[name].parameters.get("required"):
         yield ToolCall(name, {})
 

@@ -14,6 +14,7 @@ def response_format(options: PolicyOptions, tools: Sequence[Tool]) -> dict[str, 
     """The caller's own schema, else the union of the actions: `{"action": {"tool": NAME, "arguments": {…}}}`."""
     own = options.schema is not None
     schema = dict(options.schema) if options.schema is not None else action_schema(tools)
+    # vendors refuse a schema that is not closed everywhere if it is sent as strict
     strict = options.strict if own else _is_strict(schema)
     return {"type": "json_schema", "json_schema": {"name": options.schema_name, "schema": schema, "strict": strict}}
 
@@ -25,6 +26,7 @@ def action_schema(tools: Sequence[Tool]) -> dict[str, Json]:
     for tool in tools:
         names = {name: f"{tool.name}_{name}" for name in tool.parameters.get("$defs", {})}
         for name, inner in tool.parameters.get("$defs", {}).items():
+            # two tools may define different things under one name
             definitions[names[name]] = _renamed(inner, names)
         arguments = _renamed({key: part for key, part in tool.parameters.items() if key != "$defs"}, names)
         branches.append(_closed({"tool": {"type": "string", "enum": [tool.name]}, "arguments": arguments}))

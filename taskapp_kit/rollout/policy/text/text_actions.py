@@ -55,6 +55,7 @@ def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
         if found.calls:
             return _resolve(found, tools)
         broken = broken or found.broken
+        # the model meant a call: what another search finds inside it would be something else
         if found.broken is not None and search is marked:
             break
     if broken is not None:
@@ -93,12 +94,14 @@ def without_thoughts(words: str) -> str:
 
 def _resolve(found: TagMatch, tools: Sequence[Tool]) -> ParsedActions:
     """Several actions where several are meant; repetitions count as one; different actions are refused as ambiguous."""
+    # in a notation for calls, or in a list, more than one is plainly meant
     if found.several:
         return ParsedActions(found.calls, attempted=True)
     distinct: list[ToolCall] = []
     for call in found.calls[:MANY]:
         if not any(call.tool == other.tool and call.args == other.args for other in distinct):
             distinct.append(call)
+    # different actions among words are not played: the first may be the one that the model rejected
     if len(distinct) == 1 and found.broken is None:
         return ParsedActions(distinct, attempted=True)
     if len(distinct) == 1:
@@ -169,6 +172,7 @@ def embedded(text: str, tools: Mapping[str, Tool]) -> TagMatch:
             value, end = decode_at(text, at)
             calls = actions_in(value, tools, bare=found.broken is None)  # otherwise it may be a part of the broken JSON
         except UnreadableJson as error:
+            # each attempt costs what it read, or nested braces would take quadratic time
             budget -= error.read + 64
             if found.broken is None and _looks_like_one(text[at : at + 400], tools):
                 found.broken = f"the JSON in the answer cannot be read: {error}"
@@ -181,6 +185,7 @@ def embedded(text: str, tools: Mapping[str, Tool]) -> TagMatch:
         alone = alone and not text[end : at if at >= 0 else len(text)].strip(" \t\r\n;,")
     if found.calls:
         found.broken = None
+    # several objects among words may be examples; a text of nothing else is a list of actions
     found.several = alone or holding == 1
     return found
 
@@ -223,6 +228,7 @@ def named(text: str, tools: Mapping[str, Tool]) -> TagMatch:
     stripped = text.strip()
     calls = [*bare(stripped, tools)]
     if not calls:
+        # models explain first, and then name the action
         last = stripped[-400:].rpartition("\n")[2]
         calls = [*bare(_LABEL.sub("", last), tools)]
     return TagMatch(calls)
