@@ -162,7 +162,17 @@ class ModelAccess:
 def model_access(
     settings: Settings, exposure: Exposure, clock: Clock, *, is_server_key: Callable[[str], bool] | None = None
 ) -> ModelAccess:
-    """The models that these settings configure. is_server_key: whether a text is an API key of this server."""
+    """Return the models that these settings configure.
+
+    Args:
+        settings: Addresses, keys and what may be called.
+        exposure: `local` allows private and loopback addresses, too.
+        clock: Time, for waits.
+        is_server_key: Whether a text is an API key of this server, where the settings do not contain its keys.
+
+    Raises:
+        ConfigError: A setting or `models.toml` cannot be read.
+    """
     client = HttpModelClient(
         exposure, settings, clock, is_server_key=is_server_key, model_names=ModelNames.of(settings, Path.cwd())
     )

@@ -29,9 +29,11 @@ RETURNED = "rollout_returned"
 class LoopEnvironment:
     """The environment as the author's loop sees it.
 
-    observation: the last one, as recorded (a text, a dict, or a list with pictures). tools: the actions as the `tools` of
-    a chat-completions request. parameters: of each action by its name, as JSON Schema; also of one for plain text. done:
-    True once the episode is over; the loop is cancelled then, so it rarely reads True.
+    Attributes:
+        observation: The last one, as recorded: a text, a dict, or a list with pictures.
+        tools: The actions as the `tools` of a chat-completions request.
+        parameters: Of each action by its name, as JSON Schema; also of the action for plain text.
+        done: True once the episode is over. The loop is cancelled then, so it rarely reads True.
     """
 
     def __init__(self) -> None:
@@ -43,7 +45,19 @@ class LoopEnvironment:
         self._step: asyncio.Future[PlayedStep] | None = None
 
     async def step(self, tool: str, args: Mapping[str, Any] | str) -> PlayedStep:
-        """Takes one action and returns the step, a refused one too. One at a time. Raises ValueError if args is not JSON."""
+        """Take one action.
+
+        Args:
+            tool: The action's name.
+            args: Its arguments, or the text of an action that takes plain text.
+
+        Returns:
+            The step as recorded, also of a refused action.
+
+        Raises:
+            ValueError: `args` is not JSON.
+            PolicyError: Another step has not ended yet.
+        """
         if self._step is not None:
             raise PolicyError(
                 "env.step() was called while another step is under way.", hint="Await each before the next."
@@ -77,9 +91,19 @@ class LoopModel:
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **sampling: Any
     ) -> ChatReply:
-        """Requests one completion. sampling: members of the request, over those of the caller's `policy.config`.
+        """Request one completion of the model that the rollout's request named.
 
-        Raises ModelFailed when the model gives none; ValueError if an argument is not JSON.
+        Args:
+            messages: The conversation, as in a chat-completions request.
+            tools: What the model may call, such as `env.tools`.
+            **sampling: Members of the request, over those of the caller's `policy.config`.
+
+        Returns:
+            The reply as received.
+
+        Raises:
+            ModelFailed: The model gave none, also after retries.
+            ValueError: An argument is not JSON.
         """
         assert self._models is not None, "a loop runs with a model"
         options = self._options

@@ -64,10 +64,10 @@ class History(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 # The only one that keeps the token prefix: each prompt begins with the previous prompt and its answer, so an engine's
 # prefix cache stays valid, and a trainer can join the turns. A window of turns breaks it in each turn once turns are
 # left out, a token budget in each turn that leaves out more than the one before.
+@dataclass(frozen=True, slots=True)
 class FullHistory:
     """Every exchange."""
 

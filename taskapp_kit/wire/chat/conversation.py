@@ -50,11 +50,20 @@ class Endpoint:
 class ChatReply:
     """An endpoint's reply, as received.
 
-    message: the assistant's message (`content`, `tool_calls`, `reasoning_content`, …). finish_reason: `stop`,
-    `tool_calls`, `length`, … usage: `prompt_tokens`, `completion_tokens` and any other counts. cost: in US dollars,
-    where the price is known. prompt_token_ids, token_ids, logprobs, policy_version: as the endpoint sent them, never
-    recomputed; `token_ids` and `logprobs` have one entry for each sampled token. seconds: of the attempt that
-    succeeded. attempts: 1 when the first did. retries: the failed attempts, each as `{"kind", "status"?}`.
+    Attributes:
+        message: The assistant's message (`content`, `tool_calls`, `reasoning_content`, …).
+        finish_reason: `stop`, `tool_calls`, `length`, …
+        model: The name that the endpoint gave.
+        usage: `prompt_tokens`, `completion_tokens` and any other counts.
+        cost: In US dollars, where the price is known.
+        prompt_token_ids: As the endpoint sent them, never computed; so are the next three.
+        token_ids: One for each sampled token.
+        logprobs: One for each sampled token.
+        policy_version: The version of the weights.
+        seconds: Of the attempt that succeeded.
+        attempts: 1 when the first did.
+        retries: The failed attempts, each as `{"kind", "status"?}`.
+        cached: Whether it came from the response cache.
     """
 
     message: dict[str, Json]

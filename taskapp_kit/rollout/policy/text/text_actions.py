@@ -35,7 +35,13 @@ _LABEL = re.compile(
 
 @dataclass(slots=True)
 class ParsedActions:
-    """The actions found in a text, in order. problem: why there is none. attempted: the text seems meant as an action."""
+    """The actions in a text.
+
+    Attributes:
+        calls: The actions in order.
+        problem: Why there is none, as the model reads it.
+        attempted: Whether the text seems to be meant as an action.
+    """
 
     calls: list[ToolCall] = field(default_factory=list)
     problem: str | None = None
@@ -43,7 +49,15 @@ class ParsedActions:
 
 
 def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
-    """Parses the actions in a model's text. Accepts any text and never raises."""
+    """Parse the actions in a model's text, whatever the text is.
+
+    Args:
+        words: What the model wrote. Text in `<think>` tags is ignored.
+        tools: The actions of the environment.
+
+    Returns:
+        The actions, or why there is none.
+    """
     named = {tool.name: tool for tool in tools}
     text = without_thoughts(words)
     broken: str | None = None
