@@ -16,10 +16,7 @@ from taskapp_kit.records.events import Answered, Observed, Stepped, from_json
 from taskapp_kit.records.model_use import TOKEN_COUNTS
 from taskapp_kit.records.protocols import StoredRollout, Tool, View
 from taskapp_kit.records.trajectory import Decision, PlayedStep
-from taskapp_kit.rollout.policy.chat.conversation import Conversation
-from taskapp_kit.rollout.policy.chat.prompt import tool_schemas
-from taskapp_kit.rollout.policy.conversation import tool_schemas
-from taskapp_kit.rollout.policy.history import EstimatedTokens, characters_of
+from taskapp_kit.rollout.policy.conversation import Conversation, tool_schemas
 from taskapp_kit.rollout.policy.options import EstimatedTokens, PolicyOptions, characters_of
 from taskapp_kit.wire.chat.conversation import ChatReply
 from taskapp_kit.wire.chat.dialect_body import chat_call

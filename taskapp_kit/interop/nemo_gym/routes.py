@@ -46,13 +46,14 @@ def nemo_routes(context: RouteContext) -> Sequence[BaseRoute]:
         f"{path}/reverify_mode", "GET", handlers.nemo_reverify_mode, "NeMo Gym: whether it can be scored again"
     )
     acting = RouteSpec(f"{path}/{{tool}}", "POST", handlers.nemo_tool, "NeMo Gym: do one action")
-    beginning = {"request_model": NemoRow, "failures": (*READING, 429, 500), "headers": SENT}
-    playing = {"request_model": NemoBody, "failures": PLAYING, "headers": SENT}
+    begins = replace(seeding, request_model=NemoRow, failures=(*READING, 429, 500), headers=SENT)
+    ends = replace(ending, request_model=NemoBody, failures=PLAYING, headers=SENT, parameters=of_session)
+    acts = replace(acting, request_model=NemoBody, failures=PLAYING, headers=SENT, parameters=(*of_session, TOOL))
     specs = [
-        replace(seeding, response_model=NemoSeeded, parameters=PARAMETERS, **beginning),
-        replace(ending, response_model=NemoVerified, parameters=of_session, **playing),
+        replace(begins, response_model=NemoSeeded, parameters=PARAMETERS),
+        replace(ends, response_model=NemoVerified),
         replace(asking, response_model=Literal["unsupported"], failures=(404,), parameters=PARAMETERS),
-        replace(acting, media_type="text/plain", parameters=(*of_session, TOOL), **playing),
+        replace(acts, media_type="text/plain"),
     ]
     return direct_routes(specs, context)
 

@@ -25,7 +25,6 @@ from taskapp_kit.jobs.server.sealed_keys import SealedKeys
 from taskapp_kit.jobs.server.store import JobStore
 from taskapp_kit.jobs.server.task_app_access import TaskAppAccess
 from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
-from taskapp_kit.jobs.server.task_app_opener import TaskAppAccess
 from taskapp_kit.net.auth import ApiKeyMiddleware, SiteRules
 from taskapp_kit.net.error_response import ErrorWriter
 from taskapp_kit.version import __version__
