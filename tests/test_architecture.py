@@ -9,6 +9,8 @@ import json
 import pkgutil
 import subprocess
 import sys
+import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -553,6 +555,63 @@ def test_no_module_is_named_after_nothing() -> None:
     nothing = {"utils", "util", "helpers", "helper", "common", "core", "manager", "misc", "base", "stuff"}
     for path in FILES:
         assert not nothing & {part.removesuffix(".py") for part in path.relative_to(PACKAGE).parts}
+
+
+MAX_MODULES_IN_A_DIRECTORY = 26
+MAX_MODULE_LINES = 500
+MAX_SMALL_MODULES = 999
+"""Modules under 40 lines, besides `__init__` and `__main__`: entry points, routes, protocols."""
+MAX_FUNCTION_LINES = 80
+MAX_FUNCTIONS_IN_A_FUNCTION = 3
+
+
+def functions_of(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_a_directory_has_few_modules() -> None:
+    modules = Counter(path.parent for path in FILES)
+    assert {str(folder): count for folder, count in modules.items() if count > MAX_MODULES_IN_A_DIRECTORY} == {}
+
+
+def test_a_module_is_neither_long_nor_tiny() -> None:
+    lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
+    assert {module: count for module, count in lines.items() if count > MAX_MODULE_LINES} == {}
+    small = [module for module, path in MODULES.items() if not path.stem.startswith("__") and lines[module] < 40]
+    assert len(small) <= MAX_SMALL_MODULES, small
+
+
+def test_a_function_is_short_and_contains_few_others() -> None:
+    for path in FILES:
+        for function in functions_of(path):
+            where = f"{path.relative_to(ROOT)}:{function.lineno} {function.name}"
+            assert (function.end_lineno or 0) - function.lineno < MAX_FUNCTION_LINES, where
+            inner = sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(function)) - 1
+            assert inner <= MAX_FUNCTIONS_IN_A_FUNCTION, where
+
+
+def code_lines(path: Path) -> int:
+    """The lines of a module without blank lines, comments and docstrings."""
+    unseen = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    with path.open("rb") as file:
+        tokens = [token for token in tokenize.tokenize(file.readline) if token.type not in (*unseen, tokenize.ENCODING)]
+    lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    for node in nodes(path):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+CODE_LINES = {}
+"""The budget of each package. A commit that raises a number says what for."""
+
+
+def test_each_package_keeps_to_its_budget_of_code_lines() -> None:
+    used: Counter[str] = Counter()
+    for module, path in MODULES.items():
+        used[module.partition(".")[0]] += code_lines(path)
+    assert {package: (used[package], budget) for package, budget in CODE_LINES.items() if used[package] > budget} == {}
+    assert used.keys() == CODE_LINES.keys()
 
 
 OF_THE_GUIDE = {"Episode": "train.workflow.episode", "Policy": "train.workflow.policy"}
