@@ -231,7 +231,7 @@ def _compared(baseline: Side, other: Side, settings: ComparisonSettings) -> Comp
             hint="Play both on the same seeds.",
         )
     pairs = [(key, baseline.rows[key], other.rows[key]) for key in sorted(keys)]
-    played = [pair for pair in pairs if not (_failed(pair[1]) or _failed(pair[2]))]
+    played = [pair for pair in pairs if not (pair[1].failed or pair[2].failed)]
     measures = [_measure("reward", "reward", played, lambda row: row.reward, settings)]
     for name in dict.fromkeys(name for _, *both in played for row in both for name in row.criteria):
         measures.append(_measure(name, "criterion", played, lambda row, name=name: row.criteria.get(name), settings))  # type: ignore[misc]
@@ -244,9 +244,9 @@ def _compared(baseline: Side, other: Side, settings: ComparisonSettings) -> Comp
         other=other,
         pairs=len(played),
         failed={
-            "baseline": sum(_failed(one) and not _failed(two) for _, one, two in pairs),
-            "other": sum(_failed(two) and not _failed(one) for _, one, two in pairs),
-            "both": sum(_failed(one) and _failed(two) for _, one, two in pairs),
+            "baseline": sum(one.failed and not two.failed for _, one, two in pairs),
+            "other": sum(two.failed and not one.failed for _, one, two in pairs),
+            "both": sum(one.failed and two.failed for _, one, two in pairs),
         },
         unpaired={"baseline": len(baseline.rows) - len(keys), "other": len(other.rows) - len(keys)},
         measures=measures,
@@ -303,9 +303,9 @@ _RANKS = {"lost": 0, "gained": 1, "failed": 2, "recovered": 3, "lower": 4, "high
 def _changes(pairs: Sequence[Pair], pass_at: float) -> list[Change]:
     found: list[tuple[tuple[int, float, PairKey], Change]] = []
     for key, one, two in pairs:
-        if _failed(one) or _failed(two):
-            if _failed(one) != _failed(two):
-                kind = "failed" if _failed(two) else "recovered"
+        if one.failed or two.failed:
+            if one.failed != two.failed:
+                kind = "failed" if two.failed else "recovered"
                 found.append(((_RANKS[kind], 0.0, key), Change(kind, one, two)))
             continue
         if one.reward is None or two.reward is None or abs(two.reward - one.reward) <= TIE:
@@ -318,10 +318,6 @@ def _changes(pairs: Sequence[Pair], pass_at: float) -> list[Change]:
         rank = (_RANKS[kind], -abs(two.reward - one.reward), key)
         found.append((rank, Change(kind, one, two)))
     return [change for _, change in sorted(found, key=lambda ranked: ranked[0])]
-
-
-def _failed(row: RolloutRow) -> bool:
-    return row.status == "failed"
 
 
 # -- sides ------------------------------------------------------------------------------------------------------------

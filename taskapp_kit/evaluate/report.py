@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,17 +13,15 @@ from taskapp_kit.evaluate.summary import SUMMARY_OPTIONS, Column, RewardStatisti
 from taskapp_kit.records.model_use import tokens_of, unpriced_words
 from taskapp_kit.version import __version__
 from taskapp_kit.viewer.pages import render, shown, standalone
-from taskapp_kit.viewer.plots import Bar, bars, histogram, line, scatter
+from taskapp_kit.viewer.plots import Bar, line
+from taskapp_kit.viewer.result_plots import CaptionedPlot, PolicyResults, bar_plot, of_policy, result_plots
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
-
     from taskapp_kit.evaluate.directory import Directory
     from taskapp_kit.evaluate.plan import EvalPlan
     from taskapp_kit.records.protocols import RolloutRow
 
 DIFFICULTY = "difficulty"
-MOST_BARS = 40
 
 
 @dataclass
@@ -47,10 +46,14 @@ class _OfPolicy:
                 self.lengths.append(result.length)
                 self.length_of_reward.append(result.reward)
 
-    def around(self, column: Column) -> tuple[float | None, float | None, float | None, str]:
-        """The mean of a criterion, its interval, and a note."""
-        made = column.interval(self.options.interval)
-        return made.mean, made.low, made.high, f"n = {made.n}"
+    def results(self, reward: Bar) -> PolicyResults:
+        """The results for the plots. reward: the mean."""
+        criteria = []
+        for name, column in self.criteria.items():
+            made = column.interval(self.options.interval)
+            criteria.append(Bar(shown(name), made.mean, made.low, made.high, f"n = {made.n}"))
+        points = list(zip(self.lengths, self.length_of_reward, strict=True))
+        return PolicyResults(reward, self.rewards, points, criteria)
 
 
 @dataclass
@@ -117,43 +120,23 @@ def _plots(
     numbers: Mapping[str, Any],
     found: Mapping[str, _OfPolicy],
     failures: Mapping[tuple[str, str], _Failures],
-) -> list[tuple[str, Markup]]:
-    """Captions and plots, the ones that have something to show."""
-    several = len(found) > 1
-
-    def named(words: str, policy: str) -> str:
-        return f"{words}: {policy}" if several else words
-
-    plots: list[tuple[str, Markup]] = []
-
-    def add_bars(caption: str, rows: list[Bar], x_label: str = "reward") -> None:
-        if rows:
-            whole = caption if len(rows) <= MOST_BARS else f"{caption} (the first {MOST_BARS} of {len(rows)})"
-            plots.append((whole, bars(rows[:MOST_BARS], title=caption, x_label=x_label)))
-
-    if several:
-        add_bars("Reward with 95 % intervals", [_bar(name, one) for name, one in numbers.items()])
-    scored = [policy.rewards for policy in found.values() if policy.rewards]
-    low, high = (min(map(min, scored)), max(map(max, scored))) if scored else (None, None)  # one axis for all
-    for name, policy in found.items():
-        if policy.rewards:
-            caption = named("Distribution of rewards", name)
-            plots.append((caption, histogram(policy.rewards, title=caption, x_label="reward", low=low, high=high)))
-    for name, policy in found.items():
-        rows = [Bar(shown(criterion), *policy.around(column)) for criterion, column in policy.criteria.items()]
-        add_bars(named("Criteria with 95 % intervals", name), rows, "score")
+) -> list[CaptionedPlot]:
+    """Captions and plots, the ones that have something to show: those of every run, then what an evaluation adds."""
+    boundaries = Counter[str]()
+    for item in failures.values():
+        boundaries[shown(item.boundary)] += item.count
+    plots = result_plots(
+        {name: policy.results(_bar(name, numbers[name])) for name, policy in found.items()}, boundaries
+    )
     for name, policy in found.items():
         groups = {value: group.to_json() for value, group in policy.difficulties.items()}
         rows = [_bar(str(value), group) for value, group in groups.items()]
-        add_bars(named("Reward by difficulty", name), rows)
+        plots += bar_plot(of_policy("Reward by difficulty", name, found), rows)
     for name, one in numbers.items():
         for by, of_one in one["by"].items():
             if by != DIFFICULTY:
-                add_bars(named(f"Reward by {shown(by)}", name), [_bar(str(group["value"]), group) for group in of_one])
-    points = {name: list(zip(one.lengths, one.length_of_reward, strict=True)) for name, one in found.items()}
-    if any(points.values()):
-        caption = "Length against reward"
-        plots.append((caption, scatter(points, title=caption, x_label="steps", y_label="reward")))
+                rows = [_bar(str(group["value"]), group) for group in of_one]
+                plots += bar_plot(of_policy(f"Reward by {shown(by)}", name, found), rows)
     for caption, rate in (("pass@k", "pass_at_k"), ("pass^k", "pass_hat_k")) if plan.repeats > 1 else ():
         curves = {
             name: [(float(k), rates[rate]["mean"]) for k, rates in one["pass"]["k"].items()]
@@ -161,10 +144,6 @@ def _plots(
         }
         if any(share for points in curves.values() for _, share in points):
             plots.append((caption, line(curves, title=caption, x_label="k", y_label="share of seeds")))
-    boundaries: dict[str, int] = {}
-    for item in failures.values():
-        boundaries[item.boundary] = boundaries.get(item.boundary, 0) + item.count
-    add_bars("Failures by boundary", [Bar(shown(name), float(many)) for name, many in boundaries.items()], "rollouts")
     return plots
 
 

@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from markupsafe import Markup
-
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.records.model_use import known_sum, summed, unpriced_words
 from taskapp_kit.records.protocols import RolloutQuery, RolloutRow
 from taskapp_kit.records.statistics import IntervalMethod, mean_interval
 from taskapp_kit.records.words import counted
 from taskapp_kit.viewer.page import NEWEST, Page, PageRequest, not_found, redirect
-from taskapp_kit.viewer.plots import Bar, bars, histogram, scatter
+from taskapp_kit.viewer.plots import Bar
+from taskapp_kit.viewer.result_plots import CaptionedPlot, PolicyResults, result_plots
 
 BREAKDOWNS: dict[str, Callable[[RolloutRow], str]] = {
     "policy": lambda row: row.model or row.policy or "unknown",
@@ -139,29 +138,19 @@ def _failures(rows: Sequence[RolloutRow]) -> list[dict[str, Any]]:
     return [{"boundary": where, "code": code, "rollouts": count} for (where, code), count in counted.most_common()]
 
 
-def _plots(rows: Sequence[RolloutRow], data: dict[str, Any]) -> list[tuple[str, Markup]]:
-    of = BREAKDOWNS["policy"]
-    lengths = {
-        name: [(float(row.length or 0), row.reward) for row in group if row.reward is not None]
-        for name, group in _grouped(rows, of).items()
-    }
-    by_policy = [
-        Bar(item["name"], mean["mean"], mean["low"], mean["high"], f"n = {mean['n']}")
-        for item in data["breakdowns"]["policy"]
-        if (mean := item["reward"])
-    ]
-    made = [
-        ("Rewards", histogram([row.reward for row in rows], title="Rewards", x_label="reward")),
-        ("Reward by policy", bars(by_policy, title="Mean reward by policy", x_label="mean reward, 95 % interval")),
-        ("Length and reward", scatter(lengths, title="Length and reward", x_label="steps", y_label="reward")),
-    ]
-    if data["criteria"]:
-        rated = [Bar(item["name"], item["mean"], note=f"n = {item['scored']}") for item in data["criteria"]]
-        made.append(("Criteria", bars(rated, title="Mean score by criterion", x_label="mean score")))
-    if data["failures"]:
-        failed = Counter[str]()
-        for item in data["failures"]:
-            failed[item["boundary"]] += item["rollouts"]
-        counted = [Bar(where, count) for where, count in failed.most_common()]
-        made.append(("Failures", bars(counted, title="Failures by boundary", x_label="rollouts")))
-    return made
+def _plots(rows: Sequence[RolloutRow], data: dict[str, Any]) -> list[CaptionedPlot]:
+    means = {item["name"]: item["reward"] for item in data["breakdowns"]["policy"]}
+    policies = {}
+    for name, group in _grouped(rows, BREAKDOWNS["policy"]).items():
+        scored = [(float(row.length or 0), row.reward) for row in group if row.reward is not None]
+        mean = means[name]
+        policies[name] = PolicyResults(
+            Bar(name, mean["mean"], mean["low"], mean["high"], f"n = {mean['n']}"),
+            [reward for _, reward in scored],
+            scored,
+            [Bar(item["name"], item["mean"], note=f"n = {item['scored']}") for item in _criteria(group)],
+        )
+    failed = Counter[str]()
+    for item in data["failures"]:
+        failed[item["boundary"]] += item["rollouts"]
+    return result_plots(policies, dict(failed.most_common()))
