@@ -256,8 +256,8 @@ READ = ("observed", "answered", "stepped")
 def demonstration_of(stored: StoredRollout, app: AppSpec) -> Chat:
     """A rollout of a policy without a model, such as `gold` or a person, as the conversation of a model that does the same.
 
-    It is built by the code that builds a model's (`rollout/policy/chat`), from the app as it is declared now. Raises Unfit
-    when it cannot be one.
+    It is built by the code that builds a model's (`rollout/policy/conversation.py`), from the app as it is declared now.
+    Raises Unfit when it cannot be one.
     """
     environment = app.environments.get(stored.environment)
     if environment is None:
