@@ -17,8 +17,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate import source as sources
 from taskapp_kit.net import response as net_response
 from taskapp_kit.rollout import source as rollout_source
-from taskapp_kit.serve import uvicorn_server
-from taskapp_kit.serve.auth import Keys
+from taskapp_kit.serve import auth, uvicorn_server
 from taskapp_kit.viewer import source as viewer_source
 from taskapp_kit.viewer import viewer as viewers
 
@@ -74,7 +73,7 @@ def _serve(reference: str, app: str | None, port: int) -> None:
         shown.report = report if report.is_file() else None
     elif app is not None:
         shown.replay_arguments = (app,)
-    keys = Keys([(LABEL, secrets.token_urlsafe(32))])
+    keys = auth.Keys([(LABEL, secrets.token_urlsafe(32))])
     title = directory.resolve().name if directory.exists() else "rollouts"
     viewer = viewers.Viewer(shown, keys, title=title)
 

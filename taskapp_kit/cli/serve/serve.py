@@ -28,8 +28,7 @@ from taskapp_kit.errors import ConfigError, KitError
 from taskapp_kit.records import example_policy as example_policies
 from taskapp_kit.rollout import describe
 from taskapp_kit.rollout.policy import select as policies
-from taskapp_kit.serve import connection_limits, uvicorn_server
-from taskapp_kit.serve.auth import Keys
+from taskapp_kit.serve import auth, connection_limits, uvicorn_server
 from taskapp_kit.system.child_python import hide_memory
 from taskapp_kit.viewer import viewer as viewers
 
@@ -201,7 +200,7 @@ def reload_factory() -> FastAPI:
 def _with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
     """Settings with a key, the key where it was made here, and whether only this machine can call. Raises ConfigError."""
     local = uvicorn_server.bound_to_this_machine(settings.host)
-    if Keys.of(settings).configured():
+    if auth.Keys.of(settings).configured():
         return settings, None, local
     if not local:
         raise ConfigError(

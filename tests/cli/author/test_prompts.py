@@ -15,7 +15,7 @@ from environments.web import chromium
 from taskapp_kit.cli.author.init import find_template, instantiate, templates
 from taskapp_kit.declare.discovery import bundled_apps
 from tests.cli.conftest import ROOT, Run
-from tests.environments.python_sandbox.episodes import LEVELS
+from tests.sandbox.boxes import LEVELS
 
 NEEDS = {"gymnasium": "gymnasium", "math": "reasoning_gym", "web": "playwright", "rl/clicks.py": "playwright"}
 
