@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from taskapp_kit.errors import BackendError, ConfigError
@@ -38,7 +39,7 @@ class JobFiles:
 
     async def follow(self, after_step: Callable[[int], Awaitable[Points]]) -> None:
         """Write points for TensorBoard while the job runs, until this is cancelled. after_step: points after a step."""
-        with await asyncio.to_thread(_tensorboard, self.tensorboard) as files:
+        with (await asyncio.to_thread(_curves)).TensorBoardFiles(self.tensorboard) as files:
             last = -1
             while True:
                 with suppress(BackendError):
@@ -52,21 +53,20 @@ class JobFiles:
 
         Raises ConfigError when a file cannot be written.
         """
-        from taskapp_kit.train.curves.picture import picture
-
         groups, _ = curve_groups((point["name"], point["step"], point["value"]) for point in points)
         try:
-            with _tensorboard(self.tensorboard) as files:  # superseded points cannot be taken back from an event file
+            # superseded points cannot be taken back from an event file
+            with _curves().TensorBoardFiles(self.tensorboard) as files:
                 files.add(_timed(points))
-            self.picture.write_bytes(picture(groups, title))
+            self.picture.write_bytes(_curves().picture(groups, title))
         except OSError as error:
             raise ConfigError(f"The files in {self.folder} cannot be written: {error.strerror}.") from None
 
 
-def _tensorboard(folder: Path) -> Any:
-    from taskapp_kit.train.curves.tensorboard import TensorBoardFiles
+def _curves() -> ModuleType:
+    from taskapp_kit.train import curves
 
-    return TensorBoardFiles(folder)
+    return curves
 
 
 def _timed(points: Points) -> Iterable[tuple[str, int, float, float]]:

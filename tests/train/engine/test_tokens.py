@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.train.curves.tensorboard import TensorBoardFiles
+from taskapp_kit.train.curves import TensorBoardFiles
 from tests.sentinels import Key, Search
 from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, failed
 from tests.train.engine.local_job import finished, job_config, local_backend

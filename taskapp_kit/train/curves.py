@@ -1,15 +1,20 @@
-"""The curves of a job as a picture: the mean reward large, every other group small beside it."""
+"""A job's metric points as files: a picture of its curves (PNG), and TensorBoard's event files."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from tensorboardX import RecordWriter
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.summary import scalar
 
-from taskapp_kit.records.job_curves import CurveGroup
+from taskapp_kit.records.job_curves import EVALUATION, CurveGroup
 
 COLUMNS = 4
 PANEL = (3.4, 2.4)
@@ -24,7 +29,7 @@ CONSTANT = 1e-6
 
 
 def picture(groups: Sequence[CurveGroup], title: str) -> bytes:
-    """Return a PNG of the groups, the first of them large. Draws an empty frame where there is none."""
+    """Return a PNG of the groups: the first one, the mean reward, is large. Draws an empty frame where there is none."""
     rows = max(2, -(-(len(groups) + 3) // COLUMNS))  # the first takes four places
     with matplotlib.rc_context({"text.parse_math": False, "font.size": 9, "axes.titlesize": 10}):
         width, height = COLUMNS * PANEL[0], rows * PANEL[1] + HEAD
@@ -58,3 +63,43 @@ def _draw(axes: Any, group: CurveGroup) -> None:
         axes.set_ylim(min(drawn) - margin, max(drawn) + margin)
     if len(group.curves) > 1:
         axes.legend(fontsize=8)
+
+
+EVENT_FORMAT = "brain.Event:2"
+EVENT_FILE = "events.out.tfevents.{seconds:.0f}.taskapp"
+
+TimedPoint = tuple[str, int, float, float]
+"""(name, step, value, unix time)"""
+
+
+class TensorBoardFiles:
+    """Writes points to `folder`, where it replaces the files of an earlier instance; a context manager.
+
+    A point is written once: another one of its step belongs to a part of the job that is played again. The next instance
+    writes that one. `SummaryWriter` is not used: its points reach the file through a queue that cannot be waited for.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(EVENT_FILE.replace("{seconds:.0f}", "*")):
+            old.unlink()
+        self._records = RecordWriter(str(folder / EVENT_FILE.format(seconds=time.time())))
+        self._records.write(Event(wall_time=time.time(), file_version=EVENT_FORMAT).SerializeToString())
+        self._written: set[tuple[str, int]] = set()
+
+    def add(self, points: Iterable[TimedPoint]) -> None:
+        """Write the points that are new, and flush: `train/loss`, `eval/reward`."""
+        for name, step, value, seconds in points:
+            if (name, step) in self._written:
+                continue
+            self._written.add((name, step))
+            own = name.removeprefix(EVALUATION)
+            summary = scalar(f"{'train' if own == name else 'eval'}/{own}", value)
+            self._records.write(Event(wall_time=seconds, step=step, summary=summary).SerializeToString())
+        self._records.flush()
+
+    def __enter__(self) -> TensorBoardFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._records.close()

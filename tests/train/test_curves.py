@@ -13,8 +13,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
 from taskapp_kit.records.job_curves import GROUPS, curve_groups
-from taskapp_kit.train.curves.picture import picture
-from taskapp_kit.train.curves.tensorboard import TensorBoardFiles
+from taskapp_kit.train.curves import TensorBoardFiles, picture
 
 pytestmark = pytest.mark.train
 

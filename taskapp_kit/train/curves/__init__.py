@@ -1,1 +1,0 @@
-"""A job's metric points as files: `picture` (PNG) and `tensorboard`."""
