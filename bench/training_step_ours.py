@@ -19,15 +19,14 @@ from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 from taskapp_kit.jobs.server.rollout_plan import JobPlan
 from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
 from taskapp_kit.train.driver.job_driver import JobDriver
-from taskapp_kit.train.driver.policy_learner import PolicyLearner
+from taskapp_kit.train.driver.learning import PolicyLearner
 from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.gateway.attempt import AttemptSettings
 from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.train.rendering.chatml import ChatMl
 from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
-from taskapp_kit.train.turns import TrainingRow
-from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.turns import TrainingRow, UpdateMetrics
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 from taskapp_kit.train.update.settings import UpdateSettings
 

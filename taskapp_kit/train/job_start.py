@@ -1,7 +1,7 @@
 """What is said of a job before it runs: whether memory and disk are enough, its settings, and what its config says in vain.
 
-    needs = measured_needs(settings, plan, source, checkpoints_folder)  # raises JobError if they are too much
-    await ledger.report(*start_events(settings, needs, unused_keys(job, plan)))
+    needs = measured_needs(settings, source, checkpoints_folder)  # raises JobError if they are too much
+    await ledger.report(*start_events(settings, needs, unused_keys(job, settings.plan)))
 
 Nothing here needs torch.
 """
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 from taskapp_kit.errors import ConfigError, JobError
 from taskapp_kit.jobs.client.config.value_types import AGENT_WORDS
@@ -76,6 +76,12 @@ class JobNeeds:
     disk: int
     problem: str | None
 
+    def checked(self) -> Self:
+        """Return it. Raises JobError if the job cannot run."""
+        if self.problem is not None:
+            raise JobError(self.problem)
+        return self
+
     @property
     def sentence(self) -> str:
         """What is needed, and what there is."""
@@ -109,14 +115,12 @@ def model_sizes(source: ModelSource) -> ModelSizes:
     return sizes
 
 
-def job_needs(
-    settings: TrainingSettings, plan: JobPlan, sizes: ModelSizes, *, memory: int | None, disk: int
-) -> JobNeeds:
+def job_needs(settings: TrainingSettings, sizes: ModelSizes, *, memory: int | None, disk: int) -> JobNeeds:
     """Return what a job needs beside what there is.
 
     memory: bytes that its process can have, None if unknown. disk: bytes for checkpoints, with those that the job has.
     """
-    batch = _batch(settings, plan, sizes.context_tokens)
+    batch = _batch(settings, sizes.context_tokens)
     services = settings.services
     if services is None:
         return needs_of(settings.update, settings.lora, batch, sizes, memory=memory, disk=disk)
@@ -165,16 +169,13 @@ def needs_of(
     return JobNeeds(needed[mode], batch.length, memory, checkpoints, disk, problem)
 
 
-def measured_needs(settings: TrainingSettings, plan: JobPlan, source: ModelSource, checkpoints: Path) -> JobNeeds:
+def measured_needs(settings: TrainingSettings, source: ModelSource, checkpoints: Path) -> JobNeeds:
     """Return what a job needs beside what this process can have. checkpoints: the job's folder, which need not exist.
 
     Raises JobError if it cannot run, ConfigError for a model whose sizes cannot be read.
     """
     memory, disk = available_to(checkpoints)
-    needs = job_needs(settings, plan, model_sizes(source), memory=memory, disk=disk)
-    if needs.problem is not None:
-        raise JobError(needs.problem)
-    return needs
+    return job_needs(settings, model_sizes(source), memory=memory, disk=disk).checked()
 
 
 def available_to(checkpoints: Path) -> tuple[int | None, int]:
@@ -260,7 +261,8 @@ def _parameters(file: Path) -> int:
     return sum(math.prod(tensor["shape"]) for name, tensor in tensors.items() if name != "__metadata__")
 
 
-def _batch(settings: TrainingSettings, plan: JobPlan, context_tokens: int) -> BatchShape:
+def _batch(settings: TrainingSettings, context_tokens: int) -> BatchShape:
+    plan = settings.plan
     words = (op if isinstance(op, str) else str(op.get("type", "")) for op in plan.ops)
     turns = max(sum(word in AGENT_WORDS for word in words), 1)
     length = min(PROMPT_TOKENS + turns * settings.driving.generation.max_tokens, LONGEST_ROW, context_tokens)

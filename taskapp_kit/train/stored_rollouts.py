@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO
@@ -20,7 +19,7 @@ import orjson
 
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.records.words import counted
-from taskapp_kit.train.turns import RecordedTurn
+from taskapp_kit.train.turns import RecordedTurn, recorded_turns
 
 MAX_LINE_BYTES = 2**26
 MAX_STORED = 1_000_000
@@ -225,25 +224,8 @@ def find_rollouts(name: str, models: Path, *, paths: bool) -> Path:
 
 
 def _episode(line: Mapping[str, Any]) -> StoredEpisode:
-    """The turns of a sequence continue one another; a sequence begins anew."""
     turns: list[RecordedTurn] = []
     for sequence in line["sequences"]:
-        tokens, log_probs = tuple(sequence["tokens"]), tuple(map(float, sequence["logprobs"]))
-        parent, at = None, 0
-        for sampled, span in groupby(sequence["mask"]):
-            start, at = at, at + len(list(span))
-            if sampled:
-                turns.append(
-                    RecordedTurn(
-                        prompt_ids=tokens[:start],
-                        token_ids=tokens[start:at],
-                        log_probs=log_probs[start:at],
-                        version=0,
-                        finish_reason="stop",
-                        seconds=0.0,
-                        delivered=True,
-                        parent=parent,
-                    )
-                )
-                parent = len(turns) - 1
+        columns = (sequence[name] for name in ("tokens", "mask", "logprobs"))
+        turns += recorded_turns(*columns, version=0, before=len(turns))
     return StoredEpisode(line["rollout"], line["seed"], line["status"], float(line["reward"]), tuple(turns))

@@ -1,4 +1,4 @@
-"""The data of training: a sample, a recorded turn, one row of an update, and the interface of a sampler.
+"""The data of training: a sample, a recorded turn, a row and the numbers of an update, and the interface of a sampler.
 
     Sampler.sample -> Sampled -> the gateway records a RecordedTurn -> rows.py -> TrainingRow -> the update
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, Protocol
 
 NOT_SAMPLED = -1
@@ -109,6 +110,34 @@ class RecordedTurn:
         return None
 
 
+def recorded_turns(
+    tokens: Sequence[int], mask: Sequence[object], log_probs: Sequence[float], *, version: int, before: int = 0
+) -> list[RecordedTurn]:
+    """Return a turn for each stretch of tokens that were sampled, as `mask` says; each continues the one before.
+
+    before: the number of turns that the attempt has without these; the first of them begins anew.
+    """
+    ids, chances = tuple(tokens), tuple(map(float, log_probs))
+    turns: list[RecordedTurn] = []
+    stop = 0
+    for sampled, stretch in groupby(mask):
+        start, stop = stop, stop + len(list(stretch))
+        if sampled:
+            turns.append(
+                RecordedTurn(
+                    prompt_ids=ids[:start],
+                    token_ids=ids[start:stop],
+                    log_probs=chances[start:stop],
+                    version=version,
+                    finish_reason="stop",
+                    seconds=0.0,
+                    delivered=True,
+                    parent=before + len(turns) - 1 if turns else None,
+                )
+            )
+    return turns
+
+
 @dataclass(frozen=True, slots=True)
 class TrainedTurn:
     """A turn that a row trains on: the row's tokens from start to before stop.
@@ -162,3 +191,41 @@ class TrainingRow:
     def trained(self) -> int:
         """The number of tokens that are trained on."""
         return sum(self.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetrics:
+    """The numbers of one update; those over tokens are over the tokens that gave a gradient, None where there are none.
+
+    version: of the weights after it. learning_rate: of its steps. steps: optimizer steps that were made. rows, tokens: with
+    a gradient. idle_rows: without one, not computed. gradient_norm: the largest of a step, before it is scaled. entropy:
+    nats per token. clip_share: tokens without a gradient because of the clip range. kl: from the reference model, per
+    token. mismatch: |Δ log p| between the sampler and the old policy, where the latter was computed. sampler_agrees:
+    whether the sampler's log-probabilities can stand for the old policy's. effective_share: effective sample size of the
+    weights old / sampler, as a share of the tokens. age: versions between a row's oldest token and the update. value_loss,
+    explained_variance: of ppo, by the values before the update: half the squared distance from the returns, and the share
+    of their variance.
+    """
+
+    version: int
+    learning_rate: float
+    loss: float
+    steps: int
+    episodes: int
+    rows: int
+    idle_rows: int
+    tokens: int
+    gradient_norm: float
+    entropy: float | None
+    clip_share: float | None
+    kl: float | None
+    mismatch_mean: float | None
+    mismatch_p99: float | None
+    mismatch_largest: float | None
+    effective_share: float | None
+    sampler_agrees: bool
+    age_mean: float
+    age_largest: int
+    seconds: float
+    value_loss: float | None = None
+    explained_variance: float | None = None

@@ -15,9 +15,8 @@ from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition, TrainedModelName
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
-from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints
 from taskapp_kit.train.driver.job_driver import JobDriver
-from taskapp_kit.train.driver.policy_learner import PolicyLearner
+from taskapp_kit.train.driver.learning import JobCheckpoints, PolicyLearner
 from taskapp_kit.train.engine.training_run import PolicySizes, stored_units
 from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.train.job_settings import training_settings
@@ -77,5 +76,5 @@ async def run_job(
                     kept = JobCheckpoints(writer, update, sampler, facts, parts)
                 learns, stored = learner(update, sampler), None
                 if settings.rollouts is not None:
-                    stored = stored_units(Path(settings.rollouts), plan, settings, PolicySizes.of(trained), job_id)
+                    stored = stored_units(Path(settings.rollouts), settings, PolicySizes.of(trained), job_id)
                 return await JobDriver(job_id, plan, task_app, gateway, learns, ledger, driver, kept, stored).run({})

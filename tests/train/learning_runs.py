@@ -16,10 +16,9 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.records.seeds import derived_rng
 from taskapp_kit.records.statistics import paired_difference
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from taskapp_kit.train.driver.policy_learner import PolicyLearner
+from taskapp_kit.train.driver.learning import PolicyLearner
 from taskapp_kit.train.gateway.attempt import Faithfulness
-from taskapp_kit.train.turns import TrainingRow
-from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.turns import TrainingRow, UpdateMetrics
 from tests.train.driver.peers import MemoryLedger
 from tests.train.jobs_by_config import run_job
 

@@ -10,7 +10,6 @@ import pytest
 
 from taskapp_kit.errors import ConfigError, JobError
 from taskapp_kit.jobs.server.engine import JobDocument
-from taskapp_kit.jobs.server.rollout_plan import JobPlan
 from taskapp_kit.train.checkpoints.facts import ModelOrigin
 from taskapp_kit.train.config_keys import unused_keys
 from taskapp_kit.train.job_settings import TrainingSettings, training_settings
@@ -30,15 +29,14 @@ CONFIG: dict[str, Any] = {
 GB = 10**9
 
 
-def read(**changes: Any) -> tuple[TrainingSettings, JobPlan, JobDocument]:
+def read(**changes: Any) -> tuple[TrainingSettings, JobDocument]:
     job = JobDocument("rl_1", "http://127.0.0.1:1", CONFIG | changes)
-    settings = training_settings(job)
-    return settings, settings.plan, job
+    return training_settings(job), job
 
 
 def needs(memory: int | None = 16 * GB, disk: int = 100 * GB, **changes: Any) -> JobNeeds:
-    settings, plan, _ = read(**changes)
-    return job_needs(settings, plan, SMOLLM2, memory=memory, disk=disk)
+    settings, _ = read(**changes)
+    return job_needs(settings, SMOLLM2, memory=memory, disk=disk)
 
 
 def test_the_sentence_has_what_is_needed_and_what_there_is() -> None:
@@ -83,13 +81,13 @@ def test_replicas_of_the_sampler_need_more_and_those_on_ray_are_not_compared_wit
 
 
 def test_the_events_say_how_the_job_learns_and_what_is_not_used() -> None:
-    settings, plan, job = read()
-    event, unused = start_events(settings, needs(), unused_keys(job, plan))
+    settings, job = read()
+    event, unused = start_events(settings, needs(), unused_keys(job, settings.plan))
     assert needs().sentence in event.message
     assert event.data["clip"] == [3e-4, 4e-4] and event.data["memory_needed"] > 4 * GB
     json.dumps(event.data)
     assert unused.data["keys"] == ["[training] log_interval", "[compute]"]
-    lora, _, _ = read(model={"base": "m", "trainer_mode": "lora"}, checkpoints={"every_n_iters": 5}, compute={})
+    lora, _ = read(model={"base": "m", "trainer_mode": "lora"}, checkpoints={"every_n_iters": 5}, compute={})
     (event,) = start_events(lora, needs(), [])
     assert event.message.startswith("LoRA of rank 16 on 7 layers of m with gspo,")
     assert "after every 5 iterations." in event.message
@@ -130,12 +128,12 @@ def test_a_model_whose_sizes_cannot_be_read_is_refused(damage: dict[str, Any], t
 
 
 def test_what_this_machine_has_is_measured_before_the_job_runs(tmp_path: Path) -> None:
-    settings, plan, _ = read()
+    settings, _ = read()
     base, folder = write_model(tmp_path), tmp_path / "rl" / "m" / "job"
-    found = measured_needs(settings, plan, base, folder)
+    found = measured_needs(settings, base, folder)
     assert found.memory is not None and found.memory > 0 and found.disk > 0 and not folder.exists()
     (folder / "checkpoint-1").mkdir(parents=True)
     (folder / "checkpoint-1" / "model.safetensors").write_bytes(bytes(10_000))
     large = {"a": {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 0]}}
     with pytest.raises(JobError, match=r"needs about [0-9.]+ GB with full training, you have"):
-        measured_needs(settings, plan, write_model(tmp_path, header=json.dumps(large).encode()), folder)
+        measured_needs(settings, write_model(tmp_path, header=json.dumps(large).encode()), folder)

@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the train extra: make learn")
 pytest.importorskip("transformers", reason="needs the train extra: make learn")
 
-from taskapp_kit.train.driver.policy_learner import PolicyLearner  # noqa: E402
+from taskapp_kit.train.driver.learning import PolicyLearner  # noqa: E402
 from tests.train.jobs_by_config import config_of  # noqa: E402
 from tests.train.learning_runs import LearningRun, ShufflingLearner, run  # noqa: E402
 

@@ -6,8 +6,7 @@ sources          the environments of a job; waits for a task app that is away
 rollouts         one rollout as attempts at the gateway; stragglers; ends what does not move
 reports          events, metric points and latest numbers
 checkpoints      the interfaces of what learns from rows, and of what stores a job's checkpoints
-policy_learner   the learner with torch, and work on its thread
-job_checkpoints  checkpoints with torch
+learning         the learner and the checkpoints with torch
 stored_units     iterations of stored rollouts
 job_driver       iterations from the first evaluation to the end
 """

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from taskapp_kit.train.checkpoints.facts import JobPosition
-from taskapp_kit.train.turns import TrainingRow
-from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.turns import TrainingRow, UpdateMetrics
 
 
 class Learner(Protocol):

@@ -154,7 +154,7 @@ class JobDriver:
         begun = reports.begun(self.plan, self._temperature("eval"), facts)
         total = rollout_count(self.plan, evaluations_only=self.stored is not None)
         if again:
-            resumed = reports.begun_again(self.settings.incarnation)
+            resumed = reports.resumed(self.settings.incarnation, None)
             await self.ledger.supersede(0, resumed, begun, *warnings, state=state, metrics={}, total=total)
         else:
             await self.ledger.report(begun, *warnings, state=state, total=total)
@@ -162,7 +162,7 @@ class JobDriver:
 
     async def _go_back(self, saved: SavedJob) -> None:
         state = {**saved.state, "incarnation": self.settings.incarnation}
-        event = reports.gone_back(saved, self.settings.incarnation)
+        event = reports.resumed(self.settings.incarnation, saved)
         await self.ledger.supersede(saved.position, event, state=state, metrics=state["metrics"])
         self._state = state
 

@@ -17,7 +17,7 @@ from taskapp_kit.train.driver.settings import rollout_count
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
 from taskapp_kit.train.loops.settings import Curriculum
 from taskapp_kit.train.rows import TrainingBatch
-from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.turns import UpdateMetrics
 
 OTHER_MODELS = {
     "auxiliary_turns": "{} turns answered calls of another model at the policy's address, such as a user simulator: they are "
@@ -201,28 +201,18 @@ def begun(plan: JobPlan, evaluation_temperature: float, stored: Mapping[str, Any
     )
 
 
-def begun_again(incarnation: int) -> Event:
-    """Return the event of a job that stopped before its first checkpoint."""
-    return Event(
-        "rl.train.resumed",
-        "The job begins again: it stopped before its first checkpoint. What was reported before is superseded.",
-        data={"incarnation": incarnation, "iteration": 0, "after_seq": 0, "checkpoint": None},
-    )
-
-
-def gone_back(saved: SavedJob, incarnation: int) -> Event:
-    """Return the event of a job that goes on from a checkpoint."""
-    iteration = saved.at.iteration
-    return Event(
-        "rl.train.resumed",
-        f"The job goes on from its checkpoint of iteration {iteration}. What was reported after it is superseded.",
-        data={
-            "incarnation": incarnation,
-            "iteration": iteration,
-            "after_seq": saved.position,
-            "checkpoint": saved.checkpoint,
-        },
-    )
+def resumed(incarnation: int, saved: SavedJob | None) -> Event:
+    """Return the event of a job that goes on from a checkpoint; None where it stopped before the first one."""
+    if saved is None:
+        text = "The job begins again: it stopped before its first checkpoint. What was reported before is superseded."
+        facts = {"iteration": 0, "after_seq": 0, "checkpoint": None}
+    else:
+        iteration = saved.at.iteration
+        text = (
+            f"The job goes on from its checkpoint of iteration {iteration}. What was reported after it is superseded."
+        )
+        facts = {"iteration": iteration, "after_seq": saved.position, "checkpoint": saved.checkpoint}
+    return Event("rl.train.resumed", text, data={"incarnation": incarnation, **facts})
 
 
 def checkpoint_saved(name: str, iteration: int, score: float | None) -> Event:

@@ -27,10 +27,6 @@ from taskapp_kit.train.loops.settings import EnvironmentShare, Level, divided
 if TYPE_CHECKING:
     from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 
-if TYPE_CHECKING:
-    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
-
-
 log = logging.getLogger("taskapp_kit.train")
 
 OUTAGE_SECONDS = 300.0

@@ -1,19 +1,20 @@
-"""The parent's side of a child process that calls its parent over a socket.
+"""A child process that calls its parent over a socket: `ChildProgram` in the parent, `ParentCalls` in the child.
 
 A call is a line of JSON, `{"call": n, "name": …, "arguments": {…}}`, and so is its reply, `{"reply": n, "value": …}`. Calls
 are answered concurrently. The child ends with its parent: the kernel kills it (Linux), and it exits at the end of the
-socket. `parent_calls.py` is the child's side.
+socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
+import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from taskapp_kit.config import child_environment
@@ -64,9 +65,7 @@ class ChildProgram:
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=LONGEST_LINE)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._kill()
         self._writer.close()
 
@@ -122,3 +121,46 @@ def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+class ParentCalls:
+    """Calls the parent of this process while the block lasts. fd: the socket's number.
+
+    The process exits at once when the parent is gone: nothing that it does could be stored.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._numbers = itertools.count(1)
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+
+    async def __aenter__(self) -> Self:
+        sock = socket.socket(fileno=self._fd)
+        sock.set_inheritable(False)
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=sock, limit=LONGEST_LINE)
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reading.cancel()
+        self._writer.close()
+
+    async def call(self, name: str, **arguments: Any) -> Any:
+        """Return the parent's reply. Raises TypeError, ValueError for arguments that are not JSON."""
+        number = next(self._numbers)
+        line = encoded({"call": number, "name": name, "arguments": arguments})
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        self._writer.write(line)
+        await self._writer.drain()
+        return await reply
+
+    async def _read(self) -> None:
+        try:
+            while line := await self._reader.readline():
+                message = json.loads(line)
+                reply = self._replies.pop(message["reply"])
+                if not reply.done():
+                    reply.set_result(message["value"])
+        except ConnectionError:
+            pass
+        os._exit(1)

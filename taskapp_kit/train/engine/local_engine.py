@@ -14,8 +14,7 @@ from taskapp_kit.jobs.client.config.values import Place
 from taskapp_kit.jobs.server import job_check
 from taskapp_kit.jobs.server.engine import Event, JobDocument, JobOutcome, Ledger
 from taskapp_kit.train.engine.child_program import ChildProgram
-from taskapp_kit.train.engine.ledger_calls import answer_ledger_call
-from taskapp_kit.train.engine.trainer_order import TrainerOrder
+from taskapp_kit.train.engine.trainer_calls import TrainerOrder, answer_ledger_call
 from taskapp_kit.train.gateway.options import GatewayOptions
 from taskapp_kit.train.job_settings import read_training
 from taskapp_kit.train.loops.settings import EnvironmentShare

@@ -13,9 +13,8 @@ from taskapp_kit.config import take_parent_logging
 from taskapp_kit.errors import JobError, KitError, ReplicaDied
 from taskapp_kit.logs import configure
 from taskapp_kit.system.child_python import hide_memory
-from taskapp_kit.train.engine.ledger_calls import LedgerOverSocket
-from taskapp_kit.train.engine.parent_calls import ParentCalls
-from taskapp_kit.train.engine.trainer_order import TrainerOrder
+from taskapp_kit.train.engine.child_program import ParentCalls
+from taskapp_kit.train.engine.trainer_calls import LedgerOverSocket, TrainerOrder
 from taskapp_kit.train.engine.training_run import run_job
 
 

@@ -14,19 +14,18 @@ from typing import Any
 from taskapp_kit.errors import JobError
 from taskapp_kit.jobs.server.engine import Event, JobOutcome, Ledger
 from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
-from taskapp_kit.jobs.server.rollout_plan import JobPlan
 from taskapp_kit.records.words import counted
 from taskapp_kit.train.checkpoints.facts import job_folder
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.config_keys import unused_keys
 from taskapp_kit.train.driver.checkpoints import CheckpointSink, Learner
 from taskapp_kit.train.driver.job_driver import JobDriver
-from taskapp_kit.train.driver.policy_learner import PolicyLearner
+from taskapp_kit.train.driver.learning import PolicyLearner
 from taskapp_kit.train.driver.reachability import check_reachability
 from taskapp_kit.train.driver.sources import task_sources
 from taskapp_kit.train.driver.stored_units import StoredUnits
 from taskapp_kit.train.engine.child_program import OFFLINE
-from taskapp_kit.train.engine.trainer_order import TrainerOrder
+from taskapp_kit.train.engine.trainer_calls import TrainerOrder
 from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.train.job_settings import TrainingSettings, training_settings
 from taskapp_kit.train.job_start import measured_needs, seeds_learned_before, start_events
@@ -51,13 +50,12 @@ from taskapp_kit.train.update.policy_update import PolicyUpdate
 async def run_job(order: TrainerOrder, ledger: Ledger) -> JobOutcome:
     """Run the rest of the job. Raises the kit's errors with a sentence for the job's `error`."""
     settings = training_settings(order.job)
-    plan = settings.plan
     source = await asyncio.to_thread(named_model, settings, order.models, order.aliases, open_paths=order.open_paths)
     folder = job_folder(order.models, source.origin.base, order.job.job_id)
-    needs = await asyncio.to_thread(measured_needs, settings, plan, source, folder)
+    needs = await asyncio.to_thread(measured_needs, settings, source, folder)
     if "done" not in order.state:
-        await ledger.report(*start_events(settings, needs, unused_keys(order.job, plan)))
-    warning = seeds_learned_before(source, order.models, plan)
+        await ledger.report(*start_events(settings, needs, unused_keys(order.job, settings.plan)))
+    warning = seeds_learned_before(source, order.models, settings.plan)
     if warning is not None and "done" not in order.state:
         await ledger.report(warning)
     leave_a_processor()
@@ -66,7 +64,7 @@ async def run_job(order: TrainerOrder, ledger: Ledger) -> JobOutcome:
     sizes = PolicySizes.of(loaded.model)
     if settings.services is not None:
         loaded = replace(loaded, model=None)  # its processes have their own
-    outcome = await _trained(order, plan, settings, loaded, sizes, ledger)
+    outcome = await _trained(order, settings, loaded, sizes, ledger)
     results = {**outcome.results, "base_model": model_facts(source)}
     if warning is not None:
         results["warnings"] = [*results["warnings"], warning.message]
@@ -75,20 +73,20 @@ async def run_job(order: TrainerOrder, ledger: Ledger) -> JobOutcome:
 
 async def _trained(
     order: TrainerOrder,
-    plan: JobPlan,
     settings: TrainingSettings,
     loaded: LoadedModel,
     sizes: PolicySizes,
     ledger: Ledger,
 ) -> JobOutcome:
+    plan = settings.plan
     options = order.gateway if settings.gateway_url is None else order.gateway.at(settings.gateway_url)
     gateways: list[Gateway] = []
     async with contextlib.AsyncExitStack() as opened:
         if settings.services is not None:
-            parts = await opened.enter_async_context(services_parts(order, plan, settings, sizes))
+            parts = await opened.enter_async_context(services_parts(order, settings, sizes))
         else:
             parts = await opened.enter_async_context(
-                own_parts(order, plan, settings, loaded, lambda: gateways[0].open_attempts if gateways else 1)
+                own_parts(order, settings, loaded, lambda: gateways[0].open_attempts if gateways else 1)
             )
         if parts.started is not None:
             await ledger.report(parts.started)
@@ -113,7 +111,7 @@ async def _trained(
             stored = None
             if settings.rollouts is not None:
                 path = find_rollouts(settings.rollouts, order.models, paths=order.open_paths)
-                stored = await asyncio.to_thread(stored_units, path, plan, settings, sizes, job_id)
+                stored = await asyncio.to_thread(stored_units, path, settings, sizes, job_id)
                 if "done" not in order.state:
                     await ledger.report(Event("rl.job.rollouts", stored.rollouts.sentence, data=stored.rollouts.facts))
             driver = JobDriver(
@@ -149,7 +147,6 @@ class JobParts:
 @contextlib.asynccontextmanager
 async def own_parts(
     order: TrainerOrder,
-    plan: JobPlan,
     settings: TrainingSettings,
     loaded: LoadedModel,
     open_attempts: Callable[[], int],
@@ -173,15 +170,13 @@ async def own_parts(
             started = vllm_started(sampler, order.vllm)
         folder = job_folder(order.models, loaded.source.origin.base, order.job.job_id)
         writer = opened.enter_context(CheckpointWriter(folder))
-        checkpoints = job_checkpoints(
-            writer, update, sampler, order.job, order.incarnation, plan, settings, loaded.source
-        )
+        checkpoints = job_checkpoints(writer, update, sampler, order.job, order.incarnation, settings, loaded.source)
         yield JobParts(sampler, PolicyLearner(update, sampler), checkpoints, started)
 
 
 @contextlib.asynccontextmanager
 async def services_parts(
-    order: TrainerOrder, plan: JobPlan, settings: TrainingSettings, sizes: PolicySizes
+    order: TrainerOrder, settings: TrainingSettings, sizes: PolicySizes
 ) -> AsyncGenerator[JobParts]:
     """The parts of a job with `[sampler] engine = "services"`, whose replicas sample and update."""
     asked = settings.services
@@ -193,7 +188,7 @@ async def services_parts(
     samplers = SamplerReplica.options(
         num_replicas=asked.replicas,
         backend=asked.backend,
-        concurrent_calls=plan.at_once,
+        concurrent_calls=settings.plan.at_once,
         call_seconds=settings.driving.rollout_seconds,
         queue_seconds=settings.driving.rollout_seconds,
         environment=OFFLINE,
@@ -259,8 +254,9 @@ def vllm_started(sampler: VllmSampler, place: VllmPlace | None) -> Event:
     return Event("rl.sampler.started", f"vLLM samples, {'started' if url is None else 'found'} {where}.", data=facts)
 
 
-def stored_units(path: Path, plan: JobPlan, settings: TrainingSettings, sizes: PolicySizes, job_id: str) -> StoredUnits:
+def stored_units(path: Path, settings: TrainingSettings, sizes: PolicySizes, job_id: str) -> StoredUnits:
     """Return the rollouts that a job of type offline learns from. Raises ConfigError."""
+    plan = settings.plan
     fit = RolloutFit(
         environment=plan.env_name,
         held_out=frozenset(plan.eval_seeds or ()),

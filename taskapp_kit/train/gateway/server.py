@@ -19,7 +19,6 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import orjson
@@ -95,7 +94,7 @@ class GatewayActivity:
 
 
 class Gateway:
-    """Serves between `start` and `stop`, or inside `with`. Attempts are opened from one event loop, the driver's.
+    """Serves inside `with`, on a thread. Attempts are opened from one event loop, the driver's.
 
     max_open_attempts: further ones wait. host, port: where it listens; 0 takes a free port. public_url: the address under
     which task apps reach it, where that is another one; with a path, a proxy has to remove it. pace: measures the sampler.
@@ -135,31 +134,16 @@ class Gateway:
         """The number of attempts that may send a call. May be read in any thread."""
         return len(self._attempts)
 
-    @property
-    def tokens_per_second(self) -> float | None:
-        """What the sampler generates for all attempts together; None before the first generation has ended."""
-        return self._pace.tokens_per_second
-
     def activity(self) -> GatewayActivity:
         """Return what has been done so far. May be called in any thread."""
         return GatewayActivity(self._calls, self._pace.sampled_tokens, self._pace.running)
 
-    def start(self) -> None:
-        """Start serving. Raises RuntimeError if the server does not start."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """Stop serving and end the thread."""
-        self._server.stop()
-
     def __enter__(self) -> Self:
-        self.start()
+        self._server.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
 
     @asynccontextmanager
     async def attempt(
@@ -173,7 +157,7 @@ class Gateway:
         """
         loop = self._loop
         if loop is None:
-            raise RuntimeError("the gateway is not running: call start() first")
+            raise RuntimeError("the gateway is not running: enter it with `with` first")
         async with self._slots:
             number = next(self._numbers)
             token = self._capabilities.issue(number)

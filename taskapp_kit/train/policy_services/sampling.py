@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from taskapp_kit.errors import CallTimeout, EndpointRaised, ReplicaDied, Saturated, ServiceError, TrainingError
 from taskapp_kit.services import ServiceHandle, endpoint
@@ -26,17 +25,9 @@ from taskapp_kit.train.workflow.shared_folder import WeightsFolder
 log = logging.getLogger("taskapp_kit.train")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessFacts:
-    """Where a process of a job runs."""
-
-    host: str
-    pid: int
-
-    @classmethod
-    def own(cls) -> ProcessFacts:
-        """Return those of this process."""
-        return cls(socket.gethostname(), os.getpid())
+def own_process() -> dict[str, str | int]:
+    """Return where this process of a job runs: `host` and `pid`."""
+    return {"host": socket.gethostname(), "pid": os.getpid()}
 
 
 class SamplerReplica(SamplingActor):
@@ -62,9 +53,9 @@ class SamplerReplica(SamplingActor):
         )
 
     @endpoint(idempotent=True)
-    def facts(self) -> ProcessFacts:
+    def facts(self) -> dict[str, str | int]:
         """Return where it runs."""
-        return ProcessFacts.own()
+        return own_process()
 
 
 class ReplicatedSampler:
@@ -111,5 +102,4 @@ class ReplicatedSampler:
 
     async def facts(self) -> list[Mapping[str, object]]:
         """Return where the replicas run: `host` and `pid` of each."""
-        found = await self._service.facts.fanout()
-        return [{"host": each.host, "pid": each.pid} for each in found if each is not None]
+        return [each for each in await self._service.facts.fanout() if each is not None]

@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 
 from taskapp_kit.errors import BadArgument, CheckpointError, EndpointRaised, ReplicaDied, TrainingError
 from taskapp_kit.jobs.server.engine import JobDocument
-from taskapp_kit.jobs.server.rollout_plan import JobPlan
 from taskapp_kit.services import Actor, ServiceHandle, endpoint
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition
 from taskapp_kit.train.checkpoints.state import trained_part
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.driver.checkpoints import SavedJob
-from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints
+from taskapp_kit.train.driver.learning import JobCheckpoints
 from taskapp_kit.train.job_settings import TrainingSettings
 from taskapp_kit.train.models.adapters import adapter_part
 from taskapp_kit.train.models.loading import load_model
@@ -34,9 +33,8 @@ from taskapp_kit.train.policy_services.policy_order import (
     leave_a_processor,
     trained_policy,
 )
-from taskapp_kit.train.policy_services.sampling import ProcessFacts, ReplicatedSampler
-from taskapp_kit.train.turns import PolicySampler, TrainingRow
-from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.policy_services.sampling import ReplicatedSampler, own_process
+from taskapp_kit.train.turns import PolicySampler, TrainingRow, UpdateMetrics
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 from taskapp_kit.train.workflow.shared_folder import KNOWN_VERSIONS, WeightsFolder
 
@@ -66,7 +64,7 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
         self._folder = ordered.weights
         self._weights = WeightsFolder(self._folder)
         self._checkpoints = job_checkpoints(
-            self._writer, self._update, None, order.job, order.incarnation, settings.plan, settings, ordered.source
+            self._writer, self._update, None, order.job, order.incarnation, settings, ordered.source
         )
 
     @endpoint
@@ -103,9 +101,9 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
         return dict(await self._checkpoints.results())
 
     @endpoint(idempotent=True)
-    def facts(self) -> ProcessFacts:
+    def facts(self) -> dict[str, str | int]:
         """Return where it runs."""
-        return ProcessFacts.own()
+        return own_process()
 
     def close(self) -> None:
         """Remove the weights, and let another process save checkpoints."""
@@ -162,8 +160,8 @@ class PolicyUpdateService:
 
     async def facts(self) -> Mapping[str, object]:
         """Return where it runs: `host` and `pid`."""
-        found: ProcessFacts = await _result(self._service.facts.route())
-        return {"host": found.host, "pid": found.pid}
+        found: dict[str, object] = await _result(self._service.facts.route())
+        return found
 
 
 def job_update(model: Any, settings: TrainingSettings, job_id: str) -> PolicyUpdate:
@@ -179,7 +177,6 @@ def job_checkpoints(
     sampler: PolicySampler | None,
     job: JobDocument,
     incarnation: int,
-    plan: JobPlan,
     settings: TrainingSettings,
     source: ModelSource,
 ) -> JobCheckpoints:
@@ -190,7 +187,7 @@ def job_checkpoints(
         weights_version=update.version,
         origin=source.origin,
         config=job.config,
-        seeds={"train": plan.seeds, "evaluation": plan.eval_seeds},
+        seeds={"train": settings.plan.seeds, "evaluation": settings.plan.eval_seeds},
     )
     parts = described_by(source) | ({} if settings.lora is None else adapter_part(settings.lora))
     return JobCheckpoints(writer, update, sampler, facts, parts)

@@ -21,7 +21,9 @@ from taskapp_kit.errors import KitError
 from taskapp_kit.logs import configure
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.system.child import end_with_input
+from taskapp_kit.train.models.loading import load_model
 from taskapp_kit.train.models.sources import find_model
+from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.train.serving.model_server import ModelServer
 from taskapp_kit.wire.inference_url import SERVED_HERE
 
@@ -46,25 +48,13 @@ def main() -> None:
 def _serve(message: dict[str, Any], answers: BinaryIO) -> None:
     name = message["model"]
     source = find_model(name, Path(message["models"]), message["aliases"], paths=message["paths"])
-
-    from taskapp_kit.train.models.loading import load_model
-    from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
-
     version = 0 if source.checkpoint is None else source.checkpoint.facts.weights_version
     loaded = load_model(source)
     with TransformersSampler(loaded.model, version=version) as sampler:
         key = secrets.token_urlsafe(KEY_BYTES)
         server = ModelServer(name, sampler, loaded.renderer, context_tokens=sampler.context_tokens)
         with BackgroundServer(server.behind(key)) as running:
-            _say(
-                answers,
-                {
-                    "url": f"{running.url}{SERVED_HERE}",
-                    "key": key,
-                    "name": source.name,
-                    "differences": list(loaded.differences),
-                },
-            )
+            _say(answers, {"url": f"{running.url}{SERVED_HERE}", "key": key, "name": source.name})
             threading.Event().wait()
 
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from taskapp_kit.errors import BadArgument, ConfigError, Saturated, Unavailable
@@ -32,12 +31,8 @@ ANSWER_SECONDS = 3600.0
 """The longest time of one answer; the serving process has shorter deadlines of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredState:
-    """Which files a name stands for: a checkpoint that was replaced meanwhile has another one."""
-
-    inode: int
-    modified_ns: int
+StoredState = tuple[int, int]
+"""Inode and time of a checkpoint's manifest: one that was replaced meanwhile has others."""
 
 
 class ServedModels:
@@ -197,7 +192,7 @@ class ServedModels:
             found = (TrainedModelName.parse(self._aliases.get(name, name)).folder(self._models) / MANIFEST).stat()
         except (BadArgument, OSError):
             return None
-        return StoredState(found.st_ino, found.st_mtime_ns)
+        return found.st_ino, found.st_mtime_ns
 
     def _prepared(self) -> dict[str, float]:
         """The base models that lie in the folder, and since when."""

@@ -16,15 +16,14 @@ from typing import Any, Protocol
 
 import orjson
 
-from taskapp_kit.errors import ConfigError, JobError
+from taskapp_kit.errors import ConfigError
 from taskapp_kit.records.seeds import derived_rng
 from taskapp_kit.records.words import counted
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition, Kind, TrainedModelName
 from taskapp_kit.train.checkpoints.stored import checkpoint_folders
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.driver.checkpoints import SavedJob
-from taskapp_kit.train.driver.job_checkpoints import JobCheckpoints
-from taskapp_kit.train.driver.policy_learner import on_thread
+from taskapp_kit.train.driver.learning import JobCheckpoints, on_thread
 from taskapp_kit.train.job_start import JobNeeds, available_to, model_sizes, needs_of
 from taskapp_kit.train.models.adapters import adapter_part, with_adapter
 from taskapp_kit.train.models.loading import load_model
@@ -272,10 +271,7 @@ def _needs(settings: SftSettings, rows: SftRows, source: ModelSource, folder: Pa
         sampled=0,
     )
     memory, disk = available_to(folder)
-    needs = needs_of(settings.update, settings.lora, shape, model_sizes(source), memory=memory, disk=disk)
-    if needs.problem is not None:
-        raise JobError(needs.problem)
-    return needs
+    return needs_of(settings.update, settings.lora, shape, model_sizes(source), memory=memory, disk=disk).checked()
 
 
 def _sentences(settings: SftSettings, source: ModelSource, rows: SftRows, job: SftRun) -> list[str]:

@@ -19,7 +19,7 @@ import torch
 
 from taskapp_kit.errors import BadArgument, TrainingError
 from taskapp_kit.records.seeds import derived_rng
-from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
+from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow, UpdateMetrics
 from taskapp_kit.train.update.losses import TokenStatistics, joined, mean, row_means, token_losses
 from taskapp_kit.train.update.memory import (
     Minibatch,
@@ -29,7 +29,6 @@ from taskapp_kit.train.update.memory import (
     plan_minibatches,
     predicted_positions,
 )
-from taskapp_kit.train.update.metrics import UpdateMetrics
 from taskapp_kit.train.update.ppo import ValueHead
 from taskapp_kit.train.update.settings import UpdateSettings
 

@@ -6,7 +6,6 @@ import copy
 import logging
 import os
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -26,8 +25,7 @@ from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.models.loading import load_model
 from taskapp_kit.train.models.sources import described_by, find_model
 from taskapp_kit.train.rows import RowOptions, TrainingBatch, TrainingEpisode, training_batch
-from taskapp_kit.train.turns import RecordedTurn
-from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.turns import UpdateMetrics, recorded_turns
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 from taskapp_kit.train.update.settings import UpdateSettings
 from taskapp_kit.train.workflow.episode import Episode
@@ -56,34 +54,14 @@ def episode_rows(
 
 def _training_episode(number: int, episode: Episode, updates_of: Callable[[int | None], int]) -> TrainingEpisode:
     group = WITHOUT_GROUP if episode.group is None else f"group {episode.group}"
-    version = updates_of(None if episode.log_probs is None else episode.version)
-    return TrainingEpisode(str(number), group, _turns(episode, version), episode.reward)
-
-
-def _turns(episode: Episode, version: int) -> tuple[RecordedTurn, ...]:
-    """A turn for each stretch of sampled tokens, which continues the one before."""
-    response = list(episode.response_ids)
-    mask = [True] * len(response) if episode.mask is None else episode.mask
-    log_probs = [0.0] * len(response) if episode.log_probs is None else episode.log_probs
-    turns: list[RecordedTurn] = []
-    start = 0
-    for sampled, tokens in groupby(mask):
-        stop = start + len(list(tokens))
-        if sampled:
-            turns.append(
-                RecordedTurn(
-                    prompt_ids=(*episode.prompt_ids, *response[:start]),
-                    token_ids=tuple(response[start:stop]),
-                    log_probs=tuple(log_probs[start:stop]),
-                    version=version,
-                    finish_reason="stop",
-                    seconds=0.0,
-                    delivered=True,
-                    parent=len(turns) - 1 if turns else None,
-                )
-            )
-        start = stop
-    return tuple(turns)
+    prompt, response = episode.prompt_ids, episode.response_ids
+    turns = recorded_turns(
+        [*prompt, *response],
+        [*[False] * len(prompt), *([True] * len(response) if episode.mask is None else map(bool, episode.mask))],
+        [*[0.0] * len(prompt), *(episode.log_probs or [0.0] * len(response))],
+        version=updates_of(None if episode.log_probs is None else episode.version),
+    )
+    return TrainingEpisode(str(number), group, tuple(turns), episode.reward)
 
 
 def device() -> str:

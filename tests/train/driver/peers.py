@@ -17,8 +17,7 @@ from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.driver.stored_units import StoredUnits
 from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.train.rendering.renderer import Renderer
-from taskapp_kit.train.turns import Sampler, TrainingRow
-from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.turns import Sampler, TrainingRow, UpdateMetrics
 from tests.train.gateway.peers import RENDERER, SETTINGS
 
 JOB = "job-1"

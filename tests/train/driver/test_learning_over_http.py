@@ -16,7 +16,7 @@ from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from taskapp_kit.train.driver.policy_learner import PolicyLearner
+from taskapp_kit.train.driver.learning import PolicyLearner
 from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.gateway.attempt import AttemptSettings
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler

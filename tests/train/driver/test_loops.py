@@ -18,8 +18,7 @@ from taskapp_kit.errors import JobError, TrainingError
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, EnvironmentShare, LoopSettings
 from taskapp_kit.train.rows import RowOptions
-from taskapp_kit.train.turns import TrainingRow
-from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.turns import TrainingRow, UpdateMetrics
 from tests.train.driver.peers import (
     DRIVER,
     PLAN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from taskapp_kit.train.engine.parent_calls import ParentCalls
+from taskapp_kit.train.engine.child_program import ParentCalls
 
 
 async def main() -> None:

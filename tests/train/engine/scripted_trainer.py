@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.jobs.server.engine import CurvePoint, Event, RolloutOutcome
-from taskapp_kit.train.engine.ledger_calls import LedgerOverSocket
-from taskapp_kit.train.engine.parent_calls import ParentCalls
-from taskapp_kit.train.engine.trainer_order import TrainerOrder
+from taskapp_kit.train.engine.child_program import ParentCalls
+from taskapp_kit.train.engine.trainer_calls import LedgerOverSocket, TrainerOrder
 
 
 def die(signal_number: int) -> None:

@@ -14,7 +14,7 @@ from taskapp_kit.errors import JobError
 from taskapp_kit.jobs.server.engine import JobDocument
 from taskapp_kit.jobs.server.opened_task_app import TaskAppHandover
 from taskapp_kit.train.engine.local_engine import LocalEngine
-from taskapp_kit.train.engine.trainer_order import TrainerOrder
+from taskapp_kit.train.engine.trainer_calls import TrainerOrder
 from taskapp_kit.train.engine.training_run import vllm_sampler
 from taskapp_kit.train.gateway.options import GatewayOptions
 from taskapp_kit.train.job_settings import training_settings

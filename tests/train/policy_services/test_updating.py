@@ -15,8 +15,7 @@ from taskapp_kit.train.driver.checkpoints import SavedJob
 from taskapp_kit.train.policy_services.policy_order import PolicyOrder
 from taskapp_kit.train.policy_services.sampling import SamplerReplica
 from taskapp_kit.train.policy_services.updating import UpdateReplica
-from taskapp_kit.train.turns import Sampled, TrainedTurn, TrainingRow
-from taskapp_kit.train.update.metrics import UpdateMetrics
+from taskapp_kit.train.turns import Sampled, TrainedTurn, TrainingRow, UpdateMetrics
 
 pytestmark = pytest.mark.train
 

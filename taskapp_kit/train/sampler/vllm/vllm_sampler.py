@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
 import orjson
@@ -227,9 +226,7 @@ class VllmSampler:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self.aclose())
 
     async def _on_loop(self, work: Coroutine[Any, Any, Result]) -> Result:

@@ -1,10 +1,11 @@
-"""The checkpoints of a job with torch: weights, optimizer and the job's state of one moment."""
+"""What learns and is stored in a job, with torch: updates on a thread, and checkpoints of weights, optimizer and state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import orjson
 
@@ -26,9 +27,34 @@ from taskapp_kit.train.checkpoints.stored import (
 )
 from taskapp_kit.train.checkpoints.writer import CheckpointPart, CheckpointWriter
 from taskapp_kit.train.driver.checkpoints import SavedJob
-from taskapp_kit.train.driver.policy_learner import on_thread
-from taskapp_kit.train.turns import PolicySampler
+from taskapp_kit.train.turns import PolicySampler, TrainingRow, UpdateMetrics
 from taskapp_kit.train.update.policy_update import PolicyUpdate
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+async def on_thread(work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
+    """Return the result of the work. A call that is cancelled returns when it has ended: a thread cannot be stopped."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
+
+
+class PolicyLearner:
+    """See `checkpoints.Learner`. The sampler has a model of its own, of the same architecture and version."""
+
+    def __init__(self, update: PolicyUpdate, sampler: PolicySampler) -> None:
+        self._update, self._sampler = update, sampler
+
+    async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
+        """Make one update and swap the sampler's weights. A call that is cancelled returns when the update has ended."""
+        metrics = await on_thread(self._update.train_step, rows)
+        await self._sampler.swap(self._update.model.state_dict(), metrics.version)
+        return metrics
 
 
 class JobCheckpoints:
