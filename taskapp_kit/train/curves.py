@@ -89,6 +89,7 @@ class TensorBoardFiles:
 
     def add(self, points: Iterable[TimedPoint]) -> None:
         """Write the points that are new, and flush: `train/loss`, `eval/reward`."""
+        # Superseded points cannot be taken back from an event file: the next instance writes all of them again.
         for name, step, value, seconds in points:
             if (name, step) in self._written:
                 continue

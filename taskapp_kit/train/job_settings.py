@@ -195,6 +195,7 @@ def _check_size(review: Review, config: RlDocument, plan: JobPlan, loss: Loss) -
 def _loss(review: Review, algorithm: Algorithm) -> Loss:
     method, variety = algorithm.method or "", algorithm.variety
     members = FAMILIES.get(method, ())
+    # Hosted trainers choose what both keys mean together, so the client's check accepts what the guides write.
     if members and variety is not None and variety not in members:
         expected = f"{written(members[0])} of the method {written(method)}"
         review.mismatch(("algorithm", "variety"), variety, expected, 'Change one of them: "policy_gradient" has all.')

@@ -237,6 +237,8 @@ def start_events(settings: TrainingSettings, needs: JobNeeds, unused: Sequence[s
 
 def seeds_learned_before(source: ModelSource, models: Path, plan: JobPlan) -> Event | None:
     """Return the warning that evaluations play seeds that the job's model was trained on before; None if none is known."""
+    # The seeds of a training, and of the models before it, are facts of its checkpoint: a hold-out that was learned from is
+    # reported for imported models, too.
     learned = seeds_trained_on(source, models, plan.env_name)
     shared = sorted(learned.intersection(plan.eval_seeds or ()))
     if not shared:
@@ -265,6 +267,7 @@ def _batch(settings: TrainingSettings, context_tokens: int) -> BatchShape:
     plan = settings.plan
     words = (op if isinstance(op, str) else str(op.get("type", "")) for op in plan.ops)
     turns = max(sum(word in AGENT_WORDS for word in words), 1)
+    # Prompts are unknown before the first rollout. A longer assumption would refuse jobs whose rows stay short.
     length = min(PROMPT_TOKENS + turns * settings.driving.generation.max_tokens, LONGEST_ROW, context_tokens)
     return BatchShape(
         rows=plan.groups * plan.samples,

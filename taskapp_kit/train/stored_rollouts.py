@@ -91,6 +91,8 @@ class StoredRollouts:
                     f"[data] rollouts: {self.path} was changed while the job learns from it.",
                     hint="Put the file back as it was and start the job again, or begin a new job with the changed one.",
                 )
+            # Only each line's place is in memory. The update needs nothing new for such rollouts: its weight
+            # min(old / sampler, 2) is the importance weight of the policy that played.
             file.seek(place)
             return _episode(self._parsed(file.readline(MAX_LINE_BYTES), f"at byte {place}"))
 

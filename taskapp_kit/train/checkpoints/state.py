@@ -119,6 +119,8 @@ def _expected_of_optimizer(model: Any, stored: Mapping[str, torch.Tensor]) -> di
 
 def _load_optimizer(model: Any, optimizer: torch.optim.AdamW, stored: Mapping[str, torch.Tensor]) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
+    # Stored by name: torch.save pickles, and AdamW's own numbers depend on the order of parameters. No state of a random
+    # generator is stored, because dropout is off and minibatches are drawn by the version of the update.
     order = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
     state = {
         number: {part: stored[f"{name}.{part}"].clone() for part in ADAM}

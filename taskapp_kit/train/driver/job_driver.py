@@ -120,6 +120,9 @@ class JobDriver:
         loops, plan = self.settings.loops, self.plan
         now = unit_at(plan, index)
         updates = now.number - (now.phase == "train")
+        # Only the beginning of rollouts moves. Groups, seeds, keys and the order of updates are those of the plain loop, so the
+        # age of a token is bounded, and nothing is left out for its age. An update from what ended first would learn from short
+        # episodes first. What is ahead of a checkpoint is played again.
         for later in range(index, unit_count(plan)):
             unit = unit_at(plan, later)
             if later > index and (not loops.ahead or unit.number > updates + 1 + loops.ahead):
@@ -161,6 +164,8 @@ class JobDriver:
         self._state = state
 
     async def _go_back(self, saved: SavedJob) -> None:
+        # Weights, optimizer and state are those of one moment. What was reported after it is played again and counts once:
+        # the ledger marks it as superseded, and does not delete it, because a follower has seen it.
         state = {**saved.state, "incarnation": self.settings.incarnation}
         event = reports.resumed(self.settings.incarnation, saved)
         await self.ledger.supersede(saved.position, event, state=state, metrics=state["metrics"])

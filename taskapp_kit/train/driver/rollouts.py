@@ -201,6 +201,9 @@ class GatewayRollouts:
             outcome = played.outcome
             if not outcome.failed or outcome.boundary is not None or outcome.code in FINAL:
                 return played
+            # Only an episode that still runs could answer a POST that is repeated: a task app that was restarted would play a
+            # second one at the same address, with other draws. So a rollout that broke off is a new attempt, which draws the same
+            # tokens. An outage is no failure; a connection that breaks while the task app answers is one.
             if outcome.code != UNREACHABLE or not await asked.of.source.outage.waited():
                 counted += 1
                 submit = outcome.code == UNREACHABLE  # the connection broke, not the task app: keep the next ones short

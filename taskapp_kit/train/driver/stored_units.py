@@ -64,6 +64,8 @@ class StoredUnits:
 
     def _order(self, number: int) -> list[Group]:
         """Return the groups of one pass over the file, from 0."""
+        # Groups are made of a seed's rollouts in the whole file. Comparing only those of one iteration would leave out groups
+        # without spread, which are most of a bad or a good policy's.
         rng = derived_rng("offline", self.draw, str(number))
         groups = []
         for _, places in sorted(self.rollouts.by_seed.items()):

@@ -33,6 +33,8 @@ Answer = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 def encoded(message: Mapping[str, Any]) -> bytes:
     """Return the line of a message. Raises TypeError, ValueError for values that are not JSON."""
+    # The standard library refuses NaN. The protocol of the rollout executors would make it null, and its shared memory
+    # and spare children are of no use to one long job.
     return json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 

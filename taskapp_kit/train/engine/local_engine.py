@@ -128,6 +128,8 @@ class LocalEngine:
             found = await life.outcome(self._program, task_app)
             if isinstance(found, JobOutcome):
                 return found
+            # Progress is a unit beyond the furthest so far. With a checkpoint every ten iterations, a trainer that always dies in
+            # the eighth would otherwise start again for ever.
             deaths = 1 if life.furthest > furthest else deaths + 1
             furthest = max(furthest, life.furthest)
             if deaths == MOST_DEATHS:
@@ -162,6 +164,8 @@ class TrainerLife:
         A trainer whose update was a process of its own, and died, counts as dead itself. Raises JobError; StoreError of the
         ledger.
         """
+        # Each write to the ledger is a call of the trainer, so the store has one writer, a reply means that it is on the disk,
+        # and a trainer that is killed leaves nothing half done. Checkpoints survive a kill, so the trainer is ended by one.
         async with ChildProgram(program, cleaned=task_app.cleaned) as child:
             log.info("trainer started job_id=%s pid=%d", self.order.job.job_id, child.pid)
             await child.answer_calls(self._answer)

@@ -55,6 +55,7 @@ def divided(weights: Sequence[int], first: int, count: int) -> list[tuple[int, l
     Places are numbered from 0 throughout the job, and returned counted from `first`. Every sum(weights) of them are divided
     exactly.
     """
+    # A group's place in the job decides whose it is, so neither a draw nor the past is needed.
     order = turn_order(weights)
     rounds, rest = divmod(first, len(order))
     found = []

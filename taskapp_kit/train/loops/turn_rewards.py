@@ -35,6 +35,8 @@ def turn_rewards(
         raise NoTurnRewards("the answer has no trajectory")
     found = list(_of_events(first) or _of_steps(first))
     used = [index for index, turn in enumerate(turns) if turn.delivered and not turn.auxiliary]
+    # Calls are matched by their number, in the order that both sides have: clients may change texts. Where an SDK drew a
+    # second sample the numbers differ, and the rollout gets no credit per turn.
     if len(found) != len(used) or not used:
         raise NoTurnRewards(f"the answer has rewards of {len(found)} calls, and {len(used)} were answered")
     total = sum(found)

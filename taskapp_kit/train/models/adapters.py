@@ -32,6 +32,7 @@ def with_adapter(model: Any, lora: LoraSettings) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(INITIAL_SEED)
         try:
+            # Injected, not wrapped: the model stays of its own class, with `config`, `logits_to_keep` and names for checkpoints.
             return inject_adapter_in_model(config, model).eval()
         except ValueError as error:
             raise ConfigError(

@@ -103,6 +103,7 @@ def _weights(source: ModelSource) -> Any:
         transformers.logging.set_verbosity(logged)
         if bars:
             transformers.logging.enable_progress_bar()
+    # transformers fills tensors that a file lacks with random numbers and ignores unknown ones, each with a warning.
     wrong = sorted(
         {*loaded["missing_keys"], *loaded["unexpected_keys"], *(each[0] for each in loaded["mismatched_keys"])}
     )

@@ -84,5 +84,7 @@ def leave_a_processor(processes: int = 1) -> None:
 
     processes: that share the others.
     """
+    # Threads of OpenMP wait for each other by spinning: on two busy cores, updates of `tiny` with two threads took more
+    # than three times as long as with one.
     threads = max(1, (os.cpu_count() or 1) - 1) // processes
     torch.set_num_threads(max(1, min(torch.get_num_threads(), threads)))

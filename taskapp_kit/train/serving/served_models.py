@@ -126,6 +126,7 @@ class ServedModels:
         async with self._admission:
             state = self._stored_state(model.name)
             process = self._process
+            # Two models would need the memory of both. A request waits for the answers that run, in its order: no model starves.
             if process is None or process.ended.is_set() or (process.name, self._state) != (model.name, state):
                 await self._free.wait()
                 process = await self._started(model.name, state)

@@ -193,6 +193,8 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
     said = [at for at, message in enumerate(normal) if message.role == "assistant"]
     if not said:
         raise ConfigError(f"{place}: no message of the assistant; expected at least one to learn from.")
+    # A prompt may show examples as turns of the conversation, and no role tells them from answers: an export names the
+    # places of those that the model wrote.
     answers = value.get("answers")
     if answers is None:
         answers = said

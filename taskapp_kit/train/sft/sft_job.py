@@ -114,6 +114,8 @@ async def run_sft(
     document: the config, as checkpoints store it. aliases: the operator's. fresh: begin anew, under a new name. Raises
     ConfigError, JobError if it does not fit into memory or onto the disk, TrainingError, CheckpointError.
     """
+    # Fine-tuning plays no rollouts and needs no task app, keys or gateway, so it is no job of a backend. With RL it shares
+    # what the result depends on: renderer, log-probabilities, micro-batches, optimizer and checkpoints.
     chosen = chosen_conversations(settings)
     name = settings.aliases.get(settings.model, settings.model)
     source = find_model(name, models, {} if settings.model in settings.aliases else aliases)

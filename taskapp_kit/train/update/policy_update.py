@@ -126,6 +126,7 @@ class PolicyUpdate:
                         for later in range(self._passes == 1, len(parts))
                         for place, micro_batch in enumerate(parts[later].micro_batches)
                     }
+            # Without a gradient there is no step either: Adam's momentum would move the weights for no reason.
             if minibatch.micro_batches:
                 norms.append(self.step())
         self.optimizer.zero_grad(set_to_none=True)
@@ -210,6 +211,8 @@ class PolicyUpdate:
 
     def _agrees(self, rows: Sequence[TrainingRow], statistics: TokenStatistics) -> bool:
         """Whether the sampler's log-probabilities can stand for the old policy's, as far as that was measured."""
+        # bfloat16, a mask that is off by one, and rows of older weights all show here. What was computed in the same
+        # micro-batches is then used in place of what was sampled, so that rounding cancels.
         mismatch = mean(statistics.mismatch())
         stale = any(0 <= version < self.version for row in rows for version in row.versions)
         return not stale and mismatch is not None and mismatch <= self.settings.largest_mismatch

@@ -68,6 +68,8 @@ class ValueHead:
     """
 
     def __init__(self, width: int, settings: PpoSettings, device: torch.device | str = "cpu") -> None:
+        # With the policy's optimizer, a weight between rewards of any scale and log-probabilities would be needed, and an
+        # adapter would be exported with the head.
         self.layer = torch.nn.Linear(width, 1, device=device)
         for parameter in self.layer.parameters():
             torch.nn.init.zeros_(parameter)
@@ -121,6 +123,7 @@ class ValueHead:
             found = generalised_advantages(
                 [token[3] for token in tokens],
                 [token[4] for token in tokens],
+                # It would also forgive a policy that goes on until its context is full.
                 # undiscounted, a value that stands for itself would grow with each update
                 after=after.get(name, 0.0) if settings.discount < 1 else 0.0,
                 discount=settings.discount,

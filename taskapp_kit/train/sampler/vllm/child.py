@@ -87,6 +87,8 @@ class VllmChild:
             "--disable-uvicorn-access-log", "--uvicorn-log-level", "warning", *settings.flags, *adapters,
         ]  # fmt: skip
         variables = {name: value for name, value in child_environment().items() if name not in REMOVED}
+        # vLLM's engine and worker go on when its server is killed (seen with 0.32.0), and a parent-death signal reaches one
+        # process only. So the server runs in a process group, which `group_with_parent` ends.
         self._process = OwnedProcess(
             python_command(Path(group_with_parent.__file__), str(self.folder), *command),
             env={**UNLESS_SET, **variables, **SET},

@@ -23,6 +23,7 @@ class VllmPlace:
     environment and url is given.
     """
 
+    # A job that could name these could start any program, or have the trainer call any address.
     environment: str | None = None
     url: str | None = None
     key: str | None = field(default=None, repr=False)

@@ -255,6 +255,8 @@ class VllmSampler:
             await self._child.wait(self._server)
         self._model, most = await self._server.base_model()
         self.context_tokens = min(self.context_tokens, most)
+        # A server of another model, or one that reports log-probabilities from before the temperature, would be noticed only
+        # as a job that does not learn.
         await self._probe()
 
     async def _probe(self) -> None:
