@@ -57,9 +57,17 @@ class PaddedRows:
 class PolicyUpdate:
     """Updates `model`, a causal language model of transformers with fp32 weights, in place.
 
-    Parameters that require no gradient stay as they are. Dropout is off, as it is in the sampler. reference: the model of
-    the KL term, needed where beta is above 0. version: the number of updates that made the model's weights. For a
-    checkpoint, `model` and `optimizer` have a `state_dict` each. value_head: of ppo, None for the other losses.
+    Parameters that require no gradient stay as they are. Dropout is off, as it is in the sampler. For a checkpoint, `model`
+    and `optimizer` have a `state_dict` each; `value_head` is ppo's, None for the other losses.
+
+    Args:
+        model: The policy.
+        settings: Of each update.
+        reference: The model of the KL term, needed where beta is above 0.
+        version: The number of updates that made the model's weights.
+
+    Raises:
+        BadArgument: The reference does not fit beta, or the weights are not fp32.
     """
 
     def __init__(self, model: Any, settings: UpdateSettings, *, reference: Any = None, version: int = 0) -> None:
@@ -91,9 +99,12 @@ class PolicyUpdate:
     def train_step(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
         """Make one update and return its numbers; the version grows by one.
 
-        A minibatch in which nothing has a gradient makes no optimizer step. Raises BadArgument for rows that cannot be
-        trained on, before anything changes; TrainingError when a gradient is not finite: no step is made with it, but
-        steps of earlier minibatches stand, so go back to a checkpoint.
+        A minibatch in which nothing has a gradient makes no optimizer step.
+
+        Raises:
+            BadArgument: Rows cannot be trained on; nothing has changed then.
+            TrainingError: A gradient is not finite. No step is made with it, but steps of earlier minibatches stand, so go
+                back to a checkpoint.
         """
         started = perf_counter()
         self._check(rows)

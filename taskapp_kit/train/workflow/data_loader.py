@@ -53,8 +53,14 @@ def read_rows(rows: Sequence[Any], difficulty: Difficulty = None) -> list[DataRo
 class DataLoader(Actor):
     """Gives rows in random order, each once before any of them again: `DataLoader.as_service(rows, seed=1)`.
 
-    rows: (prompt, target), (prompt, target, difficulty), or prompts alone. seed: names the random order. Several replicas, and
-    one that is restarted, give the same order from its beginning.
+    Several replicas, and one that is restarted, give the same order from its beginning.
+
+    Args:
+        rows: (prompt, target), (prompt, target, difficulty), or prompts alone.
+        seed: Names the random order.
+
+    Raises:
+        BadArgument: There are no rows, or one has another form; before a process starts.
     """
 
     def __init__(self, rows: Sequence[Any], *, seed: int | str = 0) -> None:
@@ -76,9 +82,16 @@ class DataLoader(Actor):
 
     @endpoint
     def sample(self, difficulty: Difficulty = None) -> Any:
-        """Return (prompt, target) of the next row, or its prompt if it was given alone.
+        """Return the next row.
 
-        difficulty: of the row; None for any. Raises BadArgument for one that no row has.
+        Args:
+            difficulty: Of the row; None for any.
+
+        Returns:
+            (prompt, target), or the prompt alone if it was given alone.
+
+        Raises:
+            BadArgument: No row has this difficulty.
         """
         if difficulty not in self._rows:
             known = ", ".join(map(repr, self._rows))
@@ -111,12 +124,22 @@ async def evaluate(
     success: float = 1.0,
     temperature: float | None = 0.0,
 ) -> float:
-    """Return the share of rows, from 0 to 1, whose answer has a reward of at least `success`.
+    """Measure a policy on rows. A row whose reward is undefined does not count, and is logged.
 
-    policy: a service of `Policy`. difficulty: of the rows, None for all. rows: held out, as those of `DataLoader`. reward: a
-    service of `RewardActor`; None compares answer and target, without the space around them. temperature: 0 takes the most
-    probable token, None that of the policy. A row whose reward is undefined does not count, and is logged. Raises
-    BadArgument for no rows; ServiceError if no reward is defined; what the services raise.
+    Args:
+        policy: A service of `Policy`.
+        difficulty: Of the rows; None for all.
+        rows: Held-out ones, as those of `DataLoader`.
+        reward: A service of `RewardActor`; None compares answer and target, without the space around them.
+        success: The least reward of a success.
+        temperature: Of the answers. 0 takes the most probable token, None is the policy's own.
+
+    Returns:
+        The share of rows whose answer has a reward of at least `success`, from 0 to 1.
+
+    Raises:
+        BadArgument: There are no rows.
+        ServiceError: No answer has a reward; also what the services raise.
     """
 
     async def rewarded(row: DataRow) -> float | None:

@@ -18,10 +18,15 @@ Prompt = str | Messages
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A policy's answer. text: without the token that ended it. token_ids: what was sampled, with that token.
+    """A policy's answer.
 
-    log_probs: one for each of token_ids, at the sampling temperature. version: of the weights, as `update_weights` was
-    given it; 0 for those that the policy started with. cut: whether `max_tokens` ended it.
+    Attributes:
+        text: The answer without the token that ended it.
+        prompt_ids: The prompt as the model read it.
+        token_ids: What was sampled, with the token that ended it.
+        log_probs: One for each of `token_ids`, at the sampling temperature.
+        version: Of the weights, as `update_weights` was given it; 0 for those that the policy started with.
+        cut: Whether `max_tokens` ended it.
     """
 
     text: str
@@ -36,11 +41,19 @@ class Response:
 class Episode:
     """What a `Trainer` learns from.
 
-    reward: None where it is undefined; such an episode is counted and not trained on. mask: for each of response_ids,
-    whether the policy sampled it; None if all were, False for what an environment said between two turns. log_probs: for
-    each of response_ids, as in `Response`; any number where mask is False. None: the policy is then taken to be the one that
-    is updated. version: as in `Response`; None if it is not known. group: names the episodes whose mean reward is the
-    baseline of this one, such as those of one prompt; None for all of the batch that have no group.
+    Attributes:
+        prompt_ids: Of the prompt, as in `Response`.
+        response_ids: What follows it: sampled tokens, and what an environment said between two turns.
+        reward: None where it is undefined; such an episode is counted and not trained on.
+        mask: For each of `response_ids`, whether the policy sampled it; None if all were.
+        log_probs: For each of `response_ids`, as in `Response`; any number where `mask` is False. None: the policy is
+            taken to be the one that is updated.
+        version: As in `Response`; None if it is not known.
+        group: Names the episodes whose mean reward is the baseline of this one, such as those of one prompt; None for all
+            of the batch that have no group.
+
+    Raises:
+        BadArgument: A member has another form, or there are not as many values as response_ids.
     """
 
     prompt_ids: Sequence[int]

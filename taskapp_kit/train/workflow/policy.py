@@ -37,9 +37,13 @@ class SamplingActor(Actor):
 
     @endpoint(idempotent=True, on_restart=True)
     async def update_weights(self, version: int) -> int:
-        """Answer with the weights of this version, which were written, from the next batch on; return the version.
+        """Answer with the weights of this version, which were written, from the next batch on.
 
-        Raises TrainingError for a version that was not written, or too long ago, and for weights of another architecture.
+        Returns:
+            The version.
+
+        Raises:
+            TrainingError: The version was not written, or too long ago, or its weights are of another architecture.
         """
         from taskapp_kit.train.checkpoints.state import load_weights
 
@@ -68,14 +72,20 @@ class SamplingActor(Actor):
 class Policy(SamplingActor, concurrent_calls=64):
     """A model that answers prompts, and takes the weights that a `Trainer` pushes: `Policy.as_service("tiny", max_tokens=4)`.
 
-    model: `tiny`, a prepared model's name, the path of a folder, or a trained model's name, as a training job finds it.
-    system: the system message before a prompt that is a text, "" for none. max_tokens, temperature: of an answer, where the
-    call names none; training needs the trainer's temperature. seed: names the random stream, so that one replica gives equal
-    answers to equal calls in equal order; None for a new one in each replica, which is what several replicas need: they
-    would give equal answers. folder: shared with the trainer; None for one of this program. threads: of the processor; None
-    for half of them. With a GPU (`options(with_gpus=True)`) the model is there.
+    Up to `concurrent_calls` calls are answered in common batches. With a GPU (`options(with_gpus=True)`) the model is there.
 
-    Up to `concurrent_calls` calls are answered in common batches.
+    Args:
+        model: `tiny`, a prepared model's name, the path of a folder, or a trained model's name, as a training job finds it.
+        system: The system message before a prompt that is a text, "" for none.
+        max_tokens: Of an answer, where the call names none.
+        temperature: The same; training needs the trainer's.
+        seed: Names the random stream, so that one replica gives equal answers to equal calls in equal order. None for a new
+            one in each replica, which is what several replicas need: they would give equal answers.
+        folder: Shared with the trainer; None for one of this program.
+        threads: Of the processor; None for half of them.
+
+    Raises:
+        ConfigError: There is no such model, or it cannot be loaded.
     """
 
     def __init__(
@@ -125,9 +135,15 @@ class Policy(SamplingActor, concurrent_calls=64):
     ) -> Response:
         """Return an answer to a prompt, sampled with the newest weights that this replica has.
 
-        prompt: a user's message, or a whole conversation as in a chat-completions request. draw: names the random stream of
-        this answer; None for the next one of the replica. Raises RequestError for messages that cannot be rendered,
-        BadArgument for a prompt that does not fit into the model's context.
+        Args:
+            prompt: A user's message, or a whole conversation as in a chat-completions request.
+            temperature: None for the policy's.
+            max_tokens: None for the policy's.
+            draw: Names the random stream of this answer; None for the next one of the replica.
+
+        Raises:
+            RequestError: The messages cannot be rendered.
+            BadArgument: The prompt has another form, or does not fit into the model's context.
         """
         ids = self._renderer.prompt(self._messages(prompt))
         if self._counted_version != self._sampler.version:  # counted from 0 again, also for a version that comes back

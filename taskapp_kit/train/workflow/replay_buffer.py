@@ -36,11 +36,17 @@ class BufferCounts:
 class ReplayBuffer(Actor):
     """Episodes for training, in one replica: `ReplayBuffer.as_service(batch_size=32)`.
 
-    batch_size: of `sample`, where it names none. max_policy_age: an episode is removed when the current version is more than
-    so many above its own; None never. max_uses: in how many batches an episode may be. capacity: the oldest episode is
-    removed beyond it. seed: names the random stream of `sample`.
-
     A restarted replica is empty; `state_dict` and `load_state_dict` save and load the episodes.
+
+    Args:
+        batch_size: Of `sample`, where it names none.
+        max_policy_age: An episode is removed when the current version is more than so many above its own; None never.
+        max_uses: In how many batches an episode may be.
+        capacity: The oldest episode is removed beyond it.
+        seed: Names the random stream of `sample`.
+
+    Raises:
+        BadArgument: A number is too small, or `capacity` has no room for a batch.
     """
 
     def __init__(
@@ -72,7 +78,8 @@ class ReplayBuffer(Actor):
     def add(self, episode: Episode) -> None:
         """Store an episode. One without a version counts as of the last `curr_policy_version` that `sample` was given.
 
-        Raises BadArgument for what is no Episode.
+        Raises:
+            BadArgument: It is no Episode.
         """
         if not isinstance(episode, Episode):
             raise BadArgument(
@@ -91,10 +98,17 @@ class ReplayBuffer(Actor):
 
     @endpoint
     def sample(self, curr_policy_version: int | None = None, batch_size: int | None = None) -> list[Episode] | None:
-        """Return a batch drawn at random, in the order in which its episodes were added; None if there are too few.
+        """Draw a batch at random.
 
-        curr_policy_version: episodes that are too old for it are removed first; None removes none. A call that returns None
-        uses nothing up. Raises BadArgument.
+        Args:
+            curr_policy_version: Episodes that are too old for it are removed first; None removes none.
+            batch_size: None for the buffer's.
+
+        Returns:
+            The episodes in the order in which they were added; None, which uses nothing up, if there are too few.
+
+        Raises:
+            BadArgument: A number is too small, or the batch is larger than the buffer.
         """
         count = self._batch_size if batch_size is None else batch_size
         _check_number("batch_size", count, 1)
@@ -142,8 +156,11 @@ class ReplayBuffer(Actor):
 
     @endpoint(idempotent=True)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace everything by what `state_dict` returned. Options stay as they are. Raises BadArgument for another value,
-        and changes nothing then."""
+        """Replace everything by what `state_dict` returned. Options stay as they are.
+
+        Raises:
+            BadArgument: It is another value; nothing has changed then.
+        """
         try:
             episodes = []
             for each in state["episodes"]:

@@ -21,13 +21,26 @@ Returns = Literal["loss", "loss_and_kl"]
 class Trainer(Actor, call_seconds=3600.0):
     """Updates a model from episodes, in one replica: `Trainer.as_service("tiny", learning_rate=5e-4)`.
 
-    model: as that of `Policy`; all of its weights are trained. loss: `grpo`, `gspo` or `reinforce`. beta: weight of the KL
-    divergence from the model as it was at the start. temperature: that of the policy. minibatches: optimizer steps of one
-    update. scale: what an episode's distance from its baseline is divided by. returns: what `train_step` returns.
-    precision: `fp32` or `bf16`. folder: shared with the policies; None for one of this program. threads: as of `Policy`.
-
     A trainer that finds weights or checkpoints in its folder goes on from the newest: so does a restarted one, from the last
     push or save. The optimizer's state is part of `save` only.
+
+    Args:
+        model: As that of `Policy`; all of its weights are trained.
+        learning_rate: Of AdamW.
+        loss: `grpo`, `gspo` or `reinforce`.
+        beta: Weight of the KL divergence from the model as it was at the start.
+        temperature: That of the policy.
+        minibatches: Optimizer steps of one update.
+        warmup: Updates before the learning rate has its value.
+        scale: What an episode's distance from its baseline is divided by.
+        returns: What `train_step` returns.
+        precision: `fp32` or `bf16`.
+        folder: Shared with the policies; None for one of this program.
+        threads: As of `Policy`.
+
+    Raises:
+        BadArgument: An option has another value, or two of them contradict each other.
+        CheckpointError: Another trainer has the folder.
     """
 
     def __init__(
@@ -77,10 +90,17 @@ class Trainer(Actor, call_seconds=3600.0):
 
     @endpoint
     def train_step(self, batch: Sequence[Episode] | None) -> float | tuple[float, float]:
-        """Make one update; return its loss, or with returns="loss_and_kl" the loss and the KL divergence per token.
+        """Make one update.
 
-        Raises BadArgument for no batch and for episodes that cannot be trained on, before anything changes; TrainingError
-        when a gradient is not finite.
+        Args:
+            batch: Episodes, as `ReplayBuffer.sample` returns them.
+
+        Returns:
+            The loss, or with returns="loss_and_kl" the loss and the KL divergence per token.
+
+        Raises:
+            BadArgument: There is no batch, or its episodes cannot be trained on; nothing has changed then.
+            TrainingError: A gradient is not finite.
         """
         if not batch or not all(isinstance(each, Episode) for each in batch):
             found = "an empty batch" if isinstance(batch, list | tuple) and not batch else repr(batch)[:80]
@@ -96,9 +116,17 @@ class Trainer(Actor, call_seconds=3600.0):
 
     @endpoint
     def push_weights(self, version: int) -> str:
-        """Write the weights for `Policy.update_weights(version)`; return the path of their file. The last few stay.
+        """Write the weights for `Policy.update_weights(version)`. Those of the last few pushes stay.
 
-        version: any number that the caller counts with, above 0. Raises BadArgument, TrainingError.
+        Args:
+            version: Any number that the caller counts with, above 0.
+
+        Returns:
+            The path of their file.
+
+        Raises:
+            BadArgument: It is no such number.
+            TrainingError: The weights cannot be written.
         """
         return self._policy.push(version)
 
@@ -109,16 +137,26 @@ class Trainer(Actor, call_seconds=3600.0):
 
     @endpoint
     def save(self) -> str:
-        """Save a checkpoint of weights and optimizer; return the path of its folder, which is a model, too.
+        """Save a checkpoint of weights and optimizer. The last two stay.
 
-        The last two stay. Raises CheckpointError.
+        Returns:
+            The path of its folder, which is a model, too.
+
+        Raises:
+            CheckpointError: It cannot be saved; earlier ones are as they were.
         """
         return self._policy.save()
 
     @endpoint
     def restore(self) -> int:
-        """Go back to the last whole checkpoint; return how many updates made its weights. Raises CheckpointError if there is
-        none."""
+        """Go back to the last whole checkpoint.
+
+        Returns:
+            How many updates made its weights.
+
+        Raises:
+            CheckpointError: There is none.
+        """
         return self._policy.restore()
 
     def close(self) -> None:
