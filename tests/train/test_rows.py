@@ -1,4 +1,4 @@
-"""Laws of rows: every delivered turn is trained on once, as it was sampled, and nothing else is."""
+"""Laws of turns and rows: every delivered turn is trained on once, as it was sampled, and nothing else is."""
 
 from __future__ import annotations
 
@@ -247,3 +247,41 @@ def test_only_what_the_policy_said_is_trained_on(
     for row in rows:
         assert [token for token, trained in zip(row.ids, row.mask, strict=True) if trained] == said
         assert prompt[: len(row.ids)] == row.ids, "the next prompt begins with the row"
+
+
+ROW = TrainingRow(
+    ids=(1, 2, 3),
+    mask=(False, False, True),
+    log_probs=(0.0, 0.0, -1.0),
+    versions=(NOT_SAMPLED, NOT_SAMPLED, 7),
+    advantages=(0.0, 0.0, 0.5),
+    group="g",
+    rollout="r",
+)
+
+
+def test_a_turn_says_why_it_is_never_trained_on() -> None:
+    whole = turn((1, 2), (3, 4))
+    assert whole.exclusion is None
+    assert whole.ids == (1, 2, 3, 4)
+    wrong = {
+        "not_delivered": {"delivered": False},
+        "length_mismatch": {"log_probs": (-0.5,)},
+        "no_tokens": {"token_ids": (), "log_probs": ()},
+        "no_prompt": {"prompt_ids": ()},
+        "invalid_log_prob": {"log_probs": (-0.5, math.nan)},
+    }
+    for reason, changes in wrong.items():
+        assert dataclasses.replace(whole, **changes).exclusion == reason
+
+
+@pytest.mark.parametrize("field", ["ids", "mask", "log_probs", "versions", "advantages"])
+def test_a_row_has_one_entry_for_each_token(field: str) -> None:
+    with pytest.raises(ValueError, match="3"):
+        dataclasses.replace(ROW, **{field: getattr(ROW, field)[1:]})
+
+
+def test_a_row_never_trains_on_its_first_token() -> None:
+    with pytest.raises(ValueError, match="first"):
+        dataclasses.replace(ROW, mask=(True, False, True))
+    assert ROW.trained == 1

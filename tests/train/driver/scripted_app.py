@@ -70,17 +70,28 @@ def failed(boundary: str | None = "environment", code: str = "environment_raised
     return status, {"detail": {"error": error}}
 
 
-async def one_call(asked: RolloutAsked) -> Answer:
-    """One turn; the reward is the sample's number."""
-    await asked.call()
-    return asked.scored(float(asked.sample))
+Play = Callable[[RolloutAsked], Awaitable[Answer]]
+"""What a rollout is answered with."""
+
+
+def one_call_scored(reward: Callable[[RolloutAsked], float | None]) -> Play:
+    """One turn, with this reward."""
+
+    async def play(asked: RolloutAsked) -> Answer:
+        await asked.call()
+        return asked.scored(reward(asked))
+
+    return play
+
+
+one_call = one_call_scored(lambda asked: float(asked.sample))
 
 
 @dataclass
 class CallingApp:
-    """play: what a rollout is answered with. asked: every POST. policies: those that it plays itself."""
+    """asked: every POST. policies: those that it plays itself."""
 
-    play: Callable[[RolloutAsked], Awaitable[Answer]] = one_call
+    play: Play = one_call
     policies: tuple[str, ...] = ("random",)
     asked: list[RolloutAsked] = field(default_factory=list)
     in_flight: int = 0

@@ -29,7 +29,15 @@ from tests.train.driver.peers import (
     drive,
     evaluated,
 )
-from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, failed, for_ever, one_call
+from tests.train.driver.scripted_app import (
+    Answer,
+    CallingApp,
+    RolloutAsked,
+    failed,
+    for_ever,
+    one_call,
+    one_call_scored,
+)
 from tests.train.gateway.peers import SETTINGS, ScriptedSampler
 
 pytestmark = pytest.mark.server
@@ -186,11 +194,7 @@ def test_a_failure_is_none_with_its_cause_and_its_group_is_compared_without_it()
 
 
 def test_a_reward_that_a_judge_could_not_give_is_not_a_zero() -> None:
-    async def play(asked: RolloutAsked) -> Answer:
-        await asked.call()
-        return asked.scored(float(asked.sample) if asked.sample else None)
-
-    job = ended(CallingApp(play))
+    job = ended(CallingApp(one_call_scored(lambda asked: float(asked.sample) if asked.sample else None)))
     assert advantages(job) == [[-0.5, -0.5, 0.5, 0.5]] * 2
     assert job.ledger.curve("reward") == [1.5, 1.5]
     assert job.ledger.curve("undefined") == [2, 2]
@@ -404,11 +408,7 @@ def test_it_goes_on_from_its_state() -> None:
     assert order(first) == ["eval.0", "train.1", "eval.1", "train.2"]
     assert ledger.state["done"] == 3
 
-    async def otherwise(asked: RolloutAsked) -> Answer:
-        await asked.call()
-        return asked.scored(10.0 * asked.sample)
-
-    second = CallingApp(otherwise)
+    second = CallingApp(one_call_scored(lambda asked: 10.0 * asked.sample))
     settings = replace(DRIVER, incarnation=1)
     job = ended(second, sampler, plan=plan, ledger=ledger, state=ledger.state, settings=settings)
     assert order(second) == ["train.2", "eval.2", "train.3", "eval.3"]

@@ -30,7 +30,7 @@ from tests.train.driver.peers import (
     drive,
     evaluated,
 )
-from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked
+from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, one_call_scored
 from tests.train.gateway.peers import SampleCall, ScriptedSampler
 
 pytestmark = pytest.mark.server
@@ -228,13 +228,8 @@ def test_a_job_that_fails_leaves_no_rollout_that_was_played_ahead() -> None:
     assert job.open_after == 0
 
 
-async def by_difficulty(asked: RolloutAsked) -> Answer:
-    await asked.call()
-    return asked.scored({"easy": 1.0, "hard": 0.0}[asked.body["env"]["config"].get("difficulty", "hard")])
-
-
 def test_a_curriculum_goes_up_and_down_and_evaluations_stay_as_they_are() -> None:
-    app = CallingApp(by_difficulty)
+    app = CallingApp(one_call_scored(lambda asked: float(asked.body["env"]["config"].get("difficulty") == "easy")))
     rule = Curriculum(("easy", "hard"), up=0.8, down=0.2)
     with app.serving() as url:
         job = driven(url, plan=evaluated(LONG), settings=replace(DRIVER, loops=LoopSettings(curriculum=rule)))
@@ -296,13 +291,8 @@ def test_a_curriculum_needs_tasks_of_each_level(task_app: TaskApp, levels: tuple
     assert said in str(job.error)
 
 
-async def low(asked: RolloutAsked) -> Answer:
-    await asked.call()
-    return asked.scored(asked.sample - 10.0)
-
-
 def test_two_task_apps_share_the_groups_by_weight() -> None:
-    first, second = CallingApp(), CallingApp(low)
+    first, second = CallingApp(), CallingApp(one_call_scored(lambda asked: asked.sample - 10.0))
     with first.serving() as url, second.serving() as other:
         shares = (EnvironmentShare("a", 3), EnvironmentShare("b", 1, "there", other, {"x": 1}, eval_seeds=(7,)))
         plan = evaluated(replace(LONG, iterations=4, groups=2), eval_instances=4, eval_every=2)

@@ -6,14 +6,12 @@ Backend, trainer and task app are real processes on fixed ports. A job has the s
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -111,7 +109,6 @@ class Ended:
     points: dict[tuple[str, int], float]
     weights: str
     kills: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
 
     def counting(self, kind: str) -> list[int]:
         """The steps of events of this type that are not superseded."""
@@ -162,7 +159,7 @@ def run(
     )
     arguments = ["backend", "serve", "--engine", "local", "--models", "models", "--store", "backend.db"]
     backend = Program("backend", folder, free_port(), arguments, environ)
-    rng, began, done = random.Random(seed), time.monotonic(), dict.fromkeys(kills, 0)
+    rng, done = random.Random(seed), dict.fromkeys(kills, 0)
     store_job(folder, app.url, **sampler)
     try:
         for program in (app, backend):
@@ -183,7 +180,7 @@ def run(
     values = {(each["name"], each["step"]): each["value"] for each in points if not each["name"].endswith(TIMED)}
     last = latest_checkpoint(folder / "models" / "rl" / "random" / JOB)
     weights = last.files[WEIGHTS].sha256 if last is not None else ""
-    return Ended(status, events, values, weights, done, time.monotonic() - began)
+    return Ended(status, events, values, weights, done)
 
 
 def _status(http: httpx.Client) -> dict[str, Any]:
@@ -243,22 +240,3 @@ def check(found: Ended, whole: Ended) -> None:
     assert differences(found, whole) == {}
     assert found.weights == whole.weights != ""
     assert found.status["results"]["rollouts"] == whole.status["results"]["rollouts"]
-
-
-def report(kind: str, found: Ended, whole: Ended) -> str:
-    """A line of JSON on what the kills did."""
-    return json.dumps(
-        {
-            "kind": kind,
-            "kills": found.kills,
-            "status": found.status["status"],
-            "error": found.status["error"],
-            "seconds": round(found.seconds, 1),
-            "superseded_events": sum(bool(event["superseded_by"]) for event in found.events),
-            "resumed": sum(event["type"] == "rl.train.resumed" for event in found.events),
-            "failures": found.status["results"].get("rollouts"),
-            "points": len(found.points),
-            "different_points": len(differences(found, whole)),
-            "equal_weights": found.weights == whole.weights,
-        }
-    )

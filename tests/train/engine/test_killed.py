@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
-from tests.train.engine.killed_job import Ended, check, report, run
+from tests.train.engine.killed_job import Ended, check, run
 
 pytestmark = [pytest.mark.server, pytest.mark.process, pytest.mark.timeout(3000)]
 
@@ -33,7 +33,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 @pytest.mark.train
 def test_four_kills(tmp_path: Path, whole: Ended) -> None:
     found = run(tmp_path / "job", FOUR, seed=1)
-    print(report("four", found, whole))
     check(found, whole)
     assert found.kills == {"trainer": 2, "task app": 1, "backend": 1}
 
@@ -42,6 +41,5 @@ def test_four_kills(tmp_path: Path, whole: Ended) -> None:
 @pytest.mark.parametrize("kind", ["backend", "trainer", "task app"])
 def test_ten_kills(tmp_path: Path, whole: Ended, kind: str) -> None:
     found = run(tmp_path / "job", [kind] * MANY, seed=2)
-    print(report(kind, found, whole))
     check(found, whole)
     assert found.kills == {kind: MANY}

@@ -109,7 +109,7 @@ class Client:
 
 
 @asynccontextmanager
-async def client(
+async def attempt_client(
     sampler: ScriptedSampler, settings: AttemptSettings = SETTINGS, *, pace: Pace | None = None
 ) -> AsyncIterator[Client]:
     """A gateway with one open attempt, which ends with the block."""
@@ -130,9 +130,9 @@ def played(
     """What the gateway recorded of these calls, once their attempt has ended. named: as of `client`."""
 
     async def scenario() -> AttemptRecord:
-        async with client(sampler, settings, **named) as it:
-            await calls(it)
-        return it.attempt.record()
+        async with attempt_client(sampler, settings, **named) as client:
+            await calls(client)
+        return client.attempt.record()
 
     return asyncio.run(scenario())
 

@@ -19,7 +19,7 @@ from taskapp_kit.net.redact import holds_key
 from taskapp_kit.train.gateway.call_reader import read_call
 from taskapp_kit.train.gateway.server import MAX_BODY_BYTES, CapabilityIssuer, Gateway
 from taskapp_kit.wire.inference_url import inference_url, stored_url
-from tests.train.gateway.peers import RENDERER, SETTINGS, USER, ScriptedSampler, client, code_of
+from tests.train.gateway.peers import RENDERER, SETTINGS, USER, ScriptedSampler, attempt_client, code_of
 
 LEAST = 12
 """Of the token's 48 hexadecimal digits; fewer are in a digest by chance."""
@@ -125,20 +125,20 @@ def test_an_address_opens_its_attempt_while_that_is_open_and_nothing_else(caplog
 async def test_a_token_in_a_body_becomes_the_correlation_id() -> None:
     """A task app may write its configuration into a prompt; tokens and records would keep it."""
     sampler = ScriptedSampler(lambda call: call.prompt[-40:])
-    async with client(sampler, dataclasses.replace(SETTINGS, max_tokens=400)) as it:
-        message = await it.message({"role": "user", "content": f"You are at {it.attempt.url}."})
-        assert not holds_key(message["content"], it.attempt.token.partition("-")[2], LEAST)
+    async with attempt_client(sampler, dataclasses.replace(SETTINGS, max_tokens=400)) as client:
+        message = await client.message({"role": "user", "content": f"You are at {client.attempt.url}."})
+        assert not holds_key(message["content"], client.attempt.token.partition("-")[2], LEAST)
         assert "/r/cid-1/v1" in sampler.calls[0].prompt
-        assert it.attempt.token not in sampler.calls[0].prompt
-    it.attempt.record()
+        assert client.attempt.token not in sampler.calls[0].prompt
+    client.attempt.record()
 
 
 @pytest.mark.anyio
 @pytest.mark.server
 async def test_a_connection_without_an_address_gets_no_websocket() -> None:
-    async with client(ScriptedSampler()) as it:
+    async with attempt_client(ScriptedSampler()) as client:
         answer = await raw(
-            it.attempt.url,
+            client.attempt.url,
             "GET {path}/chat/completions HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
             "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nsec-websocket-version: 13\r\n\r\n",
         )
@@ -197,30 +197,30 @@ BAD_BODIES: dict[str, tuple[bytes, int, str]] = {
 @pytest.mark.server
 async def test_bad_bodies_are_refused_and_never_sampled() -> None:
     sampler = ScriptedSampler()
-    async with client(sampler) as it:
-        url = f"{it.attempt.url}/chat/completions"
+    async with attempt_client(sampler) as client:
+        url = f"{client.attempt.url}/chat/completions"
         for name, (body, status, code) in BAD_BODIES.items():
-            response = await it.http.post(url, content=body, headers={"content-type": "application/json"})
+            response = await client.http.post(url, content=body, headers={"content-type": "application/json"})
             assert (response.status_code, code_of(response)) == (status, code), f"{name}: {response.text[:300]}"
-            assert it.attempt.token not in response.text
+            assert client.attempt.token not in response.text
         for prompt in (None, "", [], ["a", "b"], [[1], [2]], [1.5], [True], {"a": 1}):
-            response = await it.post({"prompt": prompt}, "completions")
+            response = await client.post({"prompt": prompt}, "completions")
             assert (response.status_code, code_of(response)) == (422, "invalid_request"), prompt
-        gzipped = await it.http.post(url, content=chat(), headers={"content-encoding": "gzip"})
+        gzipped = await client.http.post(url, content=chat(), headers={"content-encoding": "gzip"})
         assert code_of(gzipped) == "unsupported_content_encoding"
-        assert it.attempt.record().faithfulness.refused == len(BAD_BODIES) + 9
+        assert client.attempt.record().faithfulness.refused == len(BAD_BODIES) + 9
         deep = {"function": {"name": "f", "arguments": "[" * 2000}}  # not read as JSON, and shown as it is
-        await it.chat(USER, {"role": "assistant", "tool_calls": [deep]}, USER)  # and the attempt goes on
-    it.attempt.record()
+        await client.chat(USER, {"role": "assistant", "tool_calls": [deep]}, USER)  # and the attempt goes on
+    client.attempt.record()
     assert len(sampler.calls) == 1
 
 
 @pytest.mark.anyio
 @pytest.mark.server
 async def test_a_body_that_is_too_long_is_refused_before_it_is_read() -> None:
-    async with client(ScriptedSampler()) as it:
+    async with attempt_client(ScriptedSampler()) as client:
         head = f"content-type: application/json\r\ncontent-length: {MAX_BODY_BYTES + 1}"
-        answer = await raw(it.attempt.url, f"POST {{path}}/chat/completions HTTP/1.1\r\nhost: h\r\n{head}\r\n\r\n")
+        answer = await raw(client.attempt.url, f"POST {{path}}/chat/completions HTTP/1.1\r\nhost: h\r\n{head}\r\n\r\n")
         assert b" 413 " in answer
         assert b'"code":"body_too_large"' in answer
 

@@ -11,7 +11,7 @@ import pytest
 from taskapp_kit.net.sse import SseReader
 from taskapp_kit.train.gateway.attempt import Faithfulness
 from tests.train.gateway import peers
-from tests.train.gateway.peers import RENDERER, ScriptedSampler, client
+from tests.train.gateway.peers import RENDERER, ScriptedSampler, attempt_client
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 
@@ -72,8 +72,8 @@ MESSAGES_BODY = {
 @pytest.mark.parametrize(("route", "body"), [("responses", RESPONSES_BODY), ("messages", MESSAGES_BODY)])
 async def test_the_prompt_is_that_of_the_same_conversation_as_chat(route: str, body: dict[str, Any]) -> None:
     sampler = ScriptedSampler()
-    async with client(sampler, SETTINGS) as it:
-        response = await it.post(body, route)
+    async with attempt_client(sampler, SETTINGS) as client:
+        response = await client.post(body, route)
         assert response.status_code == 200, response.text
     assert sampler.calls[0].prompt_ids == RENDERER.prompt(CHAT, [CHAT_TOOL])
 
@@ -82,10 +82,10 @@ async def test_responses_continue_with_the_sampled_tokens() -> None:
     """A text and a call are two items of output, and one message of the conversation."""
     answers = [f"Wait. {CALL}", "A wall. "]
     sampler = ScriptedSampler(lambda call: answers[len(sampler.calls) - 1])
-    async with client(sampler, SETTINGS) as it:
+    async with attempt_client(sampler, SETTINGS) as client:
         given: list[Any] = [{"role": "user", "content": "Hello."}]
         body = {"model": "any", "instructions": "Look.", "tools": [TOOL], "temperature": 0.1}
-        first = (await it.post({**body, "input": given}, "responses")).json()
+        first = (await client.post({**body, "input": given}, "responses")).json()
         assert (first["object"], first["status"], first["model"]) == ("response", "completed", "policy")
         assert (first["instructions"], first["metadata"]) == ("Look.", {"weight_version": "3"})
         text, call = first["output"]
@@ -93,9 +93,9 @@ async def test_responses_continue_with_the_sampled_tokens() -> None:
         assert (call["type"], call["name"], json.loads(call["arguments"])) == ("function_call", "look", {"far": True})
         assert first["usage"]["output_tokens"] == len(answers[0]) + 1
         given += [*first["output"], {"type": "function_call_output", "call_id": call["call_id"], "output": "Brick."}]
-        second = (await it.post({**body, "input": given}, "responses")).json()
+        second = (await client.post({**body, "input": given}, "responses")).json()
         assert second["output"][0]["content"][0]["text"] == "A wall. "
-    record = it.attempt.record()
+    record = client.attempt.record()
     assert record.faithfulness == Faithfulness(exact=2)
     assert record.overridden == {"temperature": 2}
     assert [turn.parent for turn in record.turns] == [None, 0]
@@ -106,10 +106,10 @@ async def test_responses_continue_with_the_sampled_tokens() -> None:
 async def test_messages_continue_with_the_sampled_tokens() -> None:
     answers = [f"Wait. {CALL}", "A wall. "]
     sampler = ScriptedSampler(lambda call: answers[len(sampler.calls) - 1])
-    async with client(sampler, SETTINGS) as it:
+    async with attempt_client(sampler, SETTINGS) as client:
         given: list[Any] = [{"role": "user", "content": "Hello."}]
         body = {"model": "any", "max_tokens": 90, "system": "Look.", "tools": [MESSAGES_TOOL]}
-        first = (await it.post({**body, "messages": given}, "messages?beta=true")).json()
+        first = (await client.post({**body, "messages": given}, "messages?beta=true")).json()
         assert (first["type"], first["role"], first["stop_reason"]) == ("message", "assistant", "tool_use")
         text, call = first["content"]
         assert text == {"type": "text", "text": "Wait."}
@@ -117,41 +117,41 @@ async def test_messages_continue_with_the_sampled_tokens() -> None:
         assert first["usage"]["output_tokens"] == len(answers[0]) + 1
         result = {"type": "tool_result", "tool_use_id": call["id"], "content": "Brick."}
         given += [{"role": "assistant", "content": first["content"]}, {"role": "user", "content": [result]}]
-        second = (await it.post({**body, "messages": given}, "messages")).json()
+        second = (await client.post({**body, "messages": given}, "messages")).json()
         assert (second["content"], second["stop_reason"]) == ([{"type": "text", "text": "A wall. "}], "end_turn")
-    record = it.attempt.record()
+    record = client.attempt.record()
     assert record.faithfulness == Faithfulness(exact=2)
     first, second = record.turns
     assert second.prompt_ids[: len(first.ids)] == first.ids
 
 
 async def test_an_answer_that_was_cut_says_so_and_has_its_tokens() -> None:
-    async with client(ScriptedSampler(lambda call: "Hello"), SETTINGS) as it:
+    async with attempt_client(ScriptedSampler(lambda call: "Hello"), SETTINGS) as client:
         more = {"return_token_ids": True}
-        response = (await it.post({"input": "Hi", "max_output_tokens": 2, **more}, "responses")).json()
+        response = (await client.post({"input": "Hi", "max_output_tokens": 2, **more}, "responses")).json()
         assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
         assert response["token_ids"] == [*b"He"]
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **more}
-        message = (await it.post(body, "messages")).json()
+        message = (await client.post(body, "messages")).json()
         assert (message["stop_reason"], message["token_ids"]) == ("max_tokens", [*b"He"])
         assert message["prompt_token_ids"] == list(RENDERER.prompt(body["messages"]))
         included = {"input": "Hi", "include": ["message.output_text.logprobs"], "stream": False}
-        response = (await it.post(included, "responses")).json()
+        response = (await client.post(included, "responses")).json()
         log_probs = response["output"][0]["content"][0]["logprobs"]
         assert [entry["logprob"] for entry in log_probs] == [-0.5, -0.501, -0.502, -0.503, -0.504, -0.505]
 
 
 async def test_a_stop_text_ends_a_message() -> None:
-    async with client(ScriptedSampler(lambda call: "Hello"), SETTINGS) as it:
+    async with attempt_client(ScriptedSampler(lambda call: "Hello"), SETTINGS) as client:
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, "stop_sequences": ["lo"]}
-        message = (await it.post(body, "messages")).json()
+        message = (await client.post(body, "messages")).json()
         assert message["content"] == [{"type": "text", "text": "Hel"}]
-    assert it.attempt.record().turns[0].token_ids == (*b"Hello",)
+    assert client.attempt.record().turns[0].token_ids == (*b"Hello",)
 
 
 async def test_streams_end_in_what_a_whole_answer_has() -> None:
-    async with client(ScriptedSampler(lambda call: f"Wait. {CALL}"), SETTINGS) as it:
-        response = await it.post({"input": "Hi", "tools": [TOOL], "stream": True}, "responses")
+    async with attempt_client(ScriptedSampler(lambda call: f"Wait. {CALL}"), SETTINGS) as client:
+        response = await client.post({"input": "Hi", "tools": [TOOL], "stream": True}, "responses")
         events = streamed(response.content)
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
         kinds = [event["type"].removeprefix("response.") for event in events]
@@ -169,13 +169,13 @@ async def test_streams_end_in_what_a_whole_answer_has() -> None:
             "tools": [MESSAGES_TOOL],
             "stream": True,
         }
-        events = streamed((await it.post(body, "messages")).content)
+        events = streamed((await client.post(body, "messages")).content)
         block = ["content_block_start", "content_block_delta", "content_block_stop"]
         assert [event["type"] for event in events] == ["message_start", *block, *block, "message_delta", "message_stop"]
         assert events[2]["delta"] == {"type": "text_delta", "text": "Wait."}
         assert json.loads(events[5]["delta"]["partial_json"]) == {"far": True}
         assert events[-2]["delta"]["stop_reason"] == "tool_use"
-    record = it.attempt.record()
+    record = client.attempt.record()
     assert all(turn.delivered for turn in record.turns)
 
 
@@ -216,11 +216,11 @@ async def test_what_needs_a_server_or_cannot_be_said_is_refused_by_its_name(
     route: str, body: dict[str, Any], named: str
 ) -> None:
     sampler = ScriptedSampler()
-    async with client(sampler, SETTINGS) as it:
-        response = await it.post(body, route)
+    async with attempt_client(sampler, SETTINGS) as client:
+        response = await client.post(body, route)
         assert response.status_code == 422
         error = response.json()
         assert (error.get("type") == "error") is (route == "messages")
         assert ".".join(map(str, error["error"]["fields"][0]["loc"])) == f"body.{named}"
-    assert it.attempt.record().faithfulness == Faithfulness(refused=1)
+    assert client.attempt.record().faithfulness == Faithfulness(refused=1)
     assert sampler.calls == []

@@ -28,7 +28,7 @@ from tests.train.gateway.peers import (
     USER,
     Client,
     ScriptedSampler,
-    client,
+    attempt_client,
     code_of,
     played,
 )
@@ -43,8 +43,8 @@ MORE = {"role": "user", "content": "And now?"}
 
 async def test_a_call_is_answered_and_recorded() -> None:
     sampler = ScriptedSampler()
-    async with client(sampler) as it:
-        response = await it.post({"model": "any", "messages": [USER], "logprobs": True, "return_token_ids": True})
+    async with attempt_client(sampler) as client:
+        response = await client.post({"model": "any", "messages": [USER], "logprobs": True, "return_token_ids": True})
         body = response.json()
         choice = body["choices"][0]
         assert (body["object"], body["model"]) == ("chat.completion", "policy")
@@ -57,7 +57,7 @@ async def test_a_call_is_answered_and_recorded() -> None:
         assert entries[0] == {"token": "H", "logprob": -0.5, "bytes": [72], "top_logprobs": []}
         assert body["usage"]["completion_tokens"] == 4
         assert body["metadata"] == {"weight_version": "3"}
-    record = it.attempt.record()
+    record = client.attempt.record()
     assert record.correlation_id == "cid-1"
     assert record.faithfulness == Faithfulness(exact=1)
     (turn,) = record.turns
@@ -77,12 +77,12 @@ async def test_a_conversation_keeps_the_tokens_that_were_sampled() -> None:
     """The second answer's tokens are no UTF-8, so no text stands for them."""
     answers: list[Any] = [" Hi ", (0xFF, 0xC3, END), "Bye."]
     sampler = ScriptedSampler(lambda call: answers[len(sampler.calls) - 1])
-    async with client(sampler) as it:
-        first = await it.message(USER)
-        second = await it.message(USER, first, MORE)
+    async with attempt_client(sampler) as client:
+        first = await client.message(USER)
+        second = await client.message(USER, first, MORE)
         assert second["content"] == "\ufffd\ufffd"
-        await it.message(USER, first, MORE, second, MORE)
-    record = it.attempt.record()
+        await client.message(USER, first, MORE, second, MORE)
+    record = client.attempt.record()
     assert record.faithfulness == Faithfulness(exact=3)
     assert [turn.parent for turn in record.turns] == [None, 0, 1]
     for before, after in zip(record.turns, record.turns[1:], strict=False):
@@ -91,14 +91,14 @@ async def test_a_conversation_keeps_the_tokens_that_were_sampled() -> None:
 
 async def test_clients_that_strip_continue_and_those_that_rewrite_fork() -> None:
     sampler = ScriptedSampler(lambda call: "  Hi.\n")
-    async with client(sampler) as it:
-        first = await it.message(USER)
+    async with attempt_client(sampler) as client:
+        first = await client.message(USER)
         assert first["content"] == "  Hi.\n"
         stripped = {"role": "assistant", "content": "Hi."}
-        await it.message(USER, stripped, MORE)
-        await it.message(USER, {"role": "assistant", "content": "Hello."}, MORE)  # never sampled
-        await it.message(USER, stripped, {"role": "user", "content": "Other."})  # a second one after the first turn
-    record = it.attempt.record()
+        await client.message(USER, stripped, MORE)
+        await client.message(USER, {"role": "assistant", "content": "Hello."}, MORE)  # never sampled
+        await client.message(USER, stripped, {"role": "user", "content": "Other."})  # a second one after the first turn
+    record = client.attempt.record()
     assert record.faithfulness == Faithfulness(exact=1, continued=1, forked=2)
     assert [turn.parent for turn in record.turns] == [None, 0, None, 0]
     assert record.turns[1].prompt_ids[: len(record.turns[0].ids)] == record.turns[0].ids
@@ -109,8 +109,8 @@ def test_tool_calls_come_and_go() -> None:
     sampler = ScriptedSampler(lambda call: answers[len(sampler.calls) - 1])
     settings = dataclasses.replace(SETTINGS, max_tokens=400)
 
-    async def calls(it: Client) -> None:
-        choice = await it.chat(USER, tools=[TOOL])
+    async def calls(client: Client) -> None:
+        choice = await client.chat(USER, tools=[TOOL])
         assert choice["finish_reason"] == "tool_calls"
         message = choice["message"]
         calls = message["tool_calls"]
@@ -119,7 +119,7 @@ def test_tool_calls_come_and_go() -> None:
         for call in calls:  # as a client that parses arguments writes them
             call["function"]["arguments"] = '{"far":true}'
         results = [{"role": "tool", "tool_call_id": call["id"], "content": "a tree"} for call in calls]
-        await it.chat(USER, message, *results, tools=[TOOL])
+        await client.chat(USER, message, *results, tools=[TOOL])
 
     record = played(calls, sampler, settings)
     assert [turn.finish_reason for turn in record.turns] == ["tool_calls", "stop"]
@@ -130,9 +130,9 @@ def test_tool_calls_come_and_go() -> None:
 
 async def test_tool_choice_none_shows_no_tools() -> None:
     sampler = ScriptedSampler()
-    async with client(sampler) as it:
-        await it.chat(USER, tools=[TOOL], tool_choice="none")
-    it.attempt.record()
+    async with attempt_client(sampler) as client:
+        await client.chat(USER, tools=[TOOL], tool_choice="none")
+    client.attempt.record()
     assert "look" not in sampler.calls[0].prompt
 
 
@@ -140,11 +140,11 @@ async def test_tool_choice_none_shows_no_tools() -> None:
 async def test_the_answer_ends_before_a_stop_text(stop: Any) -> None:
     """Recorded are the tokens up to the one that completes it: the policy chose them."""
     sampler = ScriptedSampler(lambda call: "The end of it")
-    async with client(sampler) as it:
-        choice = await it.chat(USER, stop=stop)
+    async with attempt_client(sampler) as client:
+        choice = await client.chat(USER, stop=stop)
         assert (choice["message"]["content"], choice["finish_reason"]) == ("The", "stop")
-        await it.chat(USER, choice["message"], MORE)
-    record = it.attempt.record()
+        await client.chat(USER, choice["message"], MORE)
+    record = client.attempt.record()
     first, second = record.turns
     assert first.token_ids == tuple(b"The end")
     assert len(first.log_probs) == len(first.token_ids)
@@ -153,24 +153,24 @@ async def test_the_answer_ends_before_a_stop_text(stop: Any) -> None:
 
 async def test_max_tokens_cuts_and_the_trainers_limit_is_the_most() -> None:
     sampler = ScriptedSampler(lambda call: "x" * 1000)
-    async with client(sampler) as it:
-        assert (await it.chat(USER, max_tokens=5))["finish_reason"] == "length"
-        await it.chat(USER, max_completion_tokens=7, max_tokens=9)
-        await it.chat(USER, max_tokens=5000)
-        await it.chat(USER)
-    record = it.attempt.record()
+    async with attempt_client(sampler) as client:
+        assert (await client.chat(USER, max_tokens=5))["finish_reason"] == "length"
+        await client.chat(USER, max_completion_tokens=7, max_tokens=9)
+        await client.chat(USER, max_tokens=5000)
+        await client.chat(USER)
+    record = client.attempt.record()
     assert [call.max_tokens for call in sampler.calls] == [5, 7, 64, 64]
     assert [turn.finish_reason for turn in record.turns] == ["length"] * 4
 
 
 async def test_the_trainer_decides_how_to_sample() -> None:
     sampler = ScriptedSampler()
-    async with client(sampler) as it:
-        await it.chat(
+    async with attempt_client(sampler) as client:
+        await client.chat(
             USER, temperature=0, top_p=0.5, seed=1, logit_bias={"5": 100}, response_format={"type": "json_object"}
         )
-        await it.chat(MORE, temperature=None)
-    record = it.attempt.record()
+        await client.chat(MORE, temperature=None)
+    record = client.attempt.record()
     assert [call.temperature for call in sampler.calls] == [0.7, 0.7]
     assert record.overridden == {"temperature": 1, "top_p": 1, "seed": 1}
     assert record.unenforced == {"logit_bias": 1, "response_format": 1}
@@ -182,9 +182,9 @@ def test_each_draw_is_named_by_the_attempt_and_the_prompt() -> None:
 
     async def scenario(*messages: dict[str, Any]) -> list[str]:
         sampler.calls.clear()
-        async with client(sampler) as it:
+        async with attempt_client(sampler) as client:
             for message in messages:
-                await it.chat(message)
+                await client.chat(message)
         return [call.draw for call in sampler.calls]
 
     draws = asyncio.run(scenario(USER, MORE, USER))
@@ -206,8 +206,8 @@ def frames(text: str) -> list[Any]:
 async def test_a_stream_adds_up_to_the_answer() -> None:
     sampler = ScriptedSampler(lambda call: f"Look. {CALL}")
     settings = dataclasses.replace(SETTINGS, max_tokens=400)
-    async with client(sampler, settings) as it:
-        response = await it.post(
+    async with attempt_client(sampler, settings) as client:
+        response = await client.post(
             {
                 "messages": [USER],
                 "tools": [TOOL],
@@ -217,7 +217,7 @@ async def test_a_stream_adds_up_to_the_answer() -> None:
             }
         )
         assert response.headers["content-type"].startswith("text/event-stream")
-    events, record = frames(response.text), it.attempt.record()
+    events, record = frames(response.text), client.attempt.record()
     deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert deltas[1]["content"] == "Look."
@@ -231,18 +231,18 @@ async def test_a_stream_adds_up_to_the_answer() -> None:
 
 async def test_completions_take_texts_and_ids() -> None:
     sampler = ScriptedSampler(lambda call: "b\nObservation: c")
-    async with client(sampler) as it:
-        first = await it.post({"prompt": "a", "stop": "\nObservation:", "logprobs": 0}, "completions")
+    async with attempt_client(sampler) as client:
+        first = await client.post({"prompt": "a", "stop": "\nObservation:", "logprobs": 0}, "completions")
         choice = first.json()["choices"][0]
         assert (first.json()["object"], choice["text"], choice["finish_reason"]) == ("text_completion", "b", "stop")
         assert len(choice["logprobs"]["token_logprobs"]) == len("b\nObservation:")
         assert choice["logprobs"]["text_offset"][:3] == [0, 1, 2]
-        text = await it.post({"prompt": "ab\nObservation: 5", "max_tokens": 1, "stream": True}, "completions")
+        text = await client.post({"prompt": "ab\nObservation: 5", "max_tokens": 1, "stream": True}, "completions")
         assert [event["choices"][0]["text"] for event in frames(text.text)] == ["b", ""]
-        turns = it.attempt.record().turns
-        await it.post({"prompt": [*turns[1].ids, 65]}, "completions")
-        await it.post({"prompt": [list(b"other")]}, "completions")
-    record = it.attempt.record()
+        turns = client.attempt.record().turns
+        await client.post({"prompt": [*turns[1].ids, 65]}, "completions")
+        await client.post({"prompt": [list(b"other")]}, "completions")
+    record = client.attempt.record()
     assert [turn.parent for turn in record.turns] == [None, 0, 1, None]
     assert record.faithfulness == Faithfulness(exact=3, forked=1)
     assert record.turns[1].prompt_ids == (*record.turns[0].ids, *b" 5")
@@ -256,31 +256,31 @@ async def test_a_full_context_is_refused_as_clients_expect_it() -> None:
     sampler = ScriptedSampler(lambda call: "x" * 99)
     room = len(RENDERER.prompt([USER])) + 10
     settings = dataclasses.replace(SETTINGS, context_tokens=room)
-    async with client(sampler, settings) as it:
-        assert (await it.chat(USER))["finish_reason"] == "length"
-        response = await it.post({"messages": [{**USER, "content": "x" * room}]})
+    async with attempt_client(sampler, settings) as client:
+        assert (await client.chat(USER))["finish_reason"] == "length"
+        response = await client.post({"messages": [{**USER, "content": "x" * room}]})
         assert (response.status_code, code_of(response)) == (422, "context_length_exceeded")
         with pytest.raises(ModelFailed) as failed:
-            await asked_by_the_kit(it, {"messages": [{**USER, "content": "x" * room}]})
+            await asked_by_the_kit(client, {"messages": [{**USER, "content": "x" * room}]})
         assert failed.value.overflow
-    record = it.attempt.record()
+    record = client.attempt.record()
     assert sampler.calls[0].max_tokens == 10
     assert record.faithfulness == Faithfulness(exact=1, refused=2)
 
 
-async def asked_by_the_kit(it: Client, body: Any) -> ChatReply:
+async def asked_by_the_kit(client: Client, body: Any) -> ChatReply:
     """The answer to a call of the kit's own client."""
     models = HttpModelClient("local", Settings())
     try:
-        return await models.chat(Endpoint(f"{it.attempt.url}/chat/completions", "m", "key"), body, seconds=30)
+        return await models.chat(Endpoint(f"{client.attempt.url}/chat/completions", "m", "key"), body, seconds=30)
     finally:
         await models.close()
 
 
 async def test_the_kits_own_client_reads_every_token() -> None:
-    async with client(ScriptedSampler()) as it:
-        reply = await asked_by_the_kit(it, {"messages": [USER], "logprobs": True, "return_token_ids": True})
-        (turn,) = it.attempt.record().turns
+    async with attempt_client(ScriptedSampler()) as client:
+        reply = await asked_by_the_kit(client, {"messages": [USER], "logprobs": True, "return_token_ids": True})
+        (turn,) = client.attempt.record().turns
         assert reply.token_ids == list(turn.token_ids)
         assert reply.logprobs == list(turn.log_probs)
         assert reply.prompt_token_ids == list(turn.prompt_ids)
@@ -290,12 +290,12 @@ async def test_the_kits_own_client_reads_every_token() -> None:
 @pytest.mark.parametrize(("limit", "value"), [("max_calls", 2), ("max_sampled_tokens", 6)])
 async def test_an_attempt_has_limits(limit: str, value: int) -> None:
     settings = dataclasses.replace(SETTINGS, **{limit: value})
-    async with client(ScriptedSampler(), settings) as it:
-        await it.chat(USER)
-        await it.chat(MORE)
-        response = await it.post({"messages": [USER]})
+    async with attempt_client(ScriptedSampler(), settings) as client:
+        await client.chat(USER)
+        await client.chat(MORE)
+        response = await client.post({"messages": [USER]})
         assert (response.status_code, code_of(response)) == (410, "attempt_spent")
-    record = it.attempt.record()
+    record = client.attempt.record()
     assert sum(len(turn.token_ids) for turn in record.turns) <= 8
     assert record.faithfulness.refused == 1
 
@@ -351,15 +351,15 @@ def test_a_crowd_waits_its_turn_and_nothing_is_refused() -> None:
 def test_an_identical_call_joins_the_running_one_and_later_forks(given_up: bool) -> None:
     sampler = ScriptedSampler(held=True)
 
-    async def calls(it: Client) -> None:
+    async def calls(client: Client) -> None:
         if given_up:
-            await give_up(it)
-        both = [asyncio.create_task(it.chat(USER)) for _ in range(2)]
-        await until_async(lambda: it.attempt.record().faithfulness.repeated == 1 + given_up)
+            await give_up(client)
+        both = [asyncio.create_task(client.chat(USER)) for _ in range(2)]
+        await until_async(lambda: client.attempt.record().faithfulness.repeated == 1 + given_up)
         sampler.release()
         first, second = await asyncio.gather(*both)
         assert first == second
-        await it.chat(USER)  # answered in full, so this is a new sample
+        await client.chat(USER)  # answered in full, so this is a new sample
 
     record = played(calls, sampler)
     assert len(sampler.calls) == 2
@@ -367,10 +367,10 @@ def test_an_identical_call_joins_the_running_one_and_later_forks(given_up: bool)
     assert all(turn.delivered for turn in record.turns)
 
 
-async def give_up(it: Client) -> None:
+async def give_up(client: Client) -> None:
     """Make a call, and close the connection when no answer has come for a while."""
     with pytest.raises(httpx.ReadTimeout):
-        await it.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.4))
+        await client.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.4))
 
 
 def test_an_answer_that_was_not_delivered_is_given_again_and_else_not_trained_on() -> None:
@@ -378,16 +378,16 @@ def test_an_answer_that_was_not_delivered_is_given_again_and_else_not_trained_on
 
     async def scenario(repeat: bool) -> AttemptRecord:
         sampler.held = True
-        async with client(sampler) as it:
-            await give_up(it)
-            (generation,) = it.attempt._running.values()
+        async with attempt_client(sampler) as client:
+            await give_up(client)
+            (generation,) = client.attempt._running.values()
             await until_async(lambda: not generation.waiting, what="the hang-up is noticed")
             sampler.release()
-            await until_async(lambda: it.attempt.record().turns)
-            assert it.attempt.record().turns[0].exclusion == "not_delivered"
+            await until_async(lambda: client.attempt.record().turns)
+            assert client.attempt.record().turns[0].exclusion == "not_delivered"
             if repeat:
-                await it.chat(USER)
-        return it.attempt.record()
+                await client.chat(USER)
+        return client.attempt.record()
 
     repeated = asyncio.run(scenario(True))
     assert [turn.exclusion for turn in repeated.turns] == [None]
@@ -400,11 +400,11 @@ def test_an_answer_that_was_not_delivered_is_given_again_and_else_not_trained_on
 async def test_an_answer_that_arrived_and_was_not_read_is_given_again() -> None:
     """A client that gives up while the answer arrives: it closes with the bytes unread."""
     sampler = ScriptedSampler()
-    async with client(sampler) as it:
-        (await sent_and_not_read(it)).close()
-        await until_async(lambda: it.attempt.record().turns[0].exclusion == "not_delivered")
-        await it.chat(USER)
-    record = it.attempt.record()
+    async with attempt_client(sampler) as client:
+        (await sent_and_not_read(client)).close()
+        await until_async(lambda: client.attempt.record().turns[0].exclusion == "not_delivered")
+        await client.chat(USER)
+    record = client.attempt.record()
     assert len(sampler.calls) == 1
     assert record.faithfulness == Faithfulness(exact=1, repeated=1)
     assert record.turns[0].delivered
@@ -413,39 +413,39 @@ async def test_an_answer_that_arrived_and_was_not_read_is_given_again() -> None:
 async def test_an_answer_was_read_if_the_connection_is_used_again() -> None:
     """Whatever becomes of the connection then."""
     sampler = ScriptedSampler()
-    async with client(sampler) as it:
-        connection = await sent_and_not_read(it)
+    async with attempt_client(sampler) as client:
+        connection = await sent_and_not_read(client)
         await asyncio.to_thread(connection.recv, 65_536)
         sampler.held = True
-        await send(it, {"messages": [MORE]}, connection)
-        await until_async(lambda: it.attempt._running)
-        (generation,) = it.attempt._running.values()
+        await send(client, {"messages": [MORE]}, connection)
+        await until_async(lambda: client.attempt._running)
+        (generation,) = client.attempt._running.values()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()  # with a reset
         await until_async(lambda: not generation.waiting, what="the hang-up is noticed")
-    assert [turn.delivered for turn in it.attempt.record().turns] == [True]
+    assert [turn.delivered for turn in client.attempt.record().turns] == [True]
 
 
-async def send(it: Client, body: dict[str, Any], connection: socket.socket) -> None:
+async def send(client: Client, body: dict[str, Any], connection: socket.socket) -> None:
     """Send a call over a connection."""
     text = json.dumps(body)
-    path = urlsplit(it.attempt.url).path
+    path = urlsplit(client.attempt.url).path
     head = f"POST {path}/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {len(text)}\r\n\r\n"
     await asyncio.to_thread(connection.sendall, f"{head}{text}".encode())
 
 
-async def connect(it: Client, connection: socket.socket) -> None:
-    parts = urlsplit(it.attempt.url)
+async def connect(client: Client, connection: socket.socket) -> None:
+    parts = urlsplit(client.attempt.url)
     await asyncio.to_thread(connection.connect, (parts.hostname, parts.port))
 
 
-async def sent_and_not_read(it: Client) -> socket.socket:
+async def sent_and_not_read(client: Client) -> socket.socket:
     """Send a call; return its connection when the answer is delivered there, unread."""
     connection = socket.socket()
-    await connect(it, connection)
-    await send(it, {"messages": [USER]}, connection)
+    await connect(client, connection)
+    await send(client, {"messages": [USER]}, connection)
     await asyncio.to_thread(select.select, [connection], [], [], 60)
-    await until_async(lambda: it.attempt.record().turns and it.attempt.record().turns[0].delivered)
+    await until_async(lambda: client.attempt.record().turns and client.attempt.record().turns[0].delivered)
     return connection
 
 
@@ -453,15 +453,15 @@ async def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
     sampler = ScriptedSampler(lambda call: "x" * 60_000)
     settings = dataclasses.replace(SETTINGS, max_tokens=100_000, context_tokens=200_000)
     body = {"messages": [USER], "logprobs": True}
-    async with client(sampler, settings) as it:
+    async with attempt_client(sampler, settings) as client:
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            await connect(it, connection)
-            await send(it, body, connection)
+            await connect(client, connection)
+            await send(client, body, connection)
             assert await asyncio.to_thread(connection.recv, 1)  # the rest stays unread, so that closing resets it
-        await until_async(lambda: [turn.exclusion for turn in it.attempt.record().turns] == ["not_delivered"])
-        assert (await it.post(body)).status_code == 200
-    record = it.attempt.record()
+        await until_async(lambda: [turn.exclusion for turn in client.attempt.record().turns] == ["not_delivered"])
+        assert (await client.post(body)).status_code == 200
+    record = client.attempt.record()
     assert len(sampler.calls) == 1
     assert record.faithfulness == Faithfulness(exact=1, repeated=1)
     assert record.turns[0].delivered
@@ -470,12 +470,12 @@ async def test_an_answer_that_was_sent_in_part_is_given_again() -> None:
 @pytest.mark.ci
 async def test_a_hang_up_frees_the_slot() -> None:
     sampler = ScriptedSampler(held=True)
-    async with client(sampler) as it:
-        await give_up(it)
+    async with attempt_client(sampler) as client:
+        await give_up(client)
         await until_async(lambda: sampler.cancelled == 1)
         sampler.release()
-        await it.chat(USER)
-    record = it.attempt.record()
+        await client.chat(USER)
+    record = client.attempt.record()
     assert len(record.turns) == 1
     assert sampler.calls[0].draw == sampler.calls[1].draw  # as if the first had never been
 
@@ -520,11 +520,11 @@ def fail(_: object) -> str:
 async def test_a_sampler_that_fails_is_an_error_that_shows_nothing_of_it(
     sampler: ScriptedSampler, status: int, code: str
 ) -> None:
-    async with client(sampler, pace=Hurried() if sampler.held else None) as it:
-        response = await it.post({"messages": [USER]})
+    async with attempt_client(sampler, pace=Hurried() if sampler.held else None) as client:
+        response = await client.post({"messages": [USER]})
         assert (response.status_code, code_of(response)) == (status, code)
         assert "sentinel" not in response.text
-    record = it.attempt.record()
+    record = client.attempt.record()
     assert (record.turns, record.faithfulness) == ((), Faithfulness(refused=1))
     assert sampler.cancelled == sampler.held
 

@@ -8,7 +8,7 @@ import pytest
 
 from taskapp_kit.train.gateway.attempt import AttemptRecord
 from taskapp_kit.train.rows import RowOptions, TrainingEpisode, training_batch
-from tests.train.gateway.peers import Client, SampleCall, ScriptedSampler, client, played
+from tests.train.gateway.peers import Client, SampleCall, ScriptedSampler, attempt_client, played
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 
@@ -21,7 +21,7 @@ def said(call: SampleCall) -> str:
 
 
 async def talk(
-    it: Client, turns: int, *, policy: dict[str, Any], simulator: dict[str, Any], first: str = "policy"
+    client: Client, turns: int, *, policy: dict[str, Any], simulator: dict[str, Any], first: str = "policy"
 ) -> None:
     """The policy and a simulated user answer each other."""
     for_policy, for_simulator = [POLICY], [SIMULATOR]
@@ -32,14 +32,14 @@ async def talk(
         mine, theirs, more = (
             (for_policy, for_simulator, policy) if speaker == "policy" else (for_simulator, for_policy, simulator)
         )
-        message = await it.message(*mine, **more)
+        message = await client.message(*mine, **more)
         mine.append(message)
         theirs.append({"role": "user", "content": message["content"]})
         speaker = "simulator" if speaker == "policy" else "policy"
 
 
 def recorded(turns: int, **options: Any) -> AttemptRecord:
-    return played(lambda it: talk(it, turns, **options), ScriptedSampler(said))
+    return played(lambda client: talk(client, turns, **options), ScriptedSampler(said))
 
 
 @pytest.mark.parametrize("first", ["policy", "simulator"])
@@ -70,12 +70,12 @@ def test_names_that_the_policy_was_not_given_say_nothing() -> None:
 
 
 async def test_an_agent_that_changes_its_system_message_or_asks_itself_is_the_policy() -> None:
-    async with client(ScriptedSampler(said)) as it:
+    async with attempt_client(ScriptedSampler(said)) as client:
         for step in range(3):
             system = {"role": "system", "content": f"Step {step} of 3."}
-            await it.message(system, {"role": "user", "content": "What now?"})
-        plan = await it.message({"role": "system", "content": "You plan."}, {"role": "user", "content": "Plan."})
-        await it.message(POLICY, {"role": "user", "content": f"The plan: {plan['content']}"})
-    record = it.attempt.record()
+            await client.message(system, {"role": "user", "content": "What now?"})
+        plan = await client.message({"role": "system", "content": "You plan."}, {"role": "user", "content": "Plan."})
+        await client.message(POLICY, {"role": "user", "content": f"The plan: {plan['content']}"})
+    record = client.attempt.record()
     assert record.suspected == 0
     assert not any(turn.auxiliary for turn in record.turns)

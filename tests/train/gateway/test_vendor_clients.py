@@ -13,7 +13,7 @@ import pytest
 
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
 from tests.interop.peers import PeerUnavailable, peer
-from tests.train.gateway.peers import SETTINGS, ScriptedSampler, client
+from tests.train.gateway.peers import SETTINGS, ScriptedSampler, attempt_client
 
 CLIENT = Path(__file__).with_name("vendor_clients.py")
 CALL = ' I look.\n<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
@@ -28,14 +28,14 @@ def played_by(dialect: str, environment: str, sampler: ScriptedSampler) -> tuple
         pytest.fail(str(error), pytrace=False)
 
     async def scenario() -> tuple[dict[str, Any], AttemptRecord]:
-        async with client(sampler, dataclasses.replace(SETTINGS, max_tokens=100)) as it:
-            url = it.attempt.url.removesuffix("/v1") if dialect == "messages" else it.attempt.url
+        async with attempt_client(sampler, dataclasses.replace(SETTINGS, max_tokens=100)) as client:
+            url = client.attempt.url.removesuffix("/v1") if dialect == "messages" else client.attempt.url
             talking = await asyncio.create_subprocess_exec(
                 str(python), str(CLIENT), dialect, url, stdout=-1, env={"PATH": os.environ["PATH"]}
             )
             written, _ = await asyncio.wait_for(talking.communicate(), 120)
             assert talking.returncode == 0
-        return json.loads(written), it.attempt.record()
+        return json.loads(written), client.attempt.record()
 
     return asyncio.run(scenario())
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="needs the train extra: make test-train")
 pytest.importorskip("transformers", reason="needs the train extra: make test-train")
 
 from taskapp_kit.config import disable_ray_usage_statistics
-from tests.train.engine.killed_job import Ended, check, report, run
+from tests.train.engine.killed_job import Ended, check, run
 from tests.train.engine.local_job import (
     assert_learned_with_its_sampler,
     event_data,
@@ -69,7 +69,6 @@ def two_nodes() -> Iterator[str]:
 @pytest.mark.exhaustive
 def test_a_job_whose_processes_are_killed_ends_as_one_without_services(tmp_path: Path, whole: Ended) -> None:
     found = run(tmp_path / "job", KILLS, seed=3, engine="services", replicas=2)
-    print(report("services", found, whole))
     check(found, whole)
     assert found.kills == dict.fromkeys(KILLS, 1)
 
@@ -81,7 +80,6 @@ def test_a_job_on_ray_whose_processes_are_killed_ends_as_one_without_services(
 ) -> None:
     environ = {"RAY_ADDRESS": two_nodes}
     found = run(tmp_path / "job", KILLS, seed=3, environ=environ, engine="services", replicas=2, backend="ray")
-    print(report("ray", found, whole))
     check(found, whole)
     started = next(event for event in found.events if event["type"] == "rl.services.started")
     assert len({place.partition(",")[0] for place in started["data"]["places"]}) == 2  # node …, actor …
