@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
@@ -82,6 +85,13 @@ def run(
         failures=dict(ledger.state["failures"]),
         calls={item.name: int(sum(ledger.curve(f"calls_{item.name}"))) for item in fields(Faithfulness)},
     )
+
+
+def shown(result: LearningRun, capsys: pytest.CaptureFixture[str], **more: Any) -> LearningRun:
+    """Print the run, also where pytest hides what is printed."""
+    with capsys.disabled():
+        print(json.dumps({**asdict(result), **more}))
+    return result
 
 
 @contextmanager

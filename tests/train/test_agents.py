@@ -10,9 +10,8 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -23,7 +22,7 @@ from taskapp_kit.train.driver.learning import PolicyLearner  # noqa: E402
 from taskapp_kit.train.turns import TrainingRow, UpdateMetrics  # noqa: E402
 from tests.interop.peers import PeerUnavailable, peer  # noqa: E402
 from tests.train.jobs_by_config import config_of  # noqa: E402
-from tests.train.learning_runs import LearningRun, run  # noqa: E402
+from tests.train.learning_runs import run, shown  # noqa: E402
 from tests.train.update.rows import largest_difference  # noqa: E402
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(7200)]
@@ -100,11 +99,6 @@ class WatchedLearner(PolicyLearner):
         return metrics
 
 
-def shown(result: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with capsys.disabled():
-        print(json.dumps(result))
-
-
 @pytest.mark.parametrize(
     ("framework", "program", "turns", "kinds"),
     [
@@ -130,7 +124,7 @@ def test_twenty_rollouts_are_faithful_and_an_update_changes_the_weights(
         config["services"]["task_app"] = str(app)
         result = run(config, f"agents-{framework}", tmp_path, WatchedLearner)
     (batch,) = WatchedLearner.batches
-    shown({**asdict(result), **batch}, capsys)
+    shown(result, capsys, **batch)
     assert result.failures == {}
     assert result.calls == {"continued": 0, "forked": 0, "refused": 0, "repeated": 0} | {
         name: ROLLOUTS * each for name, each in kinds.items()
@@ -147,12 +141,10 @@ def test_an_agent_of_openais_sdk_learns(tmp_path: Path, capsys: pytest.CaptureFi
     config["evaluation"]["every_n_iters"] = 18
     with played_by("openai-agents-0.24.0", "with_openai_agents.py", tmp_path) as app:
         config["services"]["task_app"] = str(app)
-        result: LearningRun = run(config, "agents-learn-0", tmp_path)
+        result = run(config, "agents-learn-0", tmp_path)
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
     first, last = dict(answers[:HELD_OUT]), dict(answers[-HELD_OUT:])
-    shown(
-        {**asdict(result), "before and after": {each: [first[each], last.get(each)] for each in [*first][:5]}}, capsys
-    )
+    shown(result, capsys, before_and_after={each: [first[each], last.get(each)] for each in [*first][:5]})
     assert result.failures == {}
     assert result.after >= 0.8
     assert result.low > 0

@@ -6,8 +6,6 @@ test-train. What the best constant answer scores is 1 of the number of words.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ pytest.importorskip("transformers", reason="needs the train extra: make learn")
 
 from taskapp_kit.train.driver.learning import PolicyLearner  # noqa: E402
 from tests.train.jobs_by_config import config_of  # noqa: E402
-from tests.train.learning_runs import LearningRun, ShufflingLearner, run  # noqa: E402
+from tests.train.learning_runs import ShufflingLearner, run, shown  # noqa: E402
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.server, pytest.mark.timeout(7200)]
 
@@ -26,12 +24,6 @@ CONFIG = Path("examples/rl/learn_words.toml")
 MODELS = Path(".taskapp/models")
 NO_RATE = 1e-12
 """A config has no learning rate of 0; a step of this size is lost in the rounding of fp32 weights."""
-
-
-def shown(result: LearningRun, capsys: pytest.CaptureFixture[str]) -> LearningRun:
-    with capsys.disabled():
-        print(json.dumps(asdict(result)))
-    return result
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

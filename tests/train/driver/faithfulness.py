@@ -55,9 +55,7 @@ class PausingSampler:
 
 @dataclass
 class Played:
-    """What the clients saw. received: texts of answers, by the rollout's key. drifted: turns whose earlier answers, encoded
-    again from their texts, would be other tokens than those that were sampled.
-    """
+    """What the clients saw. received: texts of answers, by the rollout's key."""
 
     received: dict[str, list[str]] = field(default_factory=dict)
     kinds: dict[str, Kind] = field(default_factory=dict)
@@ -118,7 +116,6 @@ class Report:
     sent_again: int = 0
     rows: int = 0
     rows_by_kind: dict[str, int] = field(default_factory=dict)
-    trained_tokens: int = 0
     drifted: int = 0
     discarded: int = 0
     rows_checked: int = 0
@@ -185,7 +182,6 @@ def _compare(report: Report, rows: Sequence[TrainingRow], played: Played, render
     for row in rows:
         by_rollout.setdefault(row.rollout, []).append(row)
     report.rows = len(rows)
-    report.trained_tokens = sum(row.trained for row in rows)
     kinds: Counter[str] = Counter()
     for name, mine in by_rollout.items():
         key = keys[name]

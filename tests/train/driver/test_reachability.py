@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import JobError
@@ -24,25 +23,10 @@ from taskapp_kit.train.gateway.options import GatewayOptions
 from taskapp_kit.train.gateway.server import Gateway
 from tests.train.driver.peers import DRIVER, JOB, PLAN
 from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, failed
+from tests.train.driver.test_context import KEY, app
 from tests.train.gateway.peers import RENDERER, ScriptedSampler
 
 pytestmark = pytest.mark.server
-
-KEY = "k" * 40
-app = TaskApp("words", version="1")
-
-
-@app.environment("words", splits={"train": range(10), "test": range(10, 20)}, max_steps=4)
-class Words:
-    """Say something, four times."""
-
-    def reset(self, seed: int) -> str:
-        return "Speak."
-
-    @action(text=True, noop={"text": ""})
-    def say(self, text: str) -> Step:
-        """Say it."""
-        return Step("Again.", reward=0.25)
 
 
 def checked(

@@ -13,6 +13,7 @@ from hypothesis import given
 
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.train.rendering.chatml import ChatMl
+from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
 from tests.train.conversations import CONVERSATIONS, NEW, TEXTS, TOOLS
 
 pytestmark = pytest.mark.train
@@ -41,8 +42,6 @@ def definition() -> str:
 
 @cache
 def renderer() -> ChatMl:
-    from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
-
     return ChatMl(JsonTokenizer(definition()))
 
 
@@ -89,8 +88,6 @@ def test_half_a_character_is_delivered_as_such_and_kept() -> None:
 
 
 def test_a_vocabulary_that_could_forge_its_layout_is_refused() -> None:
-    from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
-
     parsed = json.loads(definition())
     parsed["model"]["vocab"]["<|"] = parsed["model"]["vocab"].get("<|", 900)
     parsed["model"]["vocab"]["|>"] = parsed["model"]["vocab"].get("|>", 901)
@@ -103,15 +100,11 @@ def test_a_vocabulary_that_could_forge_its_layout_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"model": 3, "added_tokens": []}'])
 def test_what_is_no_tokenizer_is_refused(text: str) -> None:
-    from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
-
     with pytest.raises(ConfigError):
         JsonTokenizer(text)
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
-
     path = tmp_path / "tokenizer.json"
     with pytest.raises(ConfigError, match="cannot be read"):
         JsonTokenizer.from_file(path)

@@ -38,12 +38,6 @@ def test_wrong_rows_are_refused_before_a_process_starts(rows: list[Any]) -> None
         DataLoader.as_service(rows)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Services run on asyncio's loop."""
-    return "asyncio"
-
-
 class Fixed:
     """A service's endpoint that answers each call with a function's value."""
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,6 @@ pytestmark = [pytest.mark.train, pytest.mark.anyio]
 
 PROMPT = "The lamp is wet."
 SYSTEM = "Which key?"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Services run on asyncio's loop."""
-    return "asyncio"
 
 
 async def episodes(policy: Policy, count: int = 8, **members: Any) -> list[Episode]:
@@ -50,16 +45,14 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture
 def policy(folder: str) -> Any:
-    made = Policy("tiny", system=SYSTEM, max_tokens=4, seed=1, folder=folder)
-    yield made
-    made.close()
+    with closing(Policy("tiny", system=SYSTEM, max_tokens=4, seed=1, folder=folder)) as made:
+        yield made
 
 
 @pytest.fixture
 def trainer(folder: str) -> Any:
-    made = Trainer("tiny", learning_rate=1e-3, folder=folder)
-    yield made
-    made.close()
+    with closing(Trainer("tiny", learning_rate=1e-3, folder=folder)) as made:
+        yield made
 
 
 async def test_policy_and_trainer_agree_on_policy_before_and_after_new_weights(policy: Any, trainer: Any) -> None:
@@ -115,14 +108,11 @@ async def test_groups_are_compared_within_themselves(policy: Any, trainer: Any) 
 async def test_loss_and_kl(policy: Any, folder: str) -> None:
     with pytest.raises(BadArgument, match="beta above 0"):
         Trainer("tiny", returns="loss_and_kl", folder=folder)
-    trainer = Trainer("tiny", learning_rate=1e-3, beta=0.05, returns="loss_and_kl", folder=folder)
-    try:
+    with closing(Trainer("tiny", learning_rate=1e-3, beta=0.05, returns="loss_and_kl", folder=folder)) as trainer:
         batch = await episodes(policy)
         trainer.train_step(batch)
         loss, kl = trainer.train_step(batch)
         assert kl > 0 and loss == trainer.metrics().loss
-    finally:
-        trainer.close()
 
 
 def test_what_is_no_batch_changes_nothing(trainer: Any) -> None:
@@ -162,18 +152,12 @@ async def test_a_trainer_goes_on_from_its_folder(policy: Any, trainer: Any, fold
     assert again.version == second.version and again.gradient_norm == pytest.approx(second.gradient_norm, rel=1e-5)
     trainer.push_weights(5)
     trainer.close()
-    later = Trainer("tiny", learning_rate=1e-3, folder=folder)
-    try:
+    with closing(Trainer("tiny", learning_rate=1e-3, folder=folder)) as later:
         await policy.update_weights(5)
         later.train_step(await episodes(policy))
         assert later.metrics().version == 3 and later.metrics().mismatch_mean < 1e-4
-    finally:
-        later.close()
-    other = Policy(saved, system=SYSTEM, max_tokens=4)
-    try:
+    with closing(Policy(saved, system=SYSTEM, max_tokens=4)) as other:
         assert (await other.generate(PROMPT)).version == 0, "a checkpoint is a model"
-    finally:
-        other.close()
 
 
 async def test_equal_draws_give_equal_answers_and_conversations_are_prompts(policy: Any) -> None:
