@@ -138,7 +138,7 @@ INSIDE = {
     "train": (
         {"advantages", "curves", "rendering", "turns"},
         {"checkpoints", "gateway", "loops", "rows", "sampler", "stored_rollouts", "update"},
-        {"config_keys", "driver"},
+        {"config_keys", "driver", "trl_rollouts"},
         {"job_settings"},
         {"models"},
         {"job_start"},
@@ -161,17 +161,12 @@ EXCEPTIONS = {
     ("declare.app", "asgi"),
     ("declare.app", "services.environment_service"),
     ("declare.app", "services.service"),
-    ("interop.trl.rollouts", "train.gateway.call_reader"),
-    ("interop.trl.rollouts", "train.gateway.recognition"),
-    ("interop.trl.rollouts", "train.rendering.families"),
-    ("interop.trl.rollouts", "train.rendering.tokenizer"),
-    ("interop.trl.rollouts", "train.sampler.transformers_sampler"),
     ("records.rollout", "wire.rollout"),
 }
 """Imports that go upwards. `taskapp_kit.client` (2026-11-28) has the names of jobs that documentation has always had there,
 loaded at their first use. `TaskApp.asgi` (2026-11-22): `uvicorn my_app:app.asgi --factory` needs no runner of ours.
 `TaskApp.as_service` (2026-11-27): an environment is a service in one line; `services.service` is its result's type.
-TRL's rollout function (2026-11-28) samples with the trainer's parts. A rollout's request is a type of the wire."""
+A rollout's request is a type of the wire."""
 
 MAX_LAYERS = 20
 
@@ -243,7 +238,7 @@ FOREIGN = {
     "tinker": {"interop.tinker.episodes"},
     "tinker_cookbook": {"interop.tinker.episodes"},
     "transformers": {"train.models.dequantise", "train.models.loading"},
-    "trl": {"interop.trl.rollouts"},
+    "trl": {"train.trl_rollouts"},
     "typing_extensions": {"interop.gymnasium.spaces"},
     "uvicorn": {"serve.uvicorn_protocol", "serve.uvicorn_server"},
     "uvloop": {"testing.mock_model.server"},
@@ -275,7 +270,6 @@ LATE = {
     "interop.reasoning_gym.importer": EXTRA,
     "interop.gymnasium.spaces": EXTRA,
     "interop.textarena.importer": EXTRA,
-    "interop.trl.rollouts": EXTRA,
     "interop.verifiers.importer": EXTRA,
     "jobs.server.sealed_keys": EXTRA,
     "cli.train.job_files": STARTUP,
@@ -317,6 +311,7 @@ LATE = {
     "system.die_with_parent": CHILD,
     "testing.mock_model.server": EXTRA,
     "train.models.adapters": "peft takes 9 CPU-seconds to import, and full training needs none of it",
+    "train.trl_rollouts": EXTRA,
     "train.workflow.policy": REPLICA,
     "train.workflow.trainer": REPLICA,
     "testing.pytest_plugin": STARTUP,

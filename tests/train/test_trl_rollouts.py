@@ -12,7 +12,7 @@ datasets = pytest.importorskip("datasets", reason="needs trl: make test-train")
 
 from taskapp_kit import Step, TaskApp, action  # noqa: E402
 from taskapp_kit.errors import BadArgument  # noqa: E402
-from taskapp_kit.interop.trl.rollouts import TrlRollouts, episode_prompt, episode_reward, rollout_func  # noqa: E402
+from taskapp_kit.train.trl_rollouts import TrlRollouts, episode_prompt, episode_reward, rollout_func  # noqa: E402
 from tests.train.trl_trainer import grpo_trainer, train  # noqa: E402
 from tests.train.update.rows import log_probs_of  # noqa: E402
 

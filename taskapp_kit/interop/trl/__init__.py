@@ -1,1 +1,1 @@
-"""TRL: apps as its environments and rollout functions."""
+"""TRL: apps as its environments. Its rollout functions, which sample themselves, are `train.trl_rollouts`."""

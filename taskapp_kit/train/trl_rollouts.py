@@ -22,6 +22,11 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import BadArgument, RolloutFailed, TrainingError
 from taskapp_kit.interop.callers_model import CallerService, truncating
 from taskapp_kit.records.content import Json
+from taskapp_kit.train.gateway.call_reader import ChatPrompt
+from taskapp_kit.train.gateway.recognition import Recognition
+from taskapp_kit.train.rendering.families import renderer_for
+from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
+from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 
 log = logging.getLogger("taskapp_kit.trl")
@@ -75,10 +80,6 @@ class TrlRollouts:
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         """Returns a row for each prompt, in their order."""
         from trl.models.utils import unwrap_model_for_generation
-
-        from taskapp_kit.train.rendering.families import renderer_for
-        from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
-        from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 
         if trainer.use_vllm:
             raise BadArgument(
@@ -163,9 +164,6 @@ class _SampledEpisode:
 
     async def play(self, service: CallerService, row: Mapping[str, Any]) -> float | None:
         """Returns the episode's reward, None for a failure or an undefined one. Raises RequestError, TrainingError."""
-        from taskapp_kit.train.gateway.call_reader import ChatPrompt
-        from taskapp_kit.train.gateway.recognition import Recognition
-
         recognition = Recognition(self.renderer)
 
         async def ask(body: dict[str, Any]) -> ChatReply | ModelFailed:
