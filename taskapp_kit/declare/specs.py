@@ -95,6 +95,10 @@ class EnvironmentSpec:
         """The splits in the order in which they were declared; the first is the default."""
         return self.tasks.splits if self.tasks is not None else tuple(self.splits)
 
+    def seeds_of(self, split: str) -> range:
+        """The seeds of a split; a row of a task source is the seed of its place."""
+        return self.splits[split] if self.tasks is None else range(len(self.tasks.rows(split)))
+
     @property
     def first_seed(self) -> int:
         """The first seed of the default split."""

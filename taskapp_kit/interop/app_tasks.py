@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import random
@@ -18,7 +17,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.episode_selection import find_environment, find_instance
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RolloutFailed, UndefinedReward
-from taskapp_kit.interop.callers_model import CallerService
+from taskapp_kit.interop.callers_model import CallerService, LoopServices, env_of_row
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.policy.conversation import prompt_of
@@ -47,11 +46,6 @@ class TaskOfApp:
     output_mode: str
 
 
-def episode_of(environment: str, split: str, seed: int, config: str) -> dict[str, Json]:
-    """`env` of a rollout's request. config: JSON text."""
-    return {"env_name": environment, "seed": seed, "config": {**json.loads(config), "split": split}}
-
-
 @dataclass
 class VerifiersApp:
     """A task app for verifiers; the app is loaded when it is first needed.
@@ -63,7 +57,7 @@ class VerifiersApp:
     environment: str | None = None
     config: Mapping[str, Json] = field(default_factory=dict)
     output_mode: OutputMode = "tool_calls"
-    _services: dict[asyncio.AbstractEventLoop, CallerService] = field(default_factory=dict)
+    _services: LoopServices = field(default_factory=lambda: LoopServices(max_concurrent=CONCURRENT))
 
     @cached_property
     def app(self) -> TaskApp:
@@ -82,8 +76,7 @@ class VerifiersApp:
     def seeds(self, split: str | None) -> tuple[str, range]:
         """The split's name, the first when None, and its seeds. Raises RequestError."""
         name = find_instance(self.spec, split, None, random.Random(0)).split
-        rows = self.spec.tasks
-        return name, self.spec.splits[name] if rows is None else range(len(rows.rows(name)))
+        return name, self.spec.seeds_of(name)
 
     def tasks(self, split: str | None, limit: int | None = None) -> Iterator[TaskOfApp]:
         """The first `limit` tasks of a split, their episodes begun some at a time, as they are read. Raises RequestError."""
@@ -106,7 +99,7 @@ class VerifiersApp:
             {
                 "run_id": "verifiers-tasks",
                 "mode": "eval",
-                "env": episode_of(spec.name, split, seed, config),
+                "env": env_of_row({"environment": spec.name, "split": split, "seed": seed, "config": config}),
                 "policy": {"output_mode": self.output_mode},
                 "ops": [],
             }
@@ -124,17 +117,11 @@ class VerifiersApp:
 
     def service(self) -> CallerService:
         """The service of the running event loop. Raises Unavailable: a judge has no model."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._services:
-            self._services = {other: kept for other, kept in self._services.items() if not other.is_closed()}
-            self._services[loop] = CallerService(self.app, max_concurrent=CONCURRENT)
-        return self._services[loop]
+        return self._services.of(self.app)
 
     async def close(self) -> None:
         """Close the service of the running event loop."""
-        service = self._services.pop(asyncio.get_running_loop(), None)
-        if service is not None:
-            await service.close()
+        await self._services.close()
 
 
 def scores_of(rollout: Rollout) -> tuple[float, dict[str, float]]:

@@ -9,7 +9,7 @@ import math
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.client.session import RemoteSession
@@ -33,17 +33,6 @@ from taskapp_kit.serve.routes.sessions import (
 )
 
 
-class _Driver(Protocol):
-    """A session, here or at a URL; bodies and answers are the JSON objects of the routes of docs/sessions.md."""
-
-    described: dict[str, Json]
-
-    async def reset(self, body: dict[str, Json]) -> dict[str, Any]: ...
-    async def step(self, body: dict[str, Json]) -> dict[str, Any]: ...
-    async def finish(self) -> dict[str, Any]: ...
-    async def close(self) -> None: ...
-
-
 class BlockingSession:
     """A session of an app in this process, or of one at a URL, with a thread of its own.
 
@@ -58,7 +47,7 @@ class BlockingSession:
         try:
             if isinstance(app, str) and app.startswith(("http://", "https://")):
                 opened = _Remote.opened(app, environment, process_variable(key_variable))
-                self._driver: _Driver = self._loop.run(opened)
+                self._driver: _Local | _Remote = self._loop.run(opened)
             else:
                 found = app if isinstance(app, TaskApp) else find_app(str(app))
                 self._driver = self._loop.run(_Local.opened(found, environment, protocol))

@@ -7,10 +7,16 @@ judges and scores are those of `POST /rollout`; only the policy's model calls re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import atexit
+import json
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
+from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.config import DEADLINE_SECONDS, Settings, load
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
@@ -26,6 +32,19 @@ from taskapp_kit.wire.rollout import RolloutRequest
 
 ADDRESS = "http://caller.invalid/v1"
 """Stands where a rollout records its model's address; nothing calls it."""
+COLUMNS = ("environment", "split", "seed", "config", "output_mode")
+"""What names an episode, in the rows of `taskapp export tasks`."""
+
+T = TypeVar("T")
+
+
+def env_of_row(row: Mapping[str, Any]) -> dict[str, Json]:
+    """`env` of a rollout's request for the episode that a row names; its config is a dict, or the JSON text of one."""
+    config = row.get("config") or {}
+    config = dict(json.loads(config) if isinstance(config, str) else config)
+    if row.get("split") is not None:
+        config["split"] = row["split"]
+    return {"env_name": row.get("environment"), "seed": int(row["seed"]), "config": config}
 
 
 class CallerService:
@@ -77,6 +96,76 @@ class CallerService:
     async def close(self) -> None:
         """Ends rollouts that run, worker processes and connections."""
         await self.service.close()
+
+
+class LoopServices:
+    """Services of the running event loop, one for each app, opened when they are first needed. limits: of `CallerService`."""
+
+    def __init__(self, **limits: Any) -> None:
+        self._limits = limits
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[TaskApp | str, CallerService]] = (
+            WeakKeyDictionary()
+        )
+
+    def __len__(self) -> int:
+        return sum(map(len, self._open.values()))
+
+    def of(self, app: TaskApp | str) -> CallerService:
+        """The app's service. Raises DiscoveryError, DeclarationError, Unavailable: a judge has no model."""
+        services = self._open.setdefault(asyncio.get_running_loop(), {})
+        if app not in services:
+            services[app] = CallerService(app, **self._limits)
+        return services[app]
+
+    async def close(self) -> None:
+        """End the services of the running event loop, with their worker processes and connections."""
+        for service in self._open.pop(asyncio.get_running_loop(), {}).values():
+            await service.close()
+
+
+class BlockingService:
+    """A `CallerService` on an event loop in a thread, for blocking callers. The end of the process closes it.
+
+    A fork opens its own, because threads are not copied.
+    """
+
+    def __init__(self, app: TaskApp, thread_name: str) -> None:
+        self._app, self._thread_name = app, thread_name
+        self._lock = threading.Lock()
+        self._running: tuple[int, DaemonLoop, CallerService] | None = None
+
+    def run(self, work: Callable[[CallerService], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of what is done with the service."""
+        with self._lock:
+            if self._running is None or self._running[0] != os.getpid():
+                self._running = self._opened()
+                atexit.register(self.close)
+            _, loop, service = self._running
+        return loop.run(work(service))
+
+    def _opened(self) -> tuple[int, DaemonLoop, CallerService]:
+        async def opened() -> CallerService:
+            return CallerService(self._app)
+
+        loop = DaemonLoop(self._thread_name)
+        try:
+            return os.getpid(), loop, loop.run(opened())
+        except BaseException:
+            loop.stop()
+            raise
+
+    def close(self) -> None:
+        """End the thread and worker processes; another call starts them again."""
+        with self._lock:
+            running, self._running = self._running, None
+        if running is None or running[0] != os.getpid():
+            return
+        atexit.unregister(self.close)
+        _, loop, service = running
+        try:
+            loop.run(service.close())
+        finally:
+            loop.stop()
 
 
 def truncating(reason: str) -> ModelFailed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from types import FrameType, FunctionType
@@ -9,7 +10,15 @@ from typing import Any
 
 from taskapp_kit.declare.marks import PROBLEMS
 from taskapp_kit.declare.source_location import shown_path
-from taskapp_kit.errors import DeclarationError, Problem
+from taskapp_kit.errors import DeclarationError, Problem, Unavailable
+
+
+def require(adapter: str, package: str, library: str, extra: str) -> None:
+    """Raise Unavailable, which names the extra, unless a package is installed. library: its name in words."""
+    if importlib.util.find_spec(package) is None:
+        raise Unavailable(
+            f"{adapter} needs {library}, which is not installed.", hint=f"pip install 'taskapp-kit[{extra}]'"
+        )
 
 
 class ClassParts:
@@ -56,9 +65,10 @@ class ClassParts:
         for name, value in configurable.items():
             if not isinstance(value, tuple) and type(value) not in (bool, int, float, str):
                 raise self.wrong(
-                    f"has configurable[{name!r}] = {value!r}", "a bool, int, float, str, or (annotation, default)",
+                    f"has configurable[{name!r}] = {value!r}",
+                    "a bool, int, float, str, or (annotation, default)",
                     "write the annotation: (list[str], [])",
-                )  # fmt: skip
+                )
             fields[name] = value if isinstance(value, tuple) else (type(value), value)
         fields.update(further)
         defaults = {name: default for name, (_, default) in fields.items()}

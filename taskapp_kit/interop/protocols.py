@@ -1,4 +1,4 @@
-"""The wire protocols of other frameworks, in which a served app can be driven.
+"""The wire protocols of other frameworks, in which a served app can be driven; and what their routes share.
 
 A package beside this module that has a module `protocol` is one: nothing lists them, none imports another, and one is
 imported only when it is served or asked about. Its `PROTOCOL` is a `WireProtocol`; without one, the protocol has a command
@@ -11,10 +11,18 @@ import importlib
 import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
 
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import ConfigError, closest
+from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
+from taskapp_kit.records.content import Json
+from taskapp_kit.rollout.session import EnvironmentSession, SessionStep
+from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.routes.sessions import described_episode
 from taskapp_kit.serve.wire_protocol import WireProtocol
 
 ALL = "all"
@@ -56,6 +64,40 @@ def environment_of_path(app: AppSpec, name: str) -> EnvironmentSpec:
         names = ", ".join(app.environments)
         raise RequestRefused("not_found", "There is no environment of this name.", hint=f"There is {names}.")
     return environment
+
+
+async def body_of(context: RouteContext, request: Request, *, required: bool = False) -> dict[str, Any]:
+    """Return the JSON object of a request's body. Raises RequestError (422), RequestRefused (413, 408)."""
+    return await read_json(request.scope, request.receive, context.settings.max_body_bytes, required=required)
+
+
+def tools_of(environment: EnvironmentSpec, schema_name: str) -> list[dict[str, Json]]:
+    """Return the actions as tools. schema_name: the member with the JSON Schema of the arguments."""
+    return [
+        {
+            "name": action.name,
+            "description": action.tool.description,
+            schema_name: dict(action.tool.parameters),
+        }
+        for action in environment.actions.values()
+    ]
+
+
+def step_metadata(session: EnvironmentSession, step: SessionStep) -> dict[str, Json]:
+    """Return what a protocol without members for it says of a step, as metadata."""
+    last = step.steps[-1] if step.steps else None
+    metadata: dict[str, Json] = {
+        "rollout_id": session.rollout_id,
+        "turn": step.turn,
+        "reward_parts": dict(step.parts),
+        "terminated": step.terminated,
+        "truncated": step.truncated,
+        "refused": None if last is None else last.refused,
+        "info": {} if last is None else last.info,
+    }
+    if step.end is not None:
+        metadata["episode"] = described_episode(step.end)
+    return metadata
 
 
 def _served(name: str) -> WireProtocol:

@@ -7,29 +7,21 @@ Written against TRL 1.16.0 (`GRPOTrainer(reward_funcs=...)`: None is masked) and
 from __future__ import annotations
 
 import asyncio
-import atexit
-import json
 import logging
-import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import BadArgument, ConfigError, RolloutFailed, UndefinedReward
-from taskapp_kit.interop.callers_model import CallerService
+from taskapp_kit.interop.callers_model import COLUMNS, BlockingService, CallerService, env_of_row
 from taskapp_kit.records.content import Json
 from taskapp_kit.wire.chat.conversation import ChatReply
 
 log = logging.getLogger("taskapp_kit.reward_function")
-
-COLUMNS = ("environment", "split", "seed", "config", "output_mode")
-"""What names an episode, in the rows of `taskapp export tasks`."""
 
 
 def to_reward_function(app: TaskApp | str | Path, *, first_answer: bool = False) -> RewardFunction:
@@ -61,8 +53,7 @@ class RewardFunction:
         if not first_answer and not any(_one_turn(one) for one in spec.environments.values()):
             raise ConfigError(_several_turns(spec.default_environment), hint=HINT)
         self.__name__ = spec.name  # the name under which TRL logs it
-        self._lock = threading.Lock()
-        self._running: _Running | None = None
+        self._service = BlockingService(self._app, "taskapp-reward")
 
     def __call__(
         self, prompts: Sequence[Any] = (), completions: Sequence[Any] = (), log_metric: Any = None, **columns: Any
@@ -122,23 +113,38 @@ class RewardFunction:
             environment = find_environment(spec, row.get("environment"))
             if not self._first_answer and not _one_turn(environment):
                 raise ConfigError(_several_turns(environment), hint=HINT)
-        return self._open().rewards(rows, answers)
 
-    def _open(self) -> _Running:
-        """The service of this process: a fork needs its own, for threads are not copied."""
-        with self._lock:
-            if self._running is None or self._running.process != os.getpid():
-                self._running = _Running(self._app)
-                atexit.register(self._running.close)
-            return self._running
+        async def played(service: CallerService) -> list[float | RolloutFailed]:
+            return await asyncio.gather(
+                *(self._reward(service, row, message) for row, message in zip(rows, answers, strict=True))
+            )
+
+        return self._service.run(played)
+
+    async def _reward(
+        self, service: CallerService, row: Mapping[str, Any], message: dict[str, Json]
+    ) -> float | RolloutFailed:
+        async def answer(_: dict[str, Json]) -> ChatReply:
+            return ChatReply(message)
+
+        environment = find_environment(service.service.spec, row.get("environment"))
+        try:
+            rollout = await service.rollout(
+                answer,
+                env_of_row(row),
+                output_mode=row.get("output_mode") or "tool_calls",
+                turns=None if environment.most_turns == 1 else 1,
+                label="reward-function",
+            )
+        except RolloutFailed as failed:
+            return failed
+        if rollout.reward is None:
+            return UndefinedReward(rollout_id=rollout.rollout_id)
+        return float(rollout.reward)
 
     def close(self) -> None:
         """End the threads and worker processes; another call starts them again."""
-        with self._lock:
-            running, self._running = self._running, None
-        if running is not None and running.process == os.getpid():
-            atexit.unregister(running.close)
-            running.close()
+        self._service.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self._reference, TaskApp):
@@ -151,63 +157,6 @@ class RewardFunction:
 
 def _again(reference: str, first_answer: bool) -> RewardFunction:
     return to_reward_function(reference, first_answer=first_answer)
-
-
-class _Running:
-    """A service on an event loop in a thread of its own."""
-
-    def __init__(self, app: TaskApp) -> None:
-        self.process = os.getpid()
-        self._loop = DaemonLoop("taskapp-reward")
-        try:
-            self._service = self._loop.run(_opened(app))
-        except BaseException:
-            self._loop.stop()
-            raise
-
-    def rewards(
-        self, rows: Sequence[Mapping[str, Any]], answers: Sequence[dict[str, Json]]
-    ) -> list[float | RolloutFailed]:
-        async def all_of_them() -> list[float | RolloutFailed]:
-            return await asyncio.gather(*map(self._reward, rows, answers))
-
-        outcomes: list[float | RolloutFailed] = self._loop.run(all_of_them())
-        return outcomes
-
-    async def _reward(self, row: Mapping[str, Any], message: dict[str, Json]) -> float | RolloutFailed:
-        async def answer(_: dict[str, Json]) -> ChatReply:
-            return ChatReply(message)
-
-        config = row.get("config") or {}
-        config = dict(json.loads(config) if isinstance(config, str) else config)
-        if row.get("split") is not None:
-            config["split"] = row["split"]
-        env = {"env_name": row.get("environment"), "seed": int(row["seed"]), "config": config}
-        environment = find_environment(self._service.service.spec, row.get("environment"))
-        try:
-            rollout = await self._service.rollout(
-                answer,
-                env,
-                output_mode=row.get("output_mode") or "tool_calls",
-                turns=None if environment.most_turns == 1 else 1,
-                label="reward-function",
-            )
-        except RolloutFailed as failed:
-            return failed
-        if rollout.reward is None:
-            return UndefinedReward(rollout_id=rollout.rollout_id)
-        return float(rollout.reward)
-
-    def close(self) -> None:
-        """End the service and the thread."""
-        try:
-            self._loop.run(self._service.close())
-        finally:
-            self._loop.stop()
-
-
-async def _opened(app: TaskApp) -> CallerService:
-    return CallerService(app)
 
 
 HINT = "For these a trainer needs rollouts (docs/trainers.md), or first_answer=True judges the first answer alone."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Annotated, Any, Literal, Union
 
@@ -35,6 +35,8 @@ LIMITED = {
 SHOWN_NOT = ("title", "discriminator", "$defs", "definitions")
 """Keywords that are generated, or that name what was resolved."""
 
+Sample = Callable[..., Mapping[str, Any]]
+"""`fn(rng) -> arguments`, for the policy `random`."""
 Call = Callable[[Any, dict[str, Json]], Any]
 """Called with the environment and the arguments that the policy gave; returns what the action returns."""
 
@@ -58,9 +60,10 @@ def tool_method(
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping) or schema.get("type", "object") != "object":
         raise parts.wrong(
-            f"of {parts.name}: the arguments of {name!r} are no object with members", "a JSON Schema of an object",
+            f"of {parts.name}: the arguments of {name!r} are no object with members",
+            "a JSON Schema of an object",
             "change it where it is declared",
-        )  # fmt: skip
+        )
     required = schema.get("required", ())
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     absent = set()
@@ -69,9 +72,10 @@ def tool_method(
             continue
         if not field.isidentifier() or keyword.iskeyword(field):
             raise parts.wrong(
-                f"of {parts.name}: {name!r} has an argument {field!r}", "names that Python's parameters can have",
+                f"of {parts.name}: {name!r} has an argument {field!r}",
+                "names that Python's parameters can have",
                 "rename it where it is declared",
-            )  # fmt: skip
+            )
         shown = resolved(given, schema)
         default: Any = inspect.Parameter.empty
         if field not in required:
@@ -84,9 +88,7 @@ def tool_method(
         )
 
     def called(self: Any, **arguments: Any) -> Any:
-        return call(
-            self, {key: value for key, value in arguments.items() if not (value is None and key in absent)}
-        )  # fmt: skip
+        return call(self, {key: value for key, value in arguments.items() if not (value is None and key in absent)})
 
     file, line = parts.place
     code = called.__code__.replace(co_filename=file, co_firstlineno=line)
@@ -96,6 +98,26 @@ def tool_method(
     method.__annotations__ = {item.name: item.annotation for item in parameters[1:]}
     method.__signature__ = inspect.Signature(parameters)
     return action(name=name, noop=noop, sample=sample)(method)
+
+
+def tool_methods(
+    parts: ClassParts,
+    tools: Iterable[Mapping[str, Any]],
+    send: Callable[[Any, str, dict[str, Json]], Any],
+    sample: Mapping[str, Sample],
+) -> dict[str, Any]:
+    """Return a method for each tool of a library. send: `fn(self, tool, arguments)`. Raises DeclarationError."""
+    methods = {}
+    for index, tool in enumerate(tools):
+        name = str(tool["name"])
+
+        def call(self: Any, arguments: dict[str, Json], name: str = name) -> Any:
+            return send(self, name, arguments)
+
+        about = str(tool.get("description") or f"Call {name}.")
+        schema = tool.get("input_schema") or {}
+        methods[f"tool_{index}"] = tool_method(parts, name, about, schema, call, sample=sample.get(name))
+    return methods
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:

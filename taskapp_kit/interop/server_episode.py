@@ -6,23 +6,19 @@ Keys are named by their variables. Answers are read strictly: a loosely typed me
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from taskapp_kit.config import process_variable
-from taskapp_kit.errors import KitError, Unavailable
+from taskapp_kit.errors import DeclarationError, KitError, Unavailable
 from taskapp_kit.interop.class_parts import ClassParts
-from taskapp_kit.interop.schema_tools import tool_method
 from taskapp_kit.net.redact import without_whole
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.trajectory import Step
 from taskapp_kit.records.words import cut
 
 MAX_QUOTED = 300
 """Characters of the server's own sentence in ours."""
-
-Sample = Callable[..., Mapping[str, Any]]
 
 
 class ServerMessage(Exception):
@@ -95,25 +91,17 @@ def episode_class(parts: ClassParts, base: type[ServerEpisode], name: str, membe
     return type(re.sub(r"\W", "_", name), (base,), {"__module__": parts.module, **members})
 
 
-def tool_methods(
-    parts: ClassParts,
-    tools: Sequence[Mapping[str, Any]],
-    send: Callable[[Any, str, dict[str, Json]], Step],
-    sample: Mapping[str, Sample],
-) -> dict[str, Any]:
-    """Return a method for each tool that the server lists. send: `fn(self, tool, arguments)`. Raises DeclarationError."""
-    methods = {}
-    for index, tool in enumerate(tools):
-        name = str(tool["name"])
+def unreadable(parts: ClassParts, error: KitError, expected: str) -> DeclarationError:
+    """Return the problem of a server that does not describe itself."""
+    fix = (error.hint or "start it, then this app").rstrip(".")
+    return parts.wrong(f"cannot read the environment: {error.message.rstrip('.')}", expected, fix)
 
-        def call(self: ServerEpisode, arguments: dict[str, Json], name: str = name) -> Step:
-            return send(self, name, arguments)
 
-        methods[f"tool_{index}"] = tool_method(
-            parts, name, str(tool.get("description") or f"Call {name}."), tool.get("input_schema") or {}, call,
-            sample=sample.get(name),
-        )  # fmt: skip
-    return methods
+def status_hint(status: int, address: str) -> str:
+    """Return what to do about a status. address: what the URL has to be, in words."""
+    if status in (401, 403):
+        return "Name the header with its key, and the variable that holds it, in headers=."
+    return f"Check the URL{address}" if status in (404, 405) else ""
 
 
 def kind_of(value: Json) -> str:
@@ -143,9 +131,10 @@ def server_address(parts: ClassParts, url: str, expected: str) -> str:
         raise parts.wrong(f"is given {parts.name!r}", expected, "fix the URL")
     if given.username is not None or given.password is not None:
         raise parts.wrong(
-            "has a key in its URL", "a URL without one",
+            "has a key in its URL",
+            "a URL without one",
             'name the variable that holds it: headers={"X-API-Key": "MY_VARIABLE"}',
-        )  # fmt: skip
+        )
     return url.rstrip("/")
 
 

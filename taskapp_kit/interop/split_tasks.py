@@ -110,7 +110,7 @@ def check_split(environment: EnvironmentSpec, split: str) -> None:
 
 def _seeds(environment: EnvironmentSpec, split: str) -> range:
     check_split(environment, split)
-    return environment.splits[split] if environment.tasks is None else range(len(environment.tasks.rows(split)))
+    return environment.seeds_of(split)
 
 
 def _task(environment: EnvironmentSpec, split: str, seed: int) -> dict[str, Json]:

@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import BadArgument, RolloutFailed, TrainingError
-from taskapp_kit.interop.callers_model import CallerService, truncating
-from taskapp_kit.records.content import Json
+from taskapp_kit.interop.callers_model import COLUMNS, BlockingService, CallerService, env_of_row, truncating
 from taskapp_kit.train.gateway.call_reader import ChatPrompt
 from taskapp_kit.train.gateway.recognition import Recognition
 from taskapp_kit.train.rendering.families import renderer_for
@@ -30,9 +27,6 @@ from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 
 log = logging.getLogger("taskapp_kit.trl")
-
-COLUMNS = ("environment", "split", "seed", "config", "output_mode")
-"""What names an episode, in the rows of `taskapp export tasks`."""
 
 
 def episode_prompt(row: Mapping[str, Any]) -> dict[str, str]:
@@ -71,10 +65,8 @@ class TrlRollouts:
     """Plays one episode for each prompt, all at once, in a thread of its own. `close` ends the thread."""
 
     def __init__(self, app: TaskApp) -> None:
-        self._app = app
         app.freeze()
-        self._lock = threading.Lock()
-        self._running: tuple[DaemonLoop, CallerService] | None = None
+        self._service = BlockingService(app, "taskapp-trl-rollouts")
         self._calls = 0
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
@@ -90,7 +82,6 @@ class TrlRollouts:
         tokenizer = trainer.processing_class
         definition = tokenizer.backend_tokenizer.to_str()
         renderer = renderer_for(JsonTokenizer(definition), tokenizer.chat_template)
-        loop, service = self._open()
         self._calls += 1
         names = f"trl/{trainer.args.seed}/{trainer.accelerator.process_index}/{self._calls}"
         with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model:
@@ -103,7 +94,7 @@ class TrlRollouts:
                         )
                         for at in range(len(prompts))
                     ]
-                    rewards = loop.run(_played(service, episodes, asked))
+                    rewards = self._service.run(lambda service: _played(service, episodes, asked))
             finally:
                 model.train(was_training)
         end = min(renderer.stop_ids)
@@ -113,31 +104,9 @@ class TrlRollouts:
         ]
         return {**{name: [row[name] for row in rows] for name in rows[0]}, "episode_reward": rewards}
 
-    def _open(self) -> tuple[DaemonLoop, CallerService]:
-        with self._lock:
-            if self._running is None:
-                loop = DaemonLoop("taskapp-trl-rollouts")
-                try:
-                    self._running = loop, loop.run(_opened(self._app))
-                except BaseException:
-                    loop.stop()
-                    raise
-            return self._running
-
     def close(self) -> None:
         """End the thread and worker processes; another call starts them again."""
-        with self._lock:
-            running, self._running = self._running, None
-        if running is not None:
-            loop, service = running
-            try:
-                loop.run(service.close())
-            finally:
-                loop.stop()
-
-
-async def _opened(app: TaskApp) -> CallerService:
-    return CallerService(app)
+        self._service.close()
 
 
 async def _played(
@@ -195,14 +164,9 @@ class _SampledEpisode:
             self._add(found.ids, sampled.token_ids, sampled.log_probs)
             return ChatReply(message, finish_reason=sampled.finish_reason)
 
-        config = row.get("config") or {}
-        config = dict(json.loads(config) if isinstance(config, str) else config)
-        if row.get("split") is not None:
-            config["split"] = row["split"]
-        env: dict[str, Json] = {"env_name": row.get("environment"), "seed": int(row["seed"]), "config": config}
         try:
             mode = row.get("output_mode") or "tool_calls"
-            rollout = await service.rollout(ask, env, output_mode=mode, label="trl")
+            rollout = await service.rollout(ask, env_of_row(row), output_mode=mode, label="trl")
         except RolloutFailed as failed:
             if self.failure is not None:  # of the model, not of the episode: no reward would hide it
                 raise self.failure from failed

@@ -102,7 +102,7 @@ async def task_rows(
 def _seeds(spec: EnvironmentSpec, split: str, seeds: Iterable[int] | None) -> Iterable[int]:
     """The seeds to export. Raises ConfigError beyond MOST_TASKS."""
     if seeds is None:
-        seeds = spec.splits[split] if spec.tasks is None else range(len(spec.tasks.rows(split)))
+        seeds = spec.seeds_of(split)
         many = size(seeds)
         if many > MOST_TASKS:
             raise ConfigError(

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.source_location import did_you_mean
 from taskapp_kit.errors import DeclarationError, Unavailable
-from taskapp_kit.interop.class_parts import ClassParts
+from taskapp_kit.interop.class_parts import ClassParts, require
 from taskapp_kit.interop.gymnasium.episode import GymnasiumEnvironment
 from taskapp_kit.interop.gymnasium.spaces import (
     UnknownSpace,
@@ -181,9 +181,10 @@ class _ClassBuilder(ClassParts):
             ) from error
         if not isinstance(probe, gymnasium.Env):
             raise self.wrong(
-                f"is given {self.name!r}, which made a {type(probe).__name__}", "a gymnasium.Env",
+                f"is given {self.name!r}, which made a {type(probe).__name__}",
+                "a gymnasium.Env",
                 "give an id, a class or a function that makes one environment",
-            )  # fmt: skip
+            )
         return probe
 
     def _meant(self, otherwise: str) -> str:
@@ -208,8 +209,9 @@ class _ClassBuilder(ClassParts):
             return {}
         count = int(space.n) if kind_of(space) == "Discrete" else None
         if count is None:
-            raise self.wrong(f"names actions, but those of {self.name} are {space}", "a Discrete space",
-                              "leave actions= out")  # fmt: skip
+            raise self.wrong(
+                f"names actions, but those of {self.name} are {space}", "a Discrete space", "leave actions= out"
+            )
         names = [] if isinstance(actions, str) or not isinstance(actions, Iterable) else list(map(str, actions))
         if len(set(names)) != len(names) or len(names) != count:
             raise self.wrong(f"has actions={actions!r}, and {self.name} has {count} actions",
@@ -246,12 +248,9 @@ class _ClassBuilder(ClassParts):
 
 def _gymnasium() -> Any:
     """Imports the package. Raises Unavailable naming the extra."""
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise Unavailable(
-            "from_gymnasium needs Gymnasium, which is not installed.", hint="pip install 'taskapp-kit[gymnasium]'"
-        ) from error
+    require("from_gymnasium", "gymnasium", "Gymnasium", "gymnasium")
+    import gymnasium
+
     return gymnasium
 
 

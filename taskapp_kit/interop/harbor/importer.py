@@ -119,9 +119,10 @@ def from_harbor(path: str | Path, *, command_seconds: float = COMMAND_SECONDS) -
                 task = read_task(task_folder)
             except TaskRefused as refused:
                 raise parts.wrong(
-                    f"cannot play the task {task_folder.name!r}: {refused}", "a task that a box can play",
+                    f"cannot play the task {task_folder.name!r}: {refused}",
+                    "a task that a box can play",
                     "take it out, or play it with Harbor's own runner",
-                ) from refused  # fmt: skip
+                ) from refused
             rows.append(
                 HarborRow(
                     name=task.name,

@@ -165,10 +165,12 @@ def _settings(folder: Path, files: list[str]) -> dict[str, Any]:
         (bool(environment.get("gpus")), "environment.gpus"),
         (bool(environment.get("mcp_servers")), "environment.mcp_servers"),
         (str(environment.get("os") or "linux").lower() != "linux", "environment.os: another system than Linux"),
-        (verifier.get("environment_mode", "shared") != "shared" or "environment" in verifier,
-         "verifier.environment: tests in a container of their own"),
+        (
+            verifier.get("environment_mode", "shared") != "shared" or "environment" in verifier,
+            "verifier.environment: tests in a container of their own",
+        ),
         ("collect" in verifier, "[[verifier.collect]]"),
-    ):  # fmt: skip
+    ):
         if refused:
             raise TaskRefused(f"task.toml has {what}, which needs a container engine")
     for name in ("docker-compose.yaml", "docker-compose.yml"):

@@ -6,7 +6,6 @@ limits, usage and transcript are Inspect's; prompts, tools, scoring and its fail
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +32,7 @@ from inspect_ai.util import LimitExceededError
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.interop.app_tasks import sentence
-from taskapp_kit.interop.callers_model import CallerService, SteppedRollout, truncating
+from taskapp_kit.interop.callers_model import LoopServices, SteppedRollout, truncating
 from taskapp_kit.interop.schema_tools import resolved
 from taskapp_kit.records.content import Json, text_of
 from taskapp_kit.records.rollout import Rollout
@@ -48,8 +47,7 @@ CONCURRENT = 4096
 FINISH_REASONS = {"max_tokens": "length"}
 """Inspect's stop reasons that have another name in chat completions."""
 
-_services: dict[tuple[asyncio.AbstractEventLoop, int], CallerService] = {}
-"""Open services, by event loop and app."""
+_services = LoopServices(max_concurrent=CONCURRENT)
 
 
 class EpisodeFailed(RuntimeError):
@@ -63,9 +61,7 @@ class _CloseServices(Hooks):
         return bool(_services)
 
     async def on_run_end(self, data: RunEnd) -> None:
-        loop = asyncio.get_running_loop()
-        for key in [key for key in _services if key[0] is loop]:
-            await _services.pop(key).close()
+        await _services.close()
 
 
 class Episodes:
@@ -85,7 +81,7 @@ class Episodes:
 
         Raises EpisodeFailed, and whatever `Model.generate` raises; after a limit of Inspect, `result` truncates and scores.
         """
-        rollout = SteppedRollout(self._service(), env, output_mode=self._output_mode, label="inspect")
+        rollout = SteppedRollout(_services.of(self._app), env, output_mode=self._output_mode, label="inspect")
         self._open[state.uuid] = rollout
         messages = _Conversation()
         try:
@@ -141,16 +137,13 @@ class Episodes:
     def _failed(self, state: TaskState, failed: RolloutFailed) -> EpisodeFailed:
         failure = failed.failure
         state.metadata[RESULT] = {
-            "status": "failed", "rollout_id": failed.rollout_id, "boundary": failure.boundary, "code": failure.code,
+            "status": "failed",
+            "rollout_id": failed.rollout_id,
+            "boundary": failure.boundary,
+            "code": failure.code,
             "error_id": failure.error_id,
-        }  # fmt: skip
+        }
         return EpisodeFailed(sentence(failed))
-
-    def _service(self) -> CallerService:
-        key = (asyncio.get_running_loop(), id(self._app))
-        if key not in _services:
-            _services[key] = CallerService(self._app, max_concurrent=CONCURRENT)
-        return _services[key]
 
 
 def _result_of(rollout: Rollout) -> dict[str, Any]:
@@ -310,8 +303,10 @@ def reply_of(output: ModelOutput) -> ChatReply | ModelFailed:
         used = output.usage
         read = used.input_tokens + (used.input_tokens_cache_read or 0) + (used.input_tokens_cache_write or 0)
         usage = {
-            "prompt_tokens": read, "completion_tokens": used.output_tokens, "total_tokens": read + used.output_tokens,
-        }  # fmt: skip
+            "prompt_tokens": read,
+            "completion_tokens": used.output_tokens,
+            "total_tokens": read + used.output_tokens,
+        }
         cost = used.total_cost
     reason = FINISH_REASONS.get(output.stop_reason, output.stop_reason)
     return ChatReply(message, reason, output.model, usage, cost, seconds=output.time or 0.0)

@@ -26,7 +26,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.episode_selection import find_environment, find_instance, read_config
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import ConfigError, RequestError
-from taskapp_kit.interop.app_tasks import episode_of
+from taskapp_kit.interop.callers_model import env_of_row
 from taskapp_kit.interop.inspect.episodes import Episodes
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.seed_ranges import Seeds
@@ -129,7 +129,7 @@ def _numbers(spec: EnvironmentSpec, split: str, seeds: str | int | Iterable[int]
     """The seeds, in order. Raises ConfigError beyond MOST_SAMPLES."""
     chosen: Iterable[int]
     if seeds is None:
-        whole = spec.splits[split] if spec.tasks is None else range(len(spec.tasks.rows(split)))
+        whole = spec.seeds_of(split)
         chosen, many = whole, size(whole)
     else:
         given = Seeds.read(str(seeds)) if isinstance(seeds, (str, int)) else list(islice(seeds, MOST_SAMPLES + 1))
@@ -145,8 +145,7 @@ def _solver(episodes: Episodes) -> Solver:
     @solver(name="taskapp_episode")
     def made() -> Solver:
         async def solve(state: TaskState, _: Generate) -> TaskState:
-            named = state.metadata
-            await episodes.play(state, episode_of(named["environment"], named["split"], named["seed"], named["config"]))
+            await episodes.play(state, env_of_row(state.metadata))
             return state
 
         return solve

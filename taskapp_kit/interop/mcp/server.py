@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mcp import types
@@ -46,65 +45,25 @@ T = TypeVar("T")
 ToolAnswer = Callable[[dict[str, Any], Peer], Awaitable[types.CallToolResult]]
 
 
-@dataclass(frozen=True, slots=True)
-class _OwnTool:
-    """A tool of the connection that is not an action."""
-
-    tool: types.Tool
-    answer: ToolAnswer
-
-
 def mcp_server(connection: McpConnection, app_name: str) -> Server[Any]:
     """Return a server that plays the connection's episode. It is for one connection only."""
-    tools = _Tools(connection)
-    environment = connection.environment
-    uri = task_uri(environment)
-
-    async def list_tools(
-        _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=tools.listed())
-
-    async def call_tool(asked: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
-        return await tools.call(params.name, params.arguments or {}, _peer(asked))
-
-    async def list_resources(
-        _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
-    ) -> types.ListResourcesResult:
-        about = "What a model is sent first: the task's instructions, and the newest observation as text."
-        return types.ListResourcesResult(
-            resources=[types.Resource(uri=uri, name=TASK, description=about, mime_type="text/plain")]
-        )
-
-    async def read_resource(
-        asked: ServerRequestContext[Any], params: types.ReadResourceRequestParams
-    ) -> types.ReadResourceResult:
-        if str(params.uri) != uri:
-            raise MCPError(types.INVALID_PARAMS, f"There is no resource {str(params.uri)[:200]!r}; expected {uri}.")
-        task = await _answered(lambda: connection.task(_peer(asked)))
-        text = "\n\n".join(part for part in (task.instructions, text_of(task.observation)) if part)
-        return types.ReadResourceResult(
-            contents=[types.TextResourceContents(uri=uri, mime_type="text/plain", text=text)],
-            ttl_ms=0,
-            cache_scope="private",
-        )
-
+    handlers = _Handlers(connection)
     return Server(
         f"taskapp {app_name}",
         version=__version__,
-        instructions=f"{environment.description.strip()}\n\n".lstrip()
-        + f"Call `{tools.names[TASK]}` first: it shows the task. The episode begins with the first call. Each tool that is "
+        instructions=f"{connection.environment.description.strip()}\n\n".lstrip()
+        + f"Call `{handlers.names[TASK]}` first: it shows the task. The episode begins with the first call. Each tool that is "
         f"an action changes the environment and returns what is observed then. When an answer says “{OVER}”, stop.",
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
-        on_list_resources=list_resources,
-        on_read_resource=read_resource,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources,
+        on_read_resource=handlers.read_resource,
     )
 
 
-def _peer(asked: ServerRequestContext[Any]) -> Peer:
+def _peer(context: ServerRequestContext[Any]) -> Peer:
     """The connection of the HTTP request that asks; over stdio one that stays."""
-    return Peer() if asked.request is None else peer_of(asked.request.scope)
+    return Peer() if context.request is None else peer_of(context.request.scope)
 
 
 def task_uri(environment: EnvironmentSpec) -> str:
@@ -112,51 +71,74 @@ def task_uri(environment: EnvironmentSpec) -> str:
     return f"taskapp://{environment.name}/task"
 
 
-class _Tools:
-    """The tools of a connection: the environment's actions, `task`, and those of the control role."""
+class _Handlers:
+    """What a connection's server answers. Its tools: the environment's actions, `task`, and those of the control role."""
 
     def __init__(self, connection: McpConnection) -> None:
         self._connection = connection
         self._actions = connection.environment.actions
+        self._uri = task_uri(connection.environment)
         self.names = {
             name: PREFIX + name if name in self._actions else name for name in (TASK, RESET, FINISH, SCORECARD)
         }
-        own = [
-            self._own(TASK, "Show the task and the newest observation. It is not an action.", self._task, reads=True)
-        ]
+        about = "Show the task and the newest observation. It is not an action."
+        own = [self._own(TASK, about, self._task, reads=True)]
         if connection.control:
             own += [
                 self._own(RESET, "Begin another episode.", self._reset, RESET_ARGUMENTS),
                 self._own(FINISH, "End the episode now: truncated and scored.", self._finish),
                 self._own(SCORECARD, "Show how the episode was scored.", self._scorecard, reads=True),
             ]
-        self._own_tools = {item.tool.name: item for item in own}
+        self._own_tools = {tool.name: (tool, answer) for tool, answer in own}
 
-    def listed(self) -> list[types.Tool]:
-        """Return what `tools/list` shows."""
-        actions = [action.tool for action in self._actions.values()]
-        return [
-            *(
-                types.Tool(
-                    name=tool.name,
-                    description=tool.description,
-                    input_schema={"type": "object", **tool.parameters},
-                )
-                for tool in actions
-            ),
-            *(item.tool for item in self._own_tools.values()),
+    async def list_tools(
+        self, _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        """Return the actions, and the connection's own tools."""
+        actions = [
+            types.Tool(
+                name=action.tool.name,
+                description=action.tool.description,
+                input_schema={"type": "object", **action.tool.parameters},
+            )
+            for action in self._actions.values()
         ]
+        return types.ListToolsResult(tools=[*actions, *(tool for tool, _ in self._own_tools.values())])
 
-    async def call(self, name: str, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
+    async def call_tool(
+        self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         """Do an action, or what one of our tools does. An unknown name is a refused action, as for a model."""
-        own = self._own_tools.get(name)
-        if own is not None:
-            return await own.answer(args, peer)
+        args, peer = params.arguments or {}, _peer(context)
+        if params.name in self._own_tools:
+            _, answer = self._own_tools[params.name]
+            return await answer(args, peer)
         try:
-            step = await _answered(lambda: self._connection.act(name, args, peer))
+            step = await _answered(lambda: self._connection.act(params.name, args, peer))
         except _EpisodeOver:
             return _result([OVER], done=True, error=True)
         return self._stepped(step)
+
+    async def list_resources(
+        self, _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """Return the description of the task."""
+        about = "What a model is sent first: the task's instructions, and the newest observation as text."
+        resource = types.Resource(uri=self._uri, name=TASK, description=about, mime_type="text/plain")
+        return types.ListResourcesResult(resources=[resource])
+
+    async def read_resource(
+        self, context: ServerRequestContext[Any], params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        """Return the text of the task. Raises MCPError for another address."""
+        if str(params.uri) != self._uri:
+            raise MCPError(
+                types.INVALID_PARAMS, f"There is no resource {str(params.uri)[:200]!r}; expected {self._uri}."
+            )
+        task = await _answered(lambda: self._connection.task(_peer(context)))
+        text = "\n\n".join(part for part in (task.instructions, text_of(task.observation)) if part)
+        contents = types.TextResourceContents(uri=self._uri, mime_type="text/plain", text=text)
+        return types.ReadResourceResult(contents=[contents], ttl_ms=0, cache_scope="private")
 
     def _own(
         self,
@@ -166,14 +148,14 @@ class _Tools:
         arguments: dict[str, Json] = NO_ARGUMENTS,
         *,
         reads: bool = False,
-    ) -> _OwnTool:
+    ) -> tuple[types.Tool, ToolAnswer]:
         tool = types.Tool(
             name=self.names[name],
             description=about,
             input_schema=arguments,
             annotations=types.ToolAnnotations(read_only_hint=reads, open_world_hint=False),
         )
-        return _OwnTool(tool, answer)
+        return tool, answer
 
     async def _task(self, args: dict[str, Any], peer: Peer) -> types.CallToolResult:
         return _shown(await _answered(lambda: self._connection.task(peer)))

@@ -45,10 +45,10 @@ class NemoEpisodes:
         One whose reset fails has a session, too: `verify` answers for it, since an error of this call would end the whole run.
         Raises RequestError, Saturated, Unavailable.
         """
-        wanted = _episode_of(environment, row)
+        reset = _episode_of(environment, row)
         session = await self._sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
         try:
-            await begin_with(session, wanted)
+            await begin_with(session, reset)
         except RolloutFailed as failed:
             log.info("nemo: the episode could not begin rollout_id=%s", failed.rollout_id)
         except BaseException:

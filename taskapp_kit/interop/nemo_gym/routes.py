@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
@@ -16,8 +16,7 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RequestError, RolloutFailed, SessionError
 from taskapp_kit.interop.nemo_gym.episodes import ON_FAILURE, PROTOCOL, NemoEpisodes, masked
 from taskapp_kit.interop.nemo_gym.models import NemoBody, NemoRow, NemoSeeded, NemoVerified
-from taskapp_kit.interop.protocols import environment_of_path
-from taskapp_kit.net.body import read_json
+from taskapp_kit.interop.protocols import body_of, environment_of_path
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.route import RouteContext, RouteSpec, direct_routes
@@ -67,14 +66,14 @@ class NemoHandlers:
     async def nemo_seed_session(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Begins the episode that the row in the body names."""
         environment = _environment(context, request)
-        session = await self._episodes.seed(environment, await _body(context, request), caller_of(request.scope))
+        session = await self._episodes.seed(environment, await body_of(context, request), caller_of(request.scope))
         return json_answer({"rollout_id": session.rollout_id}, headers=_cookie(session.session_id))
 
     async def nemo_verify(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Ends and scores the episode. One that failed, or whose reward is undefined, is marked to be masked."""
         environment = _environment(context, request)
         session_id = _session_id(request)
-        body = await _body(context, request)
+        body = await body_of(context, request)
         try:
             verified = await self._episodes.verify(session_id, environment, caller_of(request.scope), body)
         except RolloutFailed as failed:
@@ -96,16 +95,12 @@ class NemoHandlers:
         """Does one action; the body has its arguments, the answer is what the model reads."""
         environment = _environment(context, request)
         session = self._episodes.find(_session_id(request), environment, caller_of(request.scope))
-        works, words = await self._episodes.call(session, request.path_params["tool"], await _body(context, request))
+        works, words = await self._episodes.call(session, request.path_params["tool"], await body_of(context, request))
         return EncodedResponse(200 if works else 500, words.encode(), [*TEXT, *_cookie(session.session_id)])
 
 
 def _environment(context: RouteContext, request: Request) -> EnvironmentSpec:
     return environment_of_path(context.service.spec, request.path_params["environment"])
-
-
-async def _body(context: RouteContext, request: Request) -> dict[str, Any]:
-    return await read_json(request.scope, request.receive, context.settings.max_body_bytes)
 
 
 def _session_id(request: Request) -> str:

@@ -73,18 +73,6 @@ def action_schema(environment: EnvironmentSpec) -> dict[str, Json]:
     }
 
 
-def tools_of(environment: EnvironmentSpec, schema_name: str) -> list[dict[str, Json]]:
-    """Return the actions as tools. schema_name: `input_schema` in an observation, `inputSchema` in MCP's dialect."""
-    return [
-        {
-            "name": action.name,
-            "description": action.tool.description,
-            schema_name: dict(action.tool.parameters),
-        }
-        for action in environment.actions.values()
-    ]
-
-
 def _only_parameters(environment: EnvironmentSpec) -> Mapping[str, Any] | None:
     """Return the JSON Schema of the arguments where the environment has one action."""
     if len(environment.actions) != 1:

@@ -7,14 +7,14 @@ from weakref import WeakKeyDictionary
 
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.interop.openenv.actions import METADATA, action_schema, read_action, tools_of
+from taskapp_kit.interop.openenv.actions import METADATA, action_schema, read_action
 from taskapp_kit.interop.openenv.models import MAX_EPISODE_ID
-from taskapp_kit.interop.protocols import environment_of_path
+from taskapp_kit.interop.protocols import environment_of_path, step_metadata, tools_of
 from taskapp_kit.interop.split_tasks import TaskIndex, task_at
 from taskapp_kit.records.content import Content, Json
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import wire_observation
-from taskapp_kit.rollout.session import EnvironmentSession, SessionStep
+from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode, parsed
 
@@ -69,21 +69,21 @@ class OpenEnvEpisodes:
                 f"The reset does not fit: episode_id {message}.",
                 fields=(FieldProblem(("body", "episode_id"), message),),
             )
-        known = {name: data[name] for name in RESET_FIELDS if data.get(name) is not None}
+        body = {name: data[name] for name in RESET_FIELDS if data.get(name) is not None}
         configurable = session.environment.config.schema.get("properties", {})
         indexed = (
-            "split" in known and data.get("index") is not None and "index" not in configurable and "seed" not in known
+            "split" in body and data.get("index") is not None and "index" not in configurable and "seed" not in body
         )
         if indexed:
             task = parsed(TaskIndex, {name: data[name] for name in ("split", "index")})
-            known["seed"] = task_at(session.environment, task.split, task.index)["seed"]
+            body["seed"] = task_at(session.environment, task.split, task.index)["seed"]
         more = {name: value for name, value in data.items() if name not in RESET_FIELDS and name in configurable}
         if more:
-            given = known.get("config", {})
-            known["config"] = {**more, **given} if isinstance(given, dict) else given
+            config = body.get("config", {})
+            body["config"] = {**more, **config} if isinstance(config, dict) else config
         read = (*RESET_FIELDS, "episode_id", *(("index",) if indexed else ()))
         ignored = [name for name in data if name not in read and name not in configurable]
-        start = await begin_with(session, parsed(ResetSession, known))
+        start = await begin_with(session, parsed(ResetSession, body))
         self._episode_ids[session] = episode_id or start.rollout_id
         metadata: dict[str, Json] = {
             "session_id": session.session_id,
@@ -116,7 +116,7 @@ class OpenEnvEpisodes:
             observation = {"tools": tools_of(session.environment, "input_schema")}
             return _answer({**observation, METADATA: {}}, None, session.state == "over", {})
         step = await session.step([(action.tool, action.args)], request_id=request_id, seconds=seconds)
-        metadata = _metadata(session, step)
+        metadata = {"session_id": session.session_id, **step_metadata(session, step)}
         observed = wire_observation(step.observation)
         if action.named:
             refused = metadata["refused"]
@@ -129,8 +129,10 @@ class OpenEnvEpisodes:
                     "error": {"error_type": kind, "message": refused} if refused else None,
                     METADATA: metadata,
                 },
-                step.reward, step.end is not None, metadata,
-            )  # fmt: skip
+                step.reward,
+                step.end is not None,
+                metadata,
+            )
         return _answer(_observed(step.observation, metadata), step.reward, step.end is not None, metadata)
 
     async def finish(
@@ -138,7 +140,7 @@ class OpenEnvEpisodes:
     ) -> dict[str, Json]:
         """End the episode now: truncated, scored and stored. Not a verb of OpenEnv's."""
         step = await session.finish(request_id=request_id, seconds=seconds)
-        metadata = _metadata(session, step)
+        metadata = {"session_id": session.session_id, **step_metadata(session, step)}
         return _answer(_observed(step.observation, metadata), step.reward, True, metadata)
 
     def state(self, session: EnvironmentSession) -> dict[str, Json]:
@@ -214,20 +216,3 @@ def _observed(content: Content, metadata: dict[str, Json]) -> dict[str, Json]:
     if any(name in observed for name in RESERVED):
         observed = {"value": observed}
     return {**observed, METADATA: metadata}
-
-
-def _metadata(session: EnvironmentSession, step: SessionStep) -> dict[str, Json]:
-    last = step.steps[-1] if step.steps else None
-    found: dict[str, Json] = {
-        "session_id": session.session_id,
-        "rollout_id": session.rollout_id,
-        "turn": step.turn,
-        "reward_parts": dict(step.parts),
-        "terminated": step.terminated,
-        "truncated": step.truncated,
-        "refused": None if last is None else last.refused,
-        "info": {} if last is None else last.info,
-    }
-    if step.end is not None:
-        found["episode"] = described_episode(step.end)
-    return found

@@ -23,16 +23,15 @@ from taskapp_kit.errors import DeclarationError, InvalidAction
 from taskapp_kit.interop.chat_content import block_of
 from taskapp_kit.interop.class_parts import ClassParts
 from taskapp_kit.interop.openenv.server_socket import OpenEnvFailed, OpenEnvSocket, described
-from taskapp_kit.interop.schema_tools import resolved, tool_method
+from taskapp_kit.interop.schema_tools import Sample, resolved, tool_method, tool_methods
 from taskapp_kit.interop.server_episode import (
-    Sample,
     ServerEpisode,
     episode_class,
     header_values,
     kind_of,
     server_address,
     shown_url,
-    tool_methods,
+    unreadable,
 )
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.trajectory import Step
@@ -200,10 +199,7 @@ def _schema(parts: ClassParts, address: str, values: Mapping[str, str]) -> dict[
     try:
         schema = described(address, "/schema", values).get("action")
     except OpenEnvFailed as error:
-        raise parts.wrong(
-            f"cannot read the environment: {error.message.rstrip('.')}", "a server that answers /schema",
-            (error.hint or "start it, then this app").rstrip("."),
-        ) from error  # fmt: skip
+        raise unreadable(parts, error, "a server that answers /schema") from error
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         raise parts.wrong(f"of {parts.name}: the action of its /schema has no properties", "a JSON Schema of an object",
                           "give its action a model with fields")  # fmt: skip
@@ -231,8 +227,9 @@ def _tools(
     try:
         observation = socket.open(None).get("observation")
     except (OpenEnvFailed, InvalidAction) as error:
-        raise parts.wrong(f"cannot list the tools of {parts.name}: {error}", "an answer to list_tools",
-                          "check the server") from error  # fmt: skip
+        raise parts.wrong(
+            f"cannot list the tools of {parts.name}: {error}", "an answer to list_tools", "check the server"
+        ) from error
     finally:
         socket.close()
     found = observation.get("tools") if isinstance(observation, dict) else None

@@ -13,9 +13,9 @@ import orjson
 
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RequestError
-from taskapp_kit.interop.openenv.actions import tools_of
 from taskapp_kit.interop.openenv.episodes import OpenEnvEpisodes
 from taskapp_kit.interop.openenv.failures import SESSION_GONE, rpc_error
+from taskapp_kit.interop.protocols import tools_of
 from taskapp_kit.records.content import Content, Image, Json
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import wire_observation

@@ -27,8 +27,8 @@ from taskapp_kit.interop.openenv.models import (
     OpenEnvStep,
 )
 from taskapp_kit.interop.openenv.socket import socket_routes
+from taskapp_kit.interop.protocols import body_of
 from taskapp_kit.interop.split_tasks import TASK_VERBS, SplitType, splits_of, task_answer
-from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.records.content import Json
@@ -106,7 +106,7 @@ class OpenEnvHandlers:
     async def openenv_reset(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Begins an episode of the session; without one, of a new session, whose id is in metadata and a header."""
         environment = self._environment(request)
-        body = await _body(context, request)
+        body = await body_of(context, request)
         session = self._session(request, body)
         body.pop("session_id", None)
         if session is not None:
@@ -121,7 +121,7 @@ class OpenEnvHandlers:
     async def openenv_step(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Does one action in the session's episode."""
         self._environment(request)
-        body = await _body(context, request, required=True)
+        body = await body_of(context, request, required=True)
         action = body.get("action")
         if not isinstance(action, dict):
             message = "is missing" if "action" not in body else "should be an object"
@@ -136,13 +136,13 @@ class OpenEnvHandlers:
     async def openenv_finish(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Ends the session's episode now: truncated, scored and stored."""
         self._environment(request)
-        session = self._needed_session(request, await _body(context, request))
+        session = self._needed_session(request, await body_of(context, request))
         return _answered(session, await self.episodes.finish(session))
 
     async def openenv_close(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Closes the session."""
         self._environment(request)
-        session = self._needed_session(request, await _body(context, request))
+        session = self._needed_session(request, await body_of(context, request))
         await session.close()
         return json_answer(self.episodes.state(session))
 
@@ -150,7 +150,7 @@ class OpenEnvHandlers:
         """Answers OpenEnv's own dialect of JSON-RPC: tools/list, tools/call, and sessions for them."""
         environment = self._environment(request)
         try:
-            body = await _body(context, request)
+            body = await body_of(context, request)
         except RequestError:
             return json_answer(rpc_failure(PARSE_ERROR, "The body is not a JSON object."))
         return json_answer(await rpc_answer(self.episodes, environment, caller_of(request.scope), body))
@@ -170,7 +170,7 @@ class OpenEnvHandlers:
     def _of_tasks(self, name: str, words: str) -> Handler:
         async def answer(context: RouteContext, request: Request) -> EncodedResponse:
             environment = self._environment_of_tasks(request)
-            return json_answer(await task_answer(environment, name, await _body(context, request)))
+            return json_answer(await task_answer(environment, name, await body_of(context, request)))
 
         answer.__name__ = f"openenv_{name}"
         answer.__doc__ = f"Returns {words[0].lower()}{words[1:]}."
@@ -270,10 +270,6 @@ def _playing(name: str, answer: Handler, summary: str, body: type[BaseModel]) ->
         parameters=SESSION_PARAMETERS,
         headers=SESSION_SENT,
     )
-
-
-async def _body(context: RouteContext, request: Request, *, required: bool = False) -> dict[str, Any]:
-    return await read_json(request.scope, request.receive, context.settings.max_body_bytes, required=required)
 
 
 def _answered(session: EnvironmentSession, answer: dict[str, Json]) -> EncodedResponse:

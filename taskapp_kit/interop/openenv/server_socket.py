@@ -20,7 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.errors import InvalidAction, KitError
-from taskapp_kit.interop.server_episode import MAX_QUOTED, ServerMessage, quoted
+from taskapp_kit.interop.server_episode import MAX_QUOTED, ServerMessage, quoted, status_hint
 from taskapp_kit.net.http import AGENT, NoAnswer, Transport, read_json
 from taskapp_kit.net.retry import Attempts, Backoff
 from taskapp_kit.records.content import Json
@@ -37,10 +37,16 @@ UNHEARD = logging.Logger("openenv", logging.CRITICAL)
 """For websockets, whose own logger writes the request's headers, and so the key, at level DEBUG."""
 ANSWERS = {"reset": "observation", "step": "observation", "state": "state"}
 CAPACITY, INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
+ADDRESS = ": it is the one that OpenEnv's own clients take as base_url."
+"""What the URL has to be, behind "Check the URL"."""
 
 
 class OpenEnvFailed(KitError):
     """An OpenEnv server did not do what it was asked for. It is a failure of the rollout, never a reward."""
+
+
+def _failed(url: str, what: str, hint: str = "") -> OpenEnvFailed:
+    return OpenEnvFailed(f"The OpenEnv server at {url} {what}.", hint=hint)
 
 
 class _Full(Exception):
@@ -55,15 +61,13 @@ def described(url: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]
         try:
             answer = await transport.send("GET", url + path, seconds=DESCRIBE_SECONDS)
         except NoAnswer as lost:
-            raise OpenEnvFailed(f"The OpenEnv server at {url} {lost.why} ({path}).", hint="Start it first.") from None
+            raise _failed(url, f"{lost.why} ({path})", "Start it first.") from None
         finally:
             await transport.aclose()
         found = answer.json_object()
         if answer.status != 200 or found is None:
             what = "something that is no JSON object" if answer.status == 200 else f"HTTP {answer.status}"
-            raise OpenEnvFailed(
-                f"The OpenEnv server at {url} answered {path} with {what}.", hint=_status_hint(answer.status)
-            )
+            raise _failed(url, f"answered {path} with {what}", status_hint(answer.status, ADDRESS))
         return found
 
     return run(get())
@@ -115,10 +119,8 @@ class OpenEnvSocket:
             self._raise(kind, found if isinstance(found, dict) else {})
         if frame.get("type") != ANSWERS[kind] or not isinstance(found, dict):
             self.drop()
-            raise OpenEnvFailed(
-                f"The OpenEnv server at {self._url} answered {kind!r} with a frame of type "
-                f"{cut(str(frame.get('type')), 40)!r}; expected {ANSWERS[kind]!r}."
-            )
+            sent = cut(str(frame.get("type")), 40)
+            raise self._failed(f"answered {kind!r} with a frame of type {sent!r}; expected {ANSWERS[kind]!r}")
         return found
 
     def close(self) -> None:
@@ -152,10 +154,8 @@ class OpenEnvSocket:
             )
         except InvalidStatus as error:
             status = error.response.status_code
-            raise OpenEnvFailed(
-                f"The OpenEnv server at {self._url} refused the connection to /ws with HTTP {status}.",
-                hint=_status_hint(status),
-            ) from None
+            hint = status_hint(status, ADDRESS)
+            raise self._failed(f"refused the connection to /ws with HTTP {status}", hint) from None
         except (WebSocketException, OSError) as error:
             what = "did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
             raise OpenEnvFailed(f"No connection to the OpenEnv server at {self._url}: {what}.") from error
@@ -173,25 +173,20 @@ class OpenEnvSocket:
             except (TimeoutError, ConnectionClosed):
                 extra = None
         except TimeoutError:
-            raise OpenEnvFailed(
-                f"The OpenEnv server at {self._url} did not answer {kind!r} within {self._seconds:g} s; its answers carry "
-                "no id, so the connection was closed.",
-                hint="Give from_openenv more seconds=.",
+            raise self._failed(
+                f"did not answer {kind!r} within {self._seconds:g} s; its answers carry no id, so the connection was closed",
+                "Give from_openenv more seconds=.",
             ) from None
         except (ConnectionClosed, OSError) as error:
-            raise OpenEnvFailed(
-                f"The OpenEnv server at {self._url} closed the connection before it answered {kind!r}."
-            ) from error
+            raise self._failed(f"closed the connection before it answered {kind!r}") from error
         if extra is not None:
-            raise OpenEnvFailed(f"The OpenEnv server at {self._url} sent a frame that nothing requested.")
+            raise self._failed("sent a frame that nothing requested")
         try:
             answer = read_json(received)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise OpenEnvFailed(
-                f"The OpenEnv server at {self._url} answered {kind!r} with something that is no JSON object."
-            )
+            raise self._failed(f"answered {kind!r} with something that is no JSON object")
         return answer
 
     def _raise(self, kind: str, error: Mapping[str, Json]) -> None:
@@ -201,10 +196,11 @@ class OpenEnvSocket:
         if code == INVALID and kind == "step":
             raise InvalidAction(f"Nothing was done: {_fields(error) or message}")
         self.drop()
-        raise OpenEnvFailed(
-            f"The OpenEnv server at {self._url} answered {kind!r} with an error ({cut(code, 40)}).",
-            hint="The log has its message.",
-        ) from ServerMessage(message)
+        failed = self._failed(f"answered {kind!r} with an error ({cut(code, 40)})", "The log has its message.")
+        raise failed from ServerMessage(message)
+
+    def _failed(self, what: str, hint: str = "") -> OpenEnvFailed:
+        return _failed(self._url, what, hint)
 
 
 def _fields(error: Mapping[str, Json]) -> str:
@@ -215,9 +211,3 @@ def _fields(error: Mapping[str, Json]) -> str:
         cut(f"{'.'.join(map(str, item.get('loc') or ('action',)))}: {item.get('msg')}", MAX_QUOTED)
         for item in items[:5]
     )
-
-
-def _status_hint(status: int) -> str:
-    if status in (401, 403):
-        return "Name the header with its key, and the variable that holds it, in headers=."
-    return "Check the URL: it is the one that OpenEnv's own clients take as base_url." if status in (404, 405) else ""

@@ -15,7 +15,7 @@ from taskapp_kit.interop.call_queue import MAX_WAITING, CallQueue
 from taskapp_kit.interop.ors.blocks import observed_blocks
 from taskapp_kit.interop.ors.models import CreateSession, OrsCall, ScoreGroup, TaskSpec
 from taskapp_kit.interop.ors.stream import CallFailed, CallStream
-from taskapp_kit.interop.protocols import environment_of_path
+from taskapp_kit.interop.protocols import environment_of_path, step_metadata, tools_of
 from taskapp_kit.interop.split_tasks import check_split, task_at
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Peer
@@ -25,7 +25,7 @@ from taskapp_kit.rollout.score.groups import group_judges
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.route import RouteContext
-from taskapp_kit.serve.routes.sessions import described_episode, parsed
+from taskapp_kit.serve.routes.sessions import parsed
 
 PROTOCOL = "ors"
 SETUP_SECONDS = 25.0
@@ -133,15 +133,15 @@ class OrsEpisodes:
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
-    async def create(self, environment: EnvironmentSpec, sid: str, caller: Caller, wanted: CreateSession) -> None:
+    async def create(self, environment: EnvironmentSpec, sid: str, caller: Caller, creation: CreateSession) -> None:
         """Open the session `sid` and begin its episode, for which nothing here waits.
 
         Raises RequestError (422), RequestRefused (400: there is one, or no such split or index), Saturated.
         """
-        given: Mapping[str, Any] | None = wanted.task_spec
-        if given is None:
-            given = task_at(environment, str(wanted.split), int(wanted.index or 0))
-        task = parsed(TaskSpec, given)
+        task_spec: Mapping[str, Any] | None = creation.task_spec
+        if task_spec is None:
+            task_spec = task_at(environment, str(creation.split), int(creation.index or 0))
+        task = parsed(TaskSpec, task_spec)
         if task.split is not None:
             check_split(environment, task.split)
         key = (caller.key_label, sid)
@@ -167,55 +167,48 @@ class OrsEpisodes:
 
         Raises RequestRefused (404), RequestError: it is a session of another environment.
         """
-        found = self._open.get((caller.key_label, sid))
-        if found is None:
+        ors_session = self._open.get((caller.key_label, sid))
+        if ors_session is None:
             raise RequestRefused(
                 "not_found",
                 "There is no session of this X-Session-ID.",
                 hint="It was deleted, it expired because it was not used, or /create was not sent. Create another one.",
             )
-        found.session.touch()
-        if environment is not None and found.session.environment.name != environment.name:
+        ors_session.session.touch()
+        if environment is not None and ors_session.session.environment.name != environment.name:
             raise RequestError(
-                f"The session is one of environment {found.session.environment.name!r}, not of {environment.name!r}.",
+                f"The session is one of environment {ors_session.session.environment.name!r}, not of {environment.name!r}.",
                 hint="Send env_name to /create; ors-sdk does for session(task=...), and not for split= and index=.",
             )
-        return found
+        return ors_session
 
     async def delete(self, sid: str, caller: Caller) -> None:
         """Close the session, if there is one; an episode under way ends as cancelled."""
-        found = self._open.get((caller.key_label, sid))
-        if found is not None:
-            await found.session.close()
+        ors_session = self._open.get((caller.key_label, sid))
+        if ors_session is not None:
+            await ors_session.session.close()
 
-    async def call(self, found: OrsSession, wanted: OrsCall, peer: Peer) -> CallStream:
+    async def call(self, ors_session: OrsSession, call: OrsCall, peer: Peer) -> CallStream:
         """Return the stream of a call."""
-        await found.started(self.setup_seconds)
+        await ors_session.started(self.setup_seconds)
 
         async def work() -> Json:
             try:
-                step = await found.session.step([(wanted.name, wanted.input)])
+                step = await ors_session.session.step([(call.name, call.input)])
             except SessionError as error:
                 if error.code != "episode_over":
                     raise
                 return _refused(f"{error.message} {error.hint}", "episode_finished")
-            return _answer(found.session, step, wanted.name)
+            return _answer(ors_session.session, step, call.name)
 
-        return found.call(work, wanted.task_id, "/ors/{environment}/call", peer)
+        return ors_session.call(work, call.task_id, "/ors/{environment}/call", peer)
 
     # -- what describes an environment -----------------------------------------------------------------------------
 
     def tools(self, environment: EnvironmentSpec) -> dict[str, Json]:
         """Return the tools, which are the same for every task."""
         return {
-            "tools": [
-                {
-                    "name": action.tool.name,
-                    "description": action.tool.description,
-                    "input_schema": dict(action.tool.parameters),
-                }
-                for action in environment.actions.values()
-            ],
+            "tools": tools_of(environment, "input_schema"),
             "terminal_tool": None,
             "supports_score_group": self.scores_groups(environment),
             "message_block_types": ["text", "image", "reasoning", "tool_call", "tool_result"],
@@ -227,21 +220,21 @@ class OrsEpisodes:
         """Whether the environment has a group judge."""
         return bool(group_judges(self._app, environment.name))
 
-    def score_group(self, found: OrsSession, wanted: ScoreGroup, peer: Peer) -> CallStream:
+    def score_group(self, ors_session: OrsSession, group: ScoreGroup, peer: Peer) -> CallStream:
         """Return the stream with one score for each candidate. Raises RequestRefused (404) without a group judge."""
-        environment = found.session.environment
+        environment = ors_session.session.environment
         if not self.scores_groups(environment):
             raise RequestRefused(
                 "group_scoring_unsupported", f"Environment {environment.name!r} has no judge of groups."
             )
 
         async def work() -> Json:
-            ids = [(candidate.metadata or {}).get("rollout_id") for candidate in wanted.candidates]
+            ids = [(candidate.metadata or {}).get("rollout_id") for candidate in group.candidates]
             if not all(isinstance(name, str) for name in ids):
                 message = "has to have metadata.rollout_id, which the metadata of each call of its session has"
                 raise RequestError(f"A candidate {message}.", fields=(FieldProblem(("body", "candidates"), message),))
             ranked: Any = await self.context.service.score_group(
-                rollout_ids=[str(name) for name in ids], caller=found.session.caller
+                rollout_ids=[str(name) for name in ids], caller=ors_session.session.caller
             )
             scores = [
                 {"reward": item["score"], "metadata": {name: item[name] for name in ("rollout_id", "rank", "reason")}}
@@ -251,7 +244,7 @@ class OrsEpisodes:
                 raise RequestError("The group's judges have no weight, so its scores are undefined.")
             return {"scores": scores}
 
-        return found.call(work, wanted.task_id, "/ors/{environment}/score_group", peer)
+        return ors_session.call(work, group.task_id, "/ors/{environment}/score_group", peer)
 
 
 def starting(seconds: int) -> list[tuple[bytes, bytes]]:
@@ -272,21 +265,10 @@ def _answer(session: EnvironmentSession, step: SessionStep, tool: str) -> Json:
     A refused action is the standard's malformed call, which carries no reward; where it has one, or ended the episode, it is a
     result with `metadata.refused`.
     """
-    last = step.steps[-1] if step.steps else None
-    refused = None if last is None else last.refused
+    metadata = step_metadata(session, step)
+    refused = metadata["refused"]
     if refused is not None and step.end is None and step.reward == 0:
         return _refused(refused, "input_validation" if tool in session.environment.actions else "not_found")
-    metadata: dict[str, Json] = {
-        "rollout_id": session.rollout_id,
-        "turn": step.turn,
-        "reward_parts": dict(step.parts),
-        "terminated": step.terminated,
-        "truncated": step.truncated,
-        "refused": refused,
-        "info": {} if last is None else last.info,
-    }
-    if step.end is not None:
-        metadata["episode"] = described_episode(step.end)
     output = {
         "blocks": observed_blocks(step.observation),
         "metadata": metadata,

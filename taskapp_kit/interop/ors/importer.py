@@ -21,14 +21,14 @@ from typing import Any, ClassVar
 from taskapp_kit.errors import DeclarationError, InvalidAction
 from taskapp_kit.interop.class_parts import ClassParts
 from taskapp_kit.interop.ors.server_connection import OrsConnection, OrsFailed
+from taskapp_kit.interop.schema_tools import Sample, tool_methods
 from taskapp_kit.interop.server_episode import (
-    Sample,
     ServerEpisode,
     episode_class,
     header_values,
     server_address,
     shown_url,
-    tool_methods,
+    unreadable,
 )
 from taskapp_kit.records.content import Image, Json, Text
 from taskapp_kit.records.trajectory import Step
@@ -83,10 +83,7 @@ def from_ors(
                 f"cannot read what {parts.name} answers: {type(error).__name__}", "a server of ORS", "check the URL"
             ) from error
         except OrsFailed as error:
-            raise parts.wrong(
-                f"cannot read the environment: {error.message.rstrip('.')}", "a server of ORS",
-                (error.hint or "start it, then this app").rstrip("."),
-            ) from error  # fmt: skip
+            raise unreadable(parts, error, "a server of ORS") from error
         finally:
             connection.close()
         members |= {

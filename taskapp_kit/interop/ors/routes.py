@@ -26,8 +26,8 @@ from taskapp_kit.interop.ors.models import (
     ScoreGroup,
 )
 from taskapp_kit.interop.ors.stream import event, whole_stream
+from taskapp_kit.interop.protocols import body_of
 from taskapp_kit.interop.split_tasks import TASK_VERBS, SplitType, splits_of, task_answer
-from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
 from taskapp_kit.rollout.session import SessionStart
@@ -121,7 +121,7 @@ class OrsHandlers:
     def _of_tasks(self, name: str) -> Answer:
         async def tasks(context: RouteContext, request: Request) -> EncodedResponse:
             environment = self._environment(request)
-            return json_answer(await task_answer(environment, name, await _body(context, request)))
+            return json_answer(await task_answer(environment, name, await body_of(context, request)))
 
         tasks.__name__ = f"ors_{name}"
         return tasks
@@ -135,7 +135,7 @@ class OrsHandlers:
     async def ors_create(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Opens the session and begins its episode; the answer does not wait for the first observation."""
         sid = _sid(request)
-        creation = parsed(CreateSession, await _body(context, request))
+        creation = parsed(CreateSession, await body_of(context, request))
         environment = self._environment(request)
         if creation.env_name is not None:
             environment = self.episodes.environment(creation.env_name)
@@ -174,12 +174,14 @@ class OrsHandlers:
     async def ors_call(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Calls a tool, which is one step of the episode; the answer is an event stream."""
         session = self._session(request)
-        return await self.episodes.call(session, parsed(OrsCall, await _body(context, request)), peer_of(request.scope))
+        return await self.episodes.call(
+            session, parsed(OrsCall, await body_of(context, request)), peer_of(request.scope)
+        )
 
     async def ors_score_group(self, context: RouteContext, request: Request) -> EncodedResponse:
         """Ranks rollouts of the session's task against each other; the answer is an event stream."""
         session = self._session(request)
-        group = parsed(ScoreGroup, await _body(context, request))
+        group = parsed(ScoreGroup, await body_of(context, request))
         return self.episodes.score_group(session, group, peer_of(request.scope))
 
     # -- what a request names --------------------------------------------------------------------------------------
@@ -248,10 +250,6 @@ class OrsHandlers:
 
 def _spec(name: str, method: str, answer: Answer, words: str, model: Any = None, **more: Any) -> RouteSpec:
     return RouteSpec(name, method, _failing(answer), f"ORS: {words}", response_model=model, **more)
-
-
-async def _body(context: RouteContext, request: Request) -> dict[str, Any]:
-    return await read_json(request.scope, request.receive, context.settings.max_body_bytes)
 
 
 def _sid(request: Request) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.errors import KitError
-from taskapp_kit.interop.server_episode import MAX_QUOTED, ServerMessage, quoted
+from taskapp_kit.interop.server_episode import MAX_QUOTED, ServerMessage, quoted, status_hint
 from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, read_json
 from taskapp_kit.net.retry import Attempts, Backoff
 from taskapp_kit.net.sse import FrameTooLarge, SseReader
@@ -149,13 +149,8 @@ class OrsConnection:
         return [(frame.event, frame.data) for frame in frames]
 
     def _refused(self, answer: HttpResponse, path: str) -> OrsFailed:
-        hints = {
-            401: "Name the header with its key, and the variable that holds it, in headers=.",
-            403: "Name the header with its key, and the variable that holds it, in headers=.",
-            404: "Check the URL, which has no path, and environment=.",
-            405: "Check the URL, which has no path, and environment=.",
-        }
-        failed = self._failed(f"answered {path} with HTTP {answer.status}", hints.get(answer.status, ""))
+        hint = status_hint(answer.status, ", which has no path, and environment=.")
+        failed = self._failed(f"answered {path} with HTTP {answer.status}", hint)
         failed.__cause__ = ServerMessage(
             quoted(answer.body[: 4 * MAX_QUOTED].decode("utf-8", "replace"), self._headers)
         )

@@ -14,7 +14,6 @@ size, **options)`, items of `question`, `answer` and `metadata`, `score_answer(a
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import sys
 import threading
@@ -28,7 +27,7 @@ from pydantic import Field
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.source_location import did_you_mean
 from taskapp_kit.errors import ConfigError, DeclarationError, InvalidAction, Unavailable
-from taskapp_kit.interop.class_parts import ClassParts
+from taskapp_kit.interop.class_parts import ClassParts, require
 from taskapp_kit.records.trajectory import Step
 
 MAX_ANSWER_CHARACTERS = 10_000
@@ -84,11 +83,7 @@ def from_reasoning_gym(
     A generator or an option that does not exist is a ConfigError when a process sets up. Raises Unavailable: reasoning-gym
     is not installed.
     """
-    if importlib.util.find_spec("reasoning_gym") is None:
-        raise Unavailable(
-            "from_reasoning_gym needs reasoning-gym, which is not installed.",
-            hint="pip install 'taskapp-kit[reasoning-gym]'",
-        )
+    require("from_reasoning_gym", "reasoning_gym", "reasoning-gym", "reasoning-gym")
     parts = ClassParts("from_reasoning_gym", str(name), sys._getframe(1))
     try:
         return _class(parts, name, dataset_seed, configurable or {}, options)
@@ -186,8 +181,9 @@ def _class(
     if name in UNORDERED and sys.flags.hash_randomization:
         raise parts.wrong(
             f"names {name!r}, which draws in the order of a set: a seed is another problem in each process",
-            "the same order in every process", "set PYTHONHASHSEED=0, for all processes that serve this app",
-        )  # fmt: skip
+            "the same order in every process",
+            "set PYTHONHASHSEED=0, for all processes that serve this app",
+        )
     defaults = parts.defaults(configurable)
     remembered: OrderedDict[str, Any] = OrderedDict()
     cached: OrderedDict[tuple[int, str], Any] = OrderedDict()

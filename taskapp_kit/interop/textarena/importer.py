@@ -13,7 +13,6 @@ seed)`, `step(action) -> done, info`, `state.observations`, `close() -> rewards,
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import re
 import sys
@@ -25,8 +24,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from taskapp_kit.declare.marks import action
-from taskapp_kit.errors import ConfigError, DeclarationError, InvalidAction, Unavailable
-from taskapp_kit.interop.class_parts import ClassParts
+from taskapp_kit.errors import ConfigError, DeclarationError, InvalidAction
+from taskapp_kit.interop.class_parts import ClassParts, require
 from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.trajectory import Step
 
@@ -65,10 +64,7 @@ def from_textarena(
     The reward is the game's own at its end, None before. A game that does not exist, or cannot be made or begun, is a
     ConfigError when a process sets up. Raises Unavailable: TextArena is not installed.
     """
-    if importlib.util.find_spec("textarena") is None:
-        raise Unavailable(
-            "from_textarena needs TextArena, which is not installed.", hint="pip install 'taskapp-kit[textarena]'"
-        )
+    require("from_textarena", "textarena", "TextArena", "textarena")
     parts = ClassParts("from_textarena", str(game), sys._getframe(1))
     try:
         if players < 1 or seat not in range(players):

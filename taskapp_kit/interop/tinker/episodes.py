@@ -12,7 +12,6 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import tinker
 from tinker_cookbook.renderers import Message, Renderer, ToolCall
@@ -21,13 +20,13 @@ from tinker_cookbook.rl.types import ActionExtra, Env, EnvGroupBuilder, RLDatase
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.declare.episode_selection import find_environment, find_instance
 from taskapp_kit.errors import BadArgument, UndefinedReward
-from taskapp_kit.interop.callers_model import CallerService, SteppedRollout
+from taskapp_kit.interop.callers_model import LoopServices, SteppedRollout
 from taskapp_kit.records.content import Json
 from taskapp_kit.wire.chat.conversation import ChatReply
 from taskapp_kit.wire.chat.dialect_body import chat_call
 
-_services: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, CallerService]] = WeakKeyDictionary()
-"""The services of each event loop, by app: a builder that arrived in another process opens its own."""
+_services = LoopServices()
+"""A builder that arrived in another process opens its own."""
 
 
 class TinkerEpisode(Env):
@@ -46,7 +45,9 @@ class TinkerEpisode(Env):
         """Begin the episode. Returns the prompt and the stop condition."""
         if self._rollout is not None:
             raise BadArgument("An Env is for one rollout, and this one has begun.", hint="Call make_envs() again.")
-        self._rollout = SteppedRollout(_service(self._app), self._env, output_mode=self._output_mode, label="tinker")
+        self._rollout = SteppedRollout(
+            _services.of(self._app), self._env, output_mode=self._output_mode, label="tinker"
+        )
         body = await self._rollout.next()
         if body is None:
             raise BadArgument(
@@ -165,7 +166,7 @@ class TaskAppDataset(RLDataset):
         spec = find_environment(find_app(app).freeze(), environment)
         chosen = find_instance(spec, split, None, random.Random(0)).split
         if seeds is None:
-            seeds = spec.splits[chosen] if spec.tasks is None else range(len(spec.tasks.rows(chosen)))
+            seeds = spec.seeds_of(chosen)
         self._seeds = list(seeds)
         if len(self._seeds) < groups_per_batch:
             raise BadArgument(
@@ -195,15 +196,7 @@ class TaskAppDataset(RLDataset):
 
 async def close_services() -> None:
     """End the services that this event loop opened, with their worker processes. They end with the process, too."""
-    for service in _services.pop(asyncio.get_running_loop(), {}).values():
-        await service.close()
-
-
-def _service(app: str) -> CallerService:
-    own = _services.setdefault(asyncio.get_running_loop(), {})
-    if app not in own:
-        own[app] = CallerService(app)
-    return own[app]
+    await _services.close()
 
 
 def _cookbook_message(message: Mapping[str, Any]) -> Message:

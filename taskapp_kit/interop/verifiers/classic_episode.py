@@ -25,7 +25,7 @@ from verifiers.utils.message_utils import maybe_normalize_messages
 
 from taskapp_kit.interop.chat_content import observation_of
 from taskapp_kit.interop.class_parts import ClassParts
-from taskapp_kit.interop.schema_tools import tool_method
+from taskapp_kit.interop.schema_tools import tool_methods
 from taskapp_kit.interop.verifiers.episode import PAID_BY_NAME, VerifiersEnvironment, VerifiersFailed
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.trajectory import Step
@@ -64,9 +64,10 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
         place, _, module = cls.__module__.rpartition(".")
         if place.startswith("verifiers") and ".envs" in f".{place}" and f"{module}.{cls.__name__}" not in PLAYED:
             raise parts.wrong(
-                f"cannot play {parts.name!r}: it is a {cls.__name__}", "a SingleTurnEnv, MultiTurnEnv or ToolEnv of verifiers",
+                f"cannot play {parts.name!r}: it is a {cls.__name__}",
+                "a SingleTurnEnv, MultiTurnEnv or ToolEnv of verifiers",
                 "play it with verifiers itself",
-            )  # fmt: skip
+            )
     if not isinstance(env, vf.MultiTurnEnv):
         raise parts.wrong(f"is given {parts.name!r}, which made a {type(env).__name__}", "a MultiTurnEnv of verifiers",
                           "return one from load_environment")  # fmt: skip
@@ -78,8 +79,9 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
         for function in rubric._get_group_reward_funcs():
             raise parts.wrong(
                 f"cannot score {parts.name!r}: {_name(function)} scores several rollouts at once",
-                "functions of one rollout", "score groups in the trainer",
-            )  # fmt: skip
+                "functions of one rollout",
+                "score groups in the trainer",
+            )
     if rewarded and not any(weight for rubric in leaves for weight in rubric.weights):
         raise parts.wrong(f"finds no reward function with a weight in {parts.name!r}", "one", PAID_BY_NAME)
     splits, begin = {}, 0
@@ -88,21 +90,12 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
             rows = env.get_dataset() if split == "train" else env.get_eval_dataset()
             splits[split] = range(begin, begin + len(rows))
             begin += len(rows)
-    tools = {
-        f"tool_{index}": tool_method(
-            parts, tool.name, tool.description or f"Call {tool.name}.", tool.parameters, _calling(tool.name),
-            sample=samples.get(tool.name),
-        )
-        for index, tool in enumerate(env.tool_defs or ())
-    }  # fmt: skip
-    return {"env": env, "splits": splits, "max_turns": env.max_turns if env.max_turns > 0 else None, **tools}
-
-
-def _calling(name: str) -> Any:
-    async def call(self: ClassicEnvironment, arguments: dict[str, Json]) -> Step:
-        return await self.call_tool(name, arguments)
-
-    return call
+    tools = [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+        for tool in env.tool_defs or ()
+    ]
+    methods = tool_methods(parts, tools, ClassicEnvironment.call_tool, samples)
+    return {"env": env, "splits": splits, "max_turns": env.max_turns if env.max_turns > 0 else None, **methods}
 
 
 class ClassicEnvironment(VerifiersEnvironment):

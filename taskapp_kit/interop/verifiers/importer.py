@@ -109,5 +109,6 @@ def _class_parts(
     except Exception as error:  # the environment's code may raise anything
         raise parts.wrong(
             f"cannot load {parts.name!r}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
-            "a module with load_environment, or one that exports a Taskset", "fix the module, or its arguments",
-        ) from error  # fmt: skip
+            "a module with load_environment, or one that exports a Taskset",
+            "fix the module, or its arguments",
+        ) from error

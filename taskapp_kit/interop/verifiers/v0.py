@@ -21,8 +21,8 @@ from verifiers.types import Messages, State, Tool
 from verifiers.utils.message_utils import normalize_messages
 
 from taskapp_kit.errors import KitError, RolloutFailed
-from taskapp_kit.interop.app_tasks import TaskOfApp, VerifiersApp, episode_of, scores_of, sentence
-from taskapp_kit.interop.callers_model import SteppedRollout, truncating
+from taskapp_kit.interop.app_tasks import TaskOfApp, VerifiersApp, scores_of, sentence
+from taskapp_kit.interop.callers_model import COLUMNS, SteppedRollout, env_of_row, truncating
 from taskapp_kit.wire.chat.conversation import ChatReply
 from taskapp_kit.wire.chat.dialect_body import chat_call
 
@@ -80,9 +80,8 @@ class TaskAppEnvironment(vf.MultiTurnEnv):
     async def setup_state(self, state: State) -> State:
         """Begins the episode. Raises vf.Error."""
         info = state["info"]
-        env = episode_of(info["environment"], info["split"], info["seed"], info["config"])
         state[STEPPED] = stepped = SteppedRollout(
-            self.app.service(), env, output_mode=info["output_mode"], label="verifiers"
+            self.app.service(), env_of_row(info), output_mode=info["output_mode"], label="verifiers"
         )
         body = await _next(stepped, None)
         if body is None:
@@ -166,14 +165,7 @@ def _dataset(app: VerifiersApp, split: str | None, limit: int) -> Dataset:
 
 
 def _row(task: TaskOfApp) -> dict[str, Any]:
-    info = {
-        "environment": task.environment,
-        "split": task.split,
-        "seed": task.seed,
-        "config": task.config,
-        "output_mode": task.output_mode,
-        "tool_defs": _tools(task.tools),
-    }
+    info = {**{name: getattr(task, name) for name in COLUMNS}, "tool_defs": _tools(task.tools)}
     return {"prompt": task.prompt, "answer": "", "info": json.dumps(info)}
 
 

@@ -21,8 +21,8 @@ import verifiers.v1 as vf
 from verifiers.v1.errors import HarnessError, TaskError
 
 from taskapp_kit.errors import KitError, RolloutFailed
-from taskapp_kit.interop.app_tasks import VerifiersApp, episode_of, scores_of, sentence
-from taskapp_kit.interop.callers_model import truncating
+from taskapp_kit.interop.app_tasks import VerifiersApp, scores_of, sentence
+from taskapp_kit.interop.callers_model import COLUMNS, env_of_row, truncating
 from taskapp_kit.records.content import Json
 from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 
@@ -92,11 +92,7 @@ class TaskAppTaskset(vf.Taskset[TaskAppTask, TaskAppTasksetConfig]):
             data = TaskAppData(
                 name=f"{task.environment}/{task.split}/{task.seed}",
                 prompt=task.prompt,
-                environment=task.environment,
-                split=task.split,
-                seed=task.seed,
-                config=task.config,
-                output_mode=task.output_mode,
+                **{name: getattr(task, name) for name in COLUMNS},
             )
             yield TaskAppTask(data, given.task)
 
@@ -144,7 +140,7 @@ class TaskAppHarness(vf.Harness[vf.HarnessConfig]):
                     return truncating(trace.stop_condition)
                 return outcome
 
-            env = episode_of(data.environment, data.split, data.seed, data.config)
+            env = env_of_row(vars(data))
             rollout = await service.rollout(ask, env, output_mode=data.output_mode, label="verifiers")
             reward, numbers = scores_of(rollout)
         except RolloutFailed as failed:

@@ -108,26 +108,6 @@ async def _rows(running: RunningServer) -> list[dict[str, Any]]:
     return rows
 
 
-async def test_a_broken_environment_is_an_error_without_its_text(running: RunningServer) -> None:
-    async with client_of(running, "/mcp/broken?seed=1") as client:
-        with pytest.raises(mcp.MCPError) as caught:
-            await client.call_tool("go")
-        assert caught.value.error.data["boundary"] == "environment"
-        assert "sentinel" not in str(caught.value.error)
-
-
-async def test_many_at_once_play_their_own_episodes(running: RunningServer) -> None:
-    before = opened_since(running, set())
-
-    async def one(seed: int) -> str:
-        async with client_of(running, f"/mcp?seed={seed}", mode="legacy") as client:
-            await client.call_tool("increment", {"by": 1})
-            return (await client.call_tool("task")).content[-1].text
-
-    assert await asyncio.gather(*(one(seed) for seed in range(20))) == ["count 1"] * 20
-    await until_async(lambda: not opened_since(running, before), what="no session is left")
-
-
 def test_what_is_refused_before_a_session_exists(running: RunningServer) -> None:
     def post(path: str = "/mcp", body: Any = INITIALIZE, **headers: str) -> httpx.Response:
         return running.client.post(path, json=body, headers={**ACCEPT, **headers})

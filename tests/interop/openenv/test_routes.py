@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
 from taskapp_kit.store import open_store
+from tests.interop.shared.protocol_clients import socket_to
 from tests.serve.running_server import KEY, RunningServer, error_of, opened
 from tests.waiting import until
 
@@ -28,11 +29,8 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-def socket(
-    running: RunningServer, path: str = "/openenv/counter/ws", key: str | None = KEY, **named: Any
-) -> ClientConnection:
-    headers = {} if key is None else {"X-API-Key": key}
-    return connect(running.url.replace("http", "ws") + path, additional_headers=headers, max_size=None, **named)
+def socket(running: RunningServer, path: str = "/openenv/counter/ws", key: str | None = KEY) -> ClientConnection:
+    return socket_to(running, path, key)
 
 
 def ask(wire: ClientConnection, kind: str, data: Any = None, **more: Any) -> Any:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from websockets.sync.client import connect
 
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.interop.gymnasium.env import make
@@ -21,7 +19,8 @@ from taskapp_kit.interop.nemo_gym.episodes import OVER
 from taskapp_kit.net.sse import SseReader
 from taskapp_kit.records.content import Json, text_of
 from taskapp_kit.rollout.service import Service
-from tests.serve.running_server import KEY, RunningServer
+from tests.interop.shared.protocol_clients import ByMcp, ByNemo, ByOpenEnv, ByOrs, BySessions, socket_to
+from tests.serve.running_server import RunningServer
 
 Call = tuple[str, Json]
 """An action and its arguments."""
@@ -92,12 +91,6 @@ def text_on_wire(observation: Json) -> str:
     return text_of(observation)
 
 
-def posted(web: httpx.Client, path: str, body: Json = None, **headers: str) -> httpx.Response:
-    answer = web.post(path, json={} if body is None else body, headers=headers, timeout=60)
-    assert answer.status_code in (200, 202), f"{path}: {answer.status_code} {answer.text[:500]}"
-    return answer
-
-
 def _session_steps(seen: Seen, ask: Callable[[str, dict[str, Json]], Any], episode: Episode) -> Seen:
     start = ask("reset", {"seed": episode.seed, "split": episode.split})
     seen.observations.append(text_on_wire(start["observation"]))
@@ -110,16 +103,23 @@ def _session_steps(seen: Seen, ask: Callable[[str, dict[str, Json]], Any], episo
 
 
 def by_sessions(place: Place, episode: Episode) -> Seen:
-    path = f"/sessions/{posted(place.web, '/sessions', {'env_name': episode.environment}).json()['session_id']}"
+    client = BySessions(place.web, episode.environment)
+
+    def ask(verb: str, body: dict[str, Json]) -> Any:
+        answer = (
+            client.begin(episode.seed, episode.split) if verb == "reset" else client.act(body["tool"], body["args"])
+        )
+        return answer.raise_for_status().json()
+
     try:
-        return _session_steps(Seen(), lambda verb, body: posted(place.web, f"{path}/{verb}", body).json(), episode)
+        return _session_steps(Seen(), ask, episode)
     finally:
-        place.web.delete(path)
+        client.leave()
 
 
 def by_session_socket(place: Place, episode: Episode) -> Seen:
-    session_id = posted(place.web, "/sessions", {"env_name": episode.environment}).json()["session_id"]
-    with _socket(place, f"/sessions/{session_id}/socket") as wire:
+    session_id = place.web.post("/sessions", json={"env_name": episode.environment}).json()["session_id"]
+    with socket_to(place.running, f"/sessions/{session_id}/socket") as wire:
 
         def ask(verb: str, body: dict[str, Json]) -> Any:
             wire.send(json.dumps({"type": verb, "id": 1, "data": body}))
@@ -163,7 +163,7 @@ def _openenv_steps(place: Place, ask: Callable[[str, dict[str, Json]], Any], epi
 
 
 def by_openenv_socket(place: Place, episode: Episode) -> Seen:
-    with _socket(place, f"/openenv/{episode.environment}/ws") as wire:
+    with socket_to(place.running, f"/openenv/{episode.environment}/ws") as wire:
 
         def ask(verb: str, body: dict[str, Json]) -> Any:
             wire.send(json.dumps({"type": verb, "data": body}))
@@ -175,39 +175,26 @@ def by_openenv_socket(place: Place, episode: Episode) -> Seen:
 
 
 def by_openenv_http(place: Place, episode: Episode) -> Seen:
-    path, headers = f"/openenv/{episode.environment}", dict[str, str]()
+    client = ByOpenEnv(place.web, episode.environment)
 
     def ask(verb: str, body: dict[str, Json]) -> Any:
-        answer = posted(place.web, f"{path}/{verb}", body if verb == "reset" else {"action": body}, **headers)
-        headers["X-Session-ID"] = answer.headers["x-session-id"]
-        return answer.json()
+        answer = client.begin(episode.seed, episode.split) if verb == "reset" else client.step(body)
+        return answer.raise_for_status().json()
 
     seen = _openenv_steps(place, ask, episode)
-    posted(place.web, f"{path}/close", **headers)
+    client.leave().raise_for_status()
     return seen
 
 
 def by_mcp(place: Place, episode: Episode) -> Seen:
-    path = f"/mcp/{episode.environment}?seed={episode.seed}&split={episode.split}&role=control"
-    headers = {"Accept": "application/json, text/event-stream"}
-
-    def ask(method: str, **params: Json) -> Any:
-        answer = posted(place.web, path, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, **headers)
-        if "mcp-session-id" in answer.headers:
-            headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
-        body = answer.json()
-        assert "result" in body, body
-        return body["result"]
-
-    who = {"name": "test", "version": "1"}
-    ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=who)
-    posted(place.web, path, {"jsonrpc": "2.0", "method": "notifications/initialized"}, **headers)
-    seen = Seen([ask("tools/call", name="task", arguments={})["content"][-1]["text"]])
+    client = ByMcp(place.web, episode.environment)
+    client.role = "control"
+    seen = Seen([client.begin(episode.seed, episode.split).json()["result"]["content"][-1]["text"]])
     for tool, args in episode.calls:
-        answer = ask("tools/call", name=tool, arguments=args)["structuredContent"]
+        answer = client.act(tool, dict(args)).json()["result"]["structuredContent"]
         seen.step(answer["observation"], answer["reward"], answer["episode"] is not None)
         seen.digest = None if answer["episode"] is None else answer["episode"]["digest"]
-    place.web.delete(path, headers=headers)
+    client.leave()
     return seen
 
 
@@ -236,45 +223,32 @@ def by_gymnasium_url(place: Place, episode: Episode) -> Seen:
 
 
 def by_ors(place: Place, episode: Episode, prefix: str | None = None) -> Seen:
-    path = f"/ors/{episode.environment}" if prefix is None else prefix
-
-    def stream(answer: httpx.Response) -> list[str]:
-        """The data of an answer's events, without its task_id."""
-        assert answer.status_code == 200, answer.text
-        frames = SseReader().feed(answer.content.replace(b"data: \n", b"data: -\n"))
-        return [frame.data for frame in frames if frame.event != "task_id"]
-
-    opened = SseReader().feed(place.web.post(f"{path}/create_session").content.replace(b"data: \n", b"data: -\n"))
-    headers = {"X-Session-ID": next(frame.data for frame in opened if frame.event == "task_id")}
-    task = {"split": episode.split, "seed": episode.seed}
-    posted(place.web, f"{path}/create", {"env_name": episode.environment, "task_spec": task}, **headers)
-    *_, first = place.web.get(f"{path}/prompt", headers=headers).json()
+    client = ByOrs(place.web, episode.environment, prefix)
+    *_, first = client.begin(episode.seed, episode.split).json()
     seen = Seen([first["text"]])
     for tool, args in episode.calls:
-        answer = place.web.post(f"{path}/call", json={"name": tool, "input": args}, headers=headers, timeout=60)
-        output = json.loads("".join(stream(answer)))["output"]
+        frames = SseReader().feed(client.act(tool, dict(args)).content)
+        output = json.loads("".join(frame.data for frame in frames if frame.event != "task_id"))["output"]
         shown = "\n".join(block["text"] for block in output["blocks"] if block["type"] == "text")
         seen.step(shown, output["reward"], output["finished"])
         seen.digest = output["metadata"].get("episode", {}).get("digest")
-    posted(place.web, f"{path}/delete", **headers)
+    client.leave().raise_for_status()
     return seen
 
 
 def by_nemo(place: Place, episode: Episode) -> Seen:
     """An agent reads the first observation in its row, and sees one reward: that of the episode."""
-    path, row = f"/nemo/{episode.environment}", {"split": episode.split, "seed": episode.seed}
-    row |= {"responses_create_params": {"input": []}, "environment": episode.environment}
-    place.web.cookies.clear()
-    posted(place.web, f"{path}/seed_session", row)
+    client = ByNemo(place.web, episode.environment)
+    client.begin(episode.seed, episode.split).raise_for_status()
     seen = Seen()
     for tool, args in episode.calls:
-        seen.observations.append(posted(place.web, f"{path}/{tool}", args).text.removesuffix(OVER).rstrip("\n"))
+        seen.observations.append(client.act(tool, dict(args)).text.removesuffix(OVER).rstrip("\n"))
     content = [{"type": "output_text", "text": "Done.", "annotations": []}]
     message = {"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": content}
-    response = {"id": "r", "object": "response", "model": "m", "created_at": 1.0, "output": [message]}
-    found = posted(place.web, f"{path}/verify", {**row, "response": response}).json()
+    client.row["response"] = {"id": "r", "object": "response", "model": "m", "created_at": 1.0, "output": [message]}
+    verified = client.end().json()
     place.web.cookies.clear()
-    seen.rewards, seen.digest = [found["reward"]], found["taskapp"]["digest"]
+    seen.rewards, seen.digest = [verified["reward"]], verified["taskapp"]["digest"]
     return seen
 
 
@@ -290,10 +264,3 @@ DRIVERS: dict[str, Driver] = {
     "Gymnasium, URL": by_gymnasium_url,
 }
 """Without NeMo Gym's, which shows less."""
-
-
-@contextmanager
-def _socket(place: Place, path: str) -> Iterator[Any]:
-    url = place.running.url.replace("http", "ws", 1) + path
-    with connect(url, additional_headers={"X-API-Key": KEY}, max_size=None) as wire:
-        yield wire

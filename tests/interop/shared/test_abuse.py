@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
 from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.config import Settings
 from taskapp_kit.serve import key_file
-from tests.interop.shared.protocol_clients import BY_HTTP
+from tests.interop.shared.protocol_clients import BY_HTTP, socket_to
 from tests.serve.load_test import held
 from tests.serve.running_server import KEY, RunningServer, opened
 from tests.waiting import until
@@ -61,16 +61,11 @@ class Slow(Crowd):
 
 def session_socket(running: RunningServer, environment: str = "crowd") -> ClientConnection:
     session = running.client.post("/sessions", json={"env_name": environment}).json()["session_id"]
-    return _socket(running, f"/sessions/{session}/socket")
+    return socket_to(running, f"/sessions/{session}/socket")
 
 
 def openenv_socket(running: RunningServer, environment: str = "crowd") -> ClientConnection:
-    return _socket(running, f"/openenv/{environment}/ws")
-
-
-def _socket(running: RunningServer, path: str) -> ClientConnection:
-    url = running.url.replace("http", "ws", 1) + path
-    return connect(url, additional_headers={"X-API-Key": KEY}, max_size=None)
+    return socket_to(running, f"/openenv/{environment}/ws")
 
 
 def frame(kind: str, **data: Any) -> str:

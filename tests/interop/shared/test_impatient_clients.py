@@ -174,7 +174,7 @@ def test_few_calls_of_a_session_wait_and_those_of_clients_that_left_are_dropped(
 
 def _hang_up(running: RunningServer, client: Any, **args: int) -> None:
     """Send a call and close the connection, and wait until the server has seen both."""
-    path, body = client.request(**args)
+    path, body = client.request("go", args)
     data = json.dumps(body).encode()
     headers = {"Host": "a", "X-API-Key": KEY, "Content-Type": "application/json", "Content-Length": str(len(data))}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **client.headers}.items())

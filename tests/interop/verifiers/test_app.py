@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from taskapp_kit.errors import RequestError, RolloutFailed, UndefinedReward
-from taskapp_kit.interop.app_tasks import NO_PROMPT, VerifiersApp, episode_of, scores_of
-from taskapp_kit.interop.callers_model import SteppedRollout, truncating
+from taskapp_kit.interop.app_tasks import NO_PROMPT, VerifiersApp, scores_of
+from taskapp_kit.interop.callers_model import SteppedRollout, env_of_row, truncating
 from taskapp_kit.testing import play
 from taskapp_kit.wire.chat.conversation import ChatReply
 
@@ -31,7 +31,9 @@ async def stepped(environment: str, seed: int, answers: list[Any]) -> SteppedRol
     """Plays with these answers, all of them but those after the end."""
     app = VerifiersApp(ASKING)
     try:
-        rollout = SteppedRollout(app.service(), episode_of(environment, "train", seed, "{}"))
+        rollout = SteppedRollout(
+            app.service(), env_of_row({"environment": environment, "split": "train", "seed": seed})
+        )
         body = await rollout.next()
         for answer in answers:
             assert body is not None and body["messages"]
@@ -77,11 +79,11 @@ def test_tasks_have_prompts_and_one_that_cannot_begin_says_so() -> None:
 def test_a_cancelled_rollout_ends() -> None:
     async def cancelled() -> bool:
         app = VerifiersApp(ASKING)
-        rollout = SteppedRollout(app.service(), episode_of("counting", "train", 0, "{}"))
+        rollout = SteppedRollout(app.service(), env_of_row({"environment": "counting", "seed": 0}))
         assert await rollout.next() is not None
         await rollout.cancel()
         await app.close()
-        return rollout.ended and app._services == {}
+        return rollout.ended and len(app._services) == 0
 
     assert asyncio.run(cancelled())
 
@@ -89,7 +91,7 @@ def test_a_cancelled_rollout_ends() -> None:
 def test_a_wait_that_is_cancelled_loses_no_call() -> None:
     async def interrupted() -> Any:
         app = VerifiersApp(ASKING)
-        rollout = SteppedRollout(app.service(), episode_of("counting", "train", 0, "{}"))
+        rollout = SteppedRollout(app.service(), env_of_row({"environment": "counting", "seed": 0}))
         waiting = asyncio.ensure_future(rollout.next())
         await asyncio.sleep(0)
         waiting.cancel()
