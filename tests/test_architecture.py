@@ -483,7 +483,7 @@ def test_each_exception_is_needed() -> None:
 
 def test_nothing_else_lies_loose_at_the_root() -> None:
     loose = {module for module, path in MODULES.items() if path.parent == PACKAGE}
-    assert loose == {"__init__", "__main__", "asgi", "config", "errors", "logs", "version"}
+    assert loose == {"__init__", "__main__", "asgi", "errors", "logs", "version"}
 
 
 def test_packages_of_others_stand_where_they_are_listed() -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from taskapp_kit.config import SERVER_ONLY, Settings
+from taskapp_kit.config import Settings
+from taskapp_kit.config.values import SERVER_ONLY
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError
 from taskapp_kit.net.addresses import NotAnAddress, ParsedUrl, Place, read_url
 from taskapp_kit.net.redact import holds_key

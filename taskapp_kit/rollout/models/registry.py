@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taskapp_kit.config import SERVER_ONLY, Settings
+from taskapp_kit.config import Settings
+from taskapp_kit.config.values import SERVER_ONLY
 from taskapp_kit.errors import ConfigError, closest
 from taskapp_kit.net.addresses import NotAnAddress, read_url
 from taskapp_kit.wire.inference_url import complete_url

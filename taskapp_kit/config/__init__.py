@@ -7,7 +7,7 @@ directory > config file (`taskapp.toml` in the working directory) > default. Eac
 
 from __future__ import annotations
 
-import math
+import io
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -15,24 +15,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
+from taskapp_kit.config.values import (
+    SERVER_ONLY,
+    UnusableValue,
+    read_aliases,
+    read_key,
+    read_keys,
+    read_keys_for,
+    read_list,
+    read_log_format,
+    read_origins,
+    read_path,
+    read_seconds,
+    read_store_keep,
+    read_switch,
+    read_text,
+    whole_number,
+)
 from taskapp_kit.errors import ConfigError, closest
 
 CONFIG_FILE = "taskapp.toml"
 MASK = "(set, hidden)"
-MAX_KEY_BYTES = 512
-
-SERVER_ONLY = ("ENVIRONMENT_API_KEY", "DEV_ENVIRONMENT_API_KEY", "SYNTH_API_KEY")
-"""Prefixes of variables that hold the server's own keys; processes that run environments do not need them."""
 
 LOG_FORMAT, LOG_LEVEL = "TASKAPP_LOG_FORMAT", "TASKAPP_SERVED_LOG_LEVEL"
 LEVELS = ("debug", "info", "warning", "error")
 PYTHON_PATH, SAFE_PATH = "PYTHONPATH", "PYTHONSAFEPATH"
 _for_children: dict[str, str] = {}
-
-BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
 
 CALLS_PER_ANSWER = 64
 """How many tool calls of one answer are run, unless the server sets another limit; the rest are one refusal."""
@@ -136,122 +145,6 @@ class Settings:
         return rows
 
 
-class _Wrong(ValueError):
-    """A value cannot be used; the message says what was expected, never the value."""
-
-
-def _key(value: Any) -> str:
-    text = _text(value)
-    if "," in text:
-        raise _Wrong("one key without commas (several keys go into ENVIRONMENT_API_KEY_ALIASES)")
-    if len(text.encode("utf-8", "replace")) > MAX_KEY_BYTES:
-        raise _Wrong(f"a key of at most {MAX_KEY_BYTES} bytes")
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
-        raise _Wrong("a key without control characters or line ends")
-    return text
-
-
-def _keys(value: Any) -> tuple[str, ...]:
-    parts = value if isinstance(value, (list, tuple)) else _text(value).split(",")
-    return tuple(_key(part) for part in parts if str(part).strip())
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    parts = value if isinstance(value, (list, tuple)) else _text(value).split(",")
-    return tuple(_text(part) for part in parts if str(part).strip())
-
-
-def _keys_for(value: Any) -> tuple[str, ...]:
-    entries = _words(value)
-    for entry in entries:
-        host, _, variable = entry.rpartition("=")
-        if not host or not variable.isidentifier() or variable != variable.upper():
-            raise _Wrong("a comma list of HOST=VARIABLE, the name of the variable that holds the key and never a key")
-        if variable.startswith(SERVER_ONLY):
-            raise _Wrong("HOST=VARIABLE with a vendor's key; this server's own keys are never sent to a host")
-    return entries
-
-
-def _aliases(value: Any) -> tuple[str, ...]:
-    entries = _words(value)
-    if any(not name or not model for name, _, model in (entry.partition("=") for entry in entries)):
-        raise _Wrong("a comma list of NAME=MODEL such as Qwen/Qwen3-0.6B=tiny")
-    return entries
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _Wrong("text")
-    return value.strip()
-
-
-def _store_keep(value: Any) -> str:
-    text = str(value).strip().lower() if not isinstance(value, bool) else ""
-    number = text.removesuffix("d")
-    if not number.isascii() or not number.isdigit() or len(number) > 9 or int(number) < 1:
-        raise _Wrong("a number of days such as 30d, or how many of the newest rollouts stay, from 1")
-    return text
-
-
-def _path(value: Any) -> Path:
-    return value if isinstance(value, Path) else Path(_text(value)).expanduser()
-
-
-def _whole(low: int, high: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        expected = f"a whole number from {low} to {high}"
-        if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise _Wrong(expected)
-        text = str(value).strip()
-        if not text.isascii() or not text.isdigit() or len(text) > 18 or not low <= int(text) <= high:
-            raise _Wrong(expected)
-        return int(text)
-
-    return read
-
-
-def _seconds(value: Any) -> float:
-    try:
-        number = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 < number <= 86_400:
-        raise _Wrong("a number of seconds above 0 and at most 86400")
-    return number
-
-
-def _switch(value: Any) -> bool:
-    found = value if isinstance(value, bool) else BOOLEANS.get(str(value).strip().lower())
-    if found is None:
-        raise _Wrong("one of " + ", ".join(BOOLEANS))
-    return found
-
-
-def _log_format(value: Any) -> str:
-    found = str(value).strip().lower()
-    if found not in ("text", "json"):
-        raise _Wrong("text or json")
-    return found
-
-
-def _origins(value: Any) -> tuple[str, ...]:
-    parts = value if isinstance(value, (list, tuple)) else _text(value).split(",")
-    origins = tuple(str(part).strip().rstrip("/") for part in parts if str(part).strip())
-    for origin in origins:
-        address = urlsplit(origin)
-        if origin == "*":
-            continue
-        if (
-            address.scheme not in ("http", "https")
-            or not address.netloc
-            or "@" in origin
-            or address.path
-            or address.query
-        ):
-            raise _Wrong("a comma list of origins such as https://example.org, or *")
-    return origins
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting: its name here, in `taskapp.toml` and as a flag; its environment variable; how it is parsed."""
@@ -263,41 +156,41 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("environment_api_key", "ENVIRONMENT_API_KEY", _key, secret=True),
-    Setting("environment_api_key_aliases", "ENVIRONMENT_API_KEY_ALIASES", _keys, secret=True),
-    Setting("dev_environment_api_key", "DEV_ENVIRONMENT_API_KEY", _key, secret=True),
-    Setting("keys_file", "TASKAPP_KEYS_FILE", _path),
-    Setting("store", "TASKAPP_STORE", _text),
-    Setting("store_keep", "TASKAPP_STORE_KEEP", _store_keep),
-    Setting("max_concurrent", "TASKAPP_MAX_CONCURRENT", _whole(1, 1_000_000)),
-    Setting("workers", "TASKAPP_WORKERS", _whole(0, 256)),
-    Setting("grace_seconds", "TASKAPP_GRACE_SECONDS", _whole(0, 3600)),
-    Setting("max_time_seconds", "TASKAPP_MAX_TIME_SECONDS", _seconds),
-    Setting("max_calls_per_answer", "TASKAPP_MAX_CALLS_PER_ANSWER", _whole(1, 10_000)),
-    Setting("session_idle_seconds", "TASKAPP_SESSION_IDLE_SECONDS", _seconds),
-    Setting("debug_env", "TASKAPP_DEBUG_ENV", _switch),
-    Setting("cors_origins", "TASKAPP_CORS_ORIGINS", _origins),
-    Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", _whole(1024, 2**30)),
-    Setting("gold", "TASKAPP_GOLD", _switch),
-    Setting("ui", "TASKAPP_UI", _switch),
-    Setting("hosts", "TASKAPP_HOSTS", _words),
-    Setting("ui_hosts", "TASKAPP_UI_HOSTS", _words),
-    Setting("protocols", "TASKAPP_PROTOCOLS", _words),
-    Setting("max_connections", "TASKAPP_MAX_CONNECTIONS", _whole(1, 1_000_000)),
-    Setting("stalled_seconds", "TASKAPP_STALLED_SECONDS", _seconds),
-    Setting("max_buffered_bytes", "TASKAPP_MAX_BUFFERED_BYTES", _whole(1024, 2**40)),
-    Setting("host", "TASKAPP_HOST", _text),
-    Setting("port", "TASKAPP_PORT", _whole(0, 65_535)),
-    Setting("log_format", LOG_FORMAT, _log_format),
-    Setting("trace_content", "TASKAPP_TRACE_CONTENT", _switch),
-    Setting("allow_weak_sandbox", "TASKAPP_ALLOW_WEAK_SANDBOX", _switch),
-    Setting("inference_allow", "TASKAPP_INFERENCE_ALLOW", _words),
-    Setting("inference_keys_for", "TASKAPP_INFERENCE_KEYS_FOR", _keys_for),
-    Setting("models_file", "TASKAPP_MODELS_FILE", _path),
-    Setting("models", "TASKAPP_MODELS", _path),
-    Setting("model_aliases", "TASKAPP_MODEL_ALIASES", _aliases),
-    Setting("vllm", "TASKAPP_VLLM", _text),
-    Setting("cache", "TASKAPP_CACHE", _path),
+    Setting("environment_api_key", "ENVIRONMENT_API_KEY", read_key, secret=True),
+    Setting("environment_api_key_aliases", "ENVIRONMENT_API_KEY_ALIASES", read_keys, secret=True),
+    Setting("dev_environment_api_key", "DEV_ENVIRONMENT_API_KEY", read_key, secret=True),
+    Setting("keys_file", "TASKAPP_KEYS_FILE", read_path),
+    Setting("store", "TASKAPP_STORE", read_text),
+    Setting("store_keep", "TASKAPP_STORE_KEEP", read_store_keep),
+    Setting("max_concurrent", "TASKAPP_MAX_CONCURRENT", whole_number(1, 1_000_000)),
+    Setting("workers", "TASKAPP_WORKERS", whole_number(0, 256)),
+    Setting("grace_seconds", "TASKAPP_GRACE_SECONDS", whole_number(0, 3600)),
+    Setting("max_time_seconds", "TASKAPP_MAX_TIME_SECONDS", read_seconds),
+    Setting("max_calls_per_answer", "TASKAPP_MAX_CALLS_PER_ANSWER", whole_number(1, 10_000)),
+    Setting("session_idle_seconds", "TASKAPP_SESSION_IDLE_SECONDS", read_seconds),
+    Setting("debug_env", "TASKAPP_DEBUG_ENV", read_switch),
+    Setting("cors_origins", "TASKAPP_CORS_ORIGINS", read_origins),
+    Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", whole_number(1024, 2**30)),
+    Setting("gold", "TASKAPP_GOLD", read_switch),
+    Setting("ui", "TASKAPP_UI", read_switch),
+    Setting("hosts", "TASKAPP_HOSTS", read_list),
+    Setting("ui_hosts", "TASKAPP_UI_HOSTS", read_list),
+    Setting("protocols", "TASKAPP_PROTOCOLS", read_list),
+    Setting("max_connections", "TASKAPP_MAX_CONNECTIONS", whole_number(1, 1_000_000)),
+    Setting("stalled_seconds", "TASKAPP_STALLED_SECONDS", read_seconds),
+    Setting("max_buffered_bytes", "TASKAPP_MAX_BUFFERED_BYTES", whole_number(1024, 2**40)),
+    Setting("host", "TASKAPP_HOST", read_text),
+    Setting("port", "TASKAPP_PORT", whole_number(0, 65_535)),
+    Setting("log_format", LOG_FORMAT, read_log_format),
+    Setting("trace_content", "TASKAPP_TRACE_CONTENT", read_switch),
+    Setting("allow_weak_sandbox", "TASKAPP_ALLOW_WEAK_SANDBOX", read_switch),
+    Setting("inference_allow", "TASKAPP_INFERENCE_ALLOW", read_list),
+    Setting("inference_keys_for", "TASKAPP_INFERENCE_KEYS_FOR", read_keys_for),
+    Setting("models_file", "TASKAPP_MODELS_FILE", read_path),
+    Setting("models", "TASKAPP_MODELS", read_path),
+    Setting("model_aliases", "TASKAPP_MODEL_ALIASES", read_aliases),
+    Setting("vllm", "TASKAPP_VLLM", read_text),
+    Setting("cache", "TASKAPP_CACHE", read_path),
 )
 
 
@@ -409,8 +302,7 @@ def keep_from_authors() -> None:
 @contextmanager
 def hidden_from_authors() -> Iterator[None]:
     """Does the same for a while: for an import of author's code by a program whose settings are loaded later."""
-    hidden = {name: os.environ[name] for name in os.environ if _server_only(name)}
-    keep_from_authors()
+    hidden = {name: os.environ.pop(name) for name in server_only_names()}
     try:
         yield
     finally:
@@ -446,7 +338,7 @@ def _settle(
                 continue  # an empty variable is how a shell or a compose file says "not set"
             try:
                 values[setting.name] = setting.read(value)
-            except _Wrong as wrong:
+            except UnusableValue as wrong:
                 hint = f"Change it there, or give {option} or {setting.variable}."
                 if setting.secret:  # there is no flag for it: a command line is open to every user of the machine
                     hint = f"Change {setting.variable} there."
@@ -466,22 +358,15 @@ def _env_file(path: Path) -> dict[str, str]:
     from dotenv.parser import parse_stream
 
     values: dict[str, str] = {}
-    try:
-        with path.open(encoding="utf-8-sig") as stream:
-            for binding in parse_stream(stream):
-                if binding.error:
-                    raise ConfigError(
-                        f"{path}:{binding.original.line} is not a setting.",
-                        hint="Expected NAME=value, a comment that begins with #, or an empty line.",
-                    )
-                if binding.key is not None and binding.value is not None:
-                    values[binding.key] = binding.value
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read ({error.strerror}).", hint="Give --env-file a file that exists."
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text.", hint="Save the env file as UTF-8.") from None
+    text = _text_of(path, "Give --env-file a file that exists.", "Save the env file as UTF-8.")
+    for binding in parse_stream(io.StringIO(text)):
+        if binding.error:
+            raise ConfigError(
+                f"{path}:{binding.original.line} is not a setting.",
+                hint="Expected NAME=value, a comment that begins with #, or an empty line.",
+            )
+        if binding.key is not None and binding.value is not None:
+            values[binding.key] = binding.value
     return values
 
 
@@ -490,17 +375,14 @@ def _config_file(path: Path) -> Mapping[str, Any]:
         return {}
     import tomllib
 
+    text = _text_of(path, "Fix it or move it away.", "Save it as UTF-8.")
     try:
-        content = tomllib.loads(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}).", hint="Fix it or move it away.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text.", hint="Save it as UTF-8.") from None
+        content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}.", hint="Fix that line.") from None
     open_names = {setting.name for setting in SETTINGS if not setting.secret}
     for name in content:
-        if name in {setting.name for setting in SETTINGS if setting.secret}:
+        if any(setting.name == name for setting in SETTINGS if setting.secret):
             raise ConfigError(
                 f"{path} holds the key {name}; that file is meant to be committed.",
                 hint="Put keys into the process environment, an env file, or a file named by keys_file.",
@@ -508,6 +390,16 @@ def _config_file(path: Path) -> Mapping[str, Any]:
         if name not in open_names:
             raise ConfigError(f"{path}: there is no setting {name!r}.", hint=_meant(name, open_names))
     return content
+
+
+def _text_of(path: Path, unreadable: str, not_utf8: str) -> str:
+    """Return the text of a file. Raises ConfigError with one of the two hints."""
+    try:
+        return path.read_text("utf-8-sig")  # Windows editors write a byte order mark
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}).", hint=unreadable) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text.", hint=not_utf8) from None
 
 
 def _meant(name: str, known: set[str]) -> str:
