@@ -69,7 +69,9 @@ class GatedApp(FastAPI):
 
     async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request that passed the gate."""
+        # FastAPI's middleware and router would cost more than all else of a short request
         direct = self.direct.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        # below another application the path has that application's prefix, which only the router takes off
         if direct is not None and not scope.get("root_path"):
             await direct(scope, receive, send)
             return
@@ -90,6 +92,7 @@ class Runtime:
         self._tracing = tracing_of(settings, service.spec.name)
         self._retention = retention_of(service, settings.store_keep)
         self._grace_seconds = settings.grace_seconds
+        # one hook for all: called once for every ended rollout, also of a worker process; spans are made of recorded times
         service.watchers += [log_ended, self.metrics.ended]
         if self._tracing is not None:
             service.watchers.append(self._tracing)
@@ -104,6 +107,7 @@ class Runtime:
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         """From before the first request until after the last rollout."""
         try:
+            # authors' set-up may block for long, and a signal to stop has to be heard meanwhile
             await asyncio.to_thread(self.service.prepare)
             await self.service.start()
             self._watchdog.start()
@@ -111,7 +115,9 @@ class Runtime:
                 self._retention.start()
             yield
         finally:
+            # drained by the signal already under `uvicorn_server.run`; other servers only end the lifespan
             await self.drain(self._grace_seconds)
+            # before the service: what it plays needs threads and the store to end
             await self.shared_rollouts.close()
             if self._retention is not None:
                 await self._retention.close()
@@ -150,9 +156,11 @@ def create_app(
         title=service.spec.name,
         version=service.spec.version,
         description=service.spec.description,
+        # FastAPI's own page loads scripts from other hosts
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        # a redirect would take its address from the Host header, which the caller chooses
         redirect_slashes=False,
         lifespan=runtime.lifespan,
         # FastAPI exports no telemetry of its own; versions without this argument ignore it
@@ -173,10 +181,13 @@ def create_app(
     app.add_route("/docs", page, include_in_schema=False)
     install(app, service.spec)
 
+    # Exception is in the list because Starlette would answer with its own text otherwise
     for kind in (HTTPException, RequestValidationError, KitError, Exception):
         app.add_exception_handler(kind, runtime.handle)
+    # after the sort: it asks the routes in the order in which the router does
     app.direct = direct_paths(routes, service.spec.environments)
     app.state.keys = keys = Keys.of(settings)
+    # a session of a key that was revoked ends, and no request comes that the key check could refuse
     service.sessions.is_valid = lambda caller: caller.key_label is None or keys.has_label(caller.key_label)
     app.gate = _gate(app, keys, settings, exposure, runtime.metrics)
     return app
@@ -202,6 +213,7 @@ def _gate(app: GatedApp, keys: Keys, settings: Settings, exposure: Exposure, met
         allow_methods=["DELETE", "GET", "POST"],
         allow_headers=list(CORS_HEADERS),
         expose_headers=["Idempotent-Replayed", "Location", "Retry-After"],
+        # the key is in a header, and no cookie opens these routes
         allow_credentials=False,
     )
 
@@ -224,6 +236,7 @@ def log_ended(rollout: InFlightRollout, result: Rollout) -> None:
     level = logging.INFO
     if failure is not None:
         level = logging.WARNING if failure.boundary in ("timeout", "cancelled") else logging.ERROR
+    # a line costs more than a short rollout's other bookkeeping
     if not log.isEnabledFor(level):
         return
     scored = {} if failure is not None else {"reward": result.reward}

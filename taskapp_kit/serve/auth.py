@@ -50,10 +50,12 @@ class Keys:
         ]
         self._file = None if file is None else file.absolute()  # an environment may change the directory
         self._from_file: Known = []
+        # time, size and inode: an editor may replace the file within the clock's resolution, or keep its size
         self._stamp: tuple[int, int, int] | None = None
         self._look_again = 0.0
         if file is not None:
             try:
+                # before the content: a change between the two is seen at the next check
                 self._stamp = _stamp(file)
                 self._from_file = _known(file)
             except OSError as error:
@@ -98,6 +100,7 @@ class Keys:
         A key that is both in a setting and in the file has the file's label, quota and admin flag.
         """
         found: KeyHolder | None = None
+        # no early exit, so the time tells neither which key it was nor how much of it was right
         for candidate in candidates:
             found = self.holder(hashlib.sha256(candidate).digest()) or found
         return found
@@ -106,6 +109,7 @@ class Keys:
         """Return the holder of the key with this SHA-256, or None when no valid key has it. See `match`."""
         found: KeyHolder | None = None
         for known, holder in self._all:
+            # digests have one length, so the time does not depend on the key's
             if hmac.compare_digest(digest, known):
                 found = holder
         return found
@@ -118,6 +122,7 @@ class Keys:
         now = time.monotonic()
         if now < self._look_again or self._file is None:
             return
+        # set also when the check fails: a file on a slow disk is not asked for by each request
         self._look_again = now + CHECK_SECONDS
         try:
             stamp = _stamp(self._file)
@@ -148,6 +153,7 @@ def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
 
     def authenticate(scope: Scope) -> RequestRefused | None:
         if not keys.configured():
+            # refused, not open: a server that somebody forgot to give a key must not serve everybody
             return RequestRefused(
                 "missing_environment_api_key",
                 "ENVIRONMENT_API_KEY is not configured",
@@ -159,6 +165,7 @@ def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
             return refused
         if holder is None:
             return RequestRefused(
+                # one answer for a missing, a wrong and a revoked key: it tells a stranger nothing
                 "unauthorised",
                 "API key missing or invalid",
                 hint="Send the key in the X-API-Key header or as Authorization: Bearer.",
@@ -174,8 +181,10 @@ def open_paths(documents: bool) -> Callable[[Scope], bool]:
     """Return a test for requests that need no key: `GET /`; with `documents` (exposure `local`) /docs, /openapi.json."""
 
     def is_open(scope: Scope) -> bool:
+        # an open path is open for reading only: a body of a stranger is never read
         if scope["method"] not in ("GET", "HEAD"):
             return False
+        # a server that is mounted below another path has its own paths after that prefix
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         return path == "/" or (documents and path in DOCUMENTS)
 

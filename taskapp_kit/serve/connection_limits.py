@@ -95,10 +95,12 @@ class Connections:
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.limits = limits or ConnectionLimits()
         self.ended: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
+        # at its limit accept() fails, and then nobody is let in, not even one with a key
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         unlimited = descriptors == resource.RLIM_INFINITY
         allowed = self.limits.max_connections if unlimited else max(1, int(descriptors * DESCRIPTOR_SHARE))
         self.cap = min(self.limits.max_connections, allowed)
+        # a dict, because it keeps the order of their coming and removes in constant time
         self._open: dict[TrackedConnection, None] = {}
         # oldest first; those that presented a key since are taken out late
         self._keyless: dict[TrackedConnection, None] = {}
@@ -112,6 +114,7 @@ class Connections:
     def opened(self, connection: TrackedConnection) -> None:
         """Add a connection. At the limit the oldest one without a valid key is closed for it."""
         if len(self._open) >= self.cap:
+            # who holds sockets without a key must not shut out those who have one
             oldest = self._oldest_keyless()
             self._log_cap("the newest is refused" if oldest is None else "the oldest without a valid key is closed")
             if oldest is None:
@@ -134,6 +137,7 @@ class Connections:
 
     def received(self, connection: WebSocketConnection, size: int) -> None:
         """Add bytes that a WebSocket received; 0: the application took what there was. Too many end the one with the most."""
+        # messages of a WebSocket wait in uvicorn's queue without any limit of its own
         before = self._received.pop(connection, 0)
         if size:
             self._received[connection] = before + size
@@ -143,12 +147,14 @@ class Connections:
             self._received_bytes -= self._received.pop(largest)
             self.ended[UNREAD] += 1
             log.warning("WebSocket ended cause=%s limit_bytes=%d", UNREAD, self.limits.max_buffered_bytes)
+            # not a close frame: it would wait behind what the client does not read
             largest.transport.abort()
 
     async def look(self) -> None:
         """What has to happen once a second. Never raises: uvicorn's main loop awaits it."""
         try:
             now = asyncio.get_running_loop().time()
+            # one look at all connections a second costs less than a timer for each request
             for connection in list(self._open):
                 connection.expire(now)
             self._end_stalled(now)
@@ -170,21 +176,25 @@ class Connections:
         for connection in list(self._open):
             peer, seconds = connection.peer, connection.stalled_seconds(now)
             if seconds > self.limits.stalled_seconds:
+                # a stalled reader holds its answer and its key's place in the quota
                 self._end_reader(connection, STALLED)
                 continue
             total += connection.unsent()
             if peer.unsent is not None:
                 readers[id(peer.unsent)] += 1
+                # many readers may share one answer's bytes, which are counted once
                 total += peer.unsent_bytes if readers[id(peer.unsent)] == 1 else 0
             if seconds >= GRACE_SECONDS:
                 stalled.append((seconds, connection))
         if total <= self.limits.max_buffered_bytes:
             return
+        # who has read nothing for longest is the least likely to go on
         for _, connection in sorted(stalled, key=lambda item: -item[0]):
             peer = connection.peer
             total -= connection.unsent()
             if peer.unsent is not None:
                 readers[id(peer.unsent)] -= 1
+                # the bytes are free only when their last reader has gone
                 total -= 0 if readers[id(peer.unsent)] else peer.unsent_bytes
             self._end_reader(connection, BUFFERED)
             if total <= self.limits.max_buffered_bytes:

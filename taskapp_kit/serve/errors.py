@@ -18,6 +18,7 @@ ERRORS = ErrorWriter("The server", logging.getLogger("taskapp_kit.serve"), store
 
 def error_answer(error: BaseException, *, where: str = "") -> EncodedResponse:
     """Return the response to any exception, and log what the operator has to know. where: the route, for the log."""
+    # only routes that an author added are validated by FastAPI; its message would repeat the input
     if isinstance(error, RequestValidationError):
         error = RequestError("The request does not fit.", fields=problems_of(error.errors()))
     return ERRORS.response(error, where)
@@ -26,6 +27,7 @@ def error_answer(error: BaseException, *, where: str = "") -> EncodedResponse:
 def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
     """Return the error of a body that does not fit its model. body: distinguishes field names from union tags."""
     fields = body_problems(error, body)
+    # at most five: a caller may send a body in which every field is wrong
     named = ", ".join(".".join(str(short_part(part)) for part in problem.loc[1:]) for problem in fields[:5])
     return RequestError(
         f"The request body does not fit: {named}.",

@@ -58,6 +58,7 @@ class Watchdog:
         self._loop_thread = threading.get_ident()
         self._ended.clear()
         self._schedule()
+        # a thread, because a blocked loop cannot report on itself
         self._thread = threading.Thread(target=self._watch, name="taskapp-watchdog", daemon=True)
         self._thread.start()
 
@@ -71,6 +72,7 @@ class Watchdog:
 
     def _schedule(self) -> None:
         assert self._loop is not None, "only a started watchdog beats"
+        # written by the loop and read by the thread; one float needs no lock
         self._due = time.monotonic() + BEAT_SECONDS
         self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
 
@@ -81,6 +83,7 @@ class Watchdog:
         if lag > self.limit_seconds:
             self.blocked += 1
             self.blocked_seconds += lag
+            # the thread saw it while it lasted; what follows says how long it took
             if due == self._reported_due:
                 log.warning(LogMessage("event loop runs again", blocked_seconds=round(lag, 3)))
             elif time.monotonic() >= self._quiet_until:
@@ -109,6 +112,7 @@ class Watchdog:
     def _report(self, lag: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)
         culprit = UNSEEN if frame is None else _stack(frame)
+        # an idle loop that is late was kept from running: threads hold the interpreter's lock, or the machine is busy
         if frame is not None and frame.f_globals.get("__name__") in IDLE:
             culprit = f"(nothing on the loop: busy threads or processes beside it) {culprit}"
         log.warning(LogMessage("event loop blocked", lag_seconds=round(lag, 3), culprit=culprit))

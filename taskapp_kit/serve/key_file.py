@@ -111,6 +111,7 @@ def read(path: Path) -> list[KeyLine]:
 def parse(text: str, path: Path) -> list[KeyLine]:
     """Parse the text of a key file; `path` is for error messages. Raises ConfigError with file:line."""
     found = []
+    # an editor's byte order mark would become part of the first key
     for number, line in enumerate(text.removeprefix(_MARK).splitlines(), start=1):
         words = line.split()
         if words and not words[0].startswith("#"):
@@ -118,6 +119,7 @@ def parse(text: str, path: Path) -> list[KeyLine]:
     by_label: dict[str, KeyLine] = {}
     by_digest: dict[bytes, KeyLine] = {}
     for item in found:
+        # a quota counts the rollouts of a label, so its keys cannot have different ones
         first = by_label.setdefault(item.holder.label, item)
         if first.holder != item.holder:
             raise ConfigError(
@@ -153,6 +155,7 @@ def add(
 
     def appended(text: str) -> str:
         nonlocal holder
+        # read under the lock: another process may have added the label since
         known = {item.holder.label: item.holder for item in parse(text, path)}.get(label)
         if known is not None:
             if not another:
@@ -171,6 +174,7 @@ def add(
                     hint="The keys of a label have the same rights: omit --admin, or revoke the label first.",
                 )
             holder = known
+        # a last line without an end would join the new key to the old one
         gap = "" if not text.removeprefix(_MARK) or text.splitlines(keepends=True)[-1][-1:] in "\r\n" else "\n"
         return f"{text}{gap}{key_line(holder, key)}\n"
 
@@ -307,4 +311,5 @@ def _replace(target: Path, text: str, before: os.stat_result | None) -> None:
         if before is not None:
             with contextlib.suppress(PermissionError):  # only root may change a file's owner
                 os.chown(new, before.st_uid, before.st_gid)
+            # `replaced` makes it 600; a group that could read the old file can read the new one
             new.chmod(stat.S_IMODE(before.st_mode))

@@ -55,16 +55,19 @@ def install(app: FastAPI, spec: AppSpec) -> None:
                 found = get_openapi(
                     title=app.title, version=app.version, description=app.description, routes=app.routes
                 )
+            # FastAPI gives GET and HEAD of one function one id, which has to be unique
             found["paths"]["/"]["head"]["operationId"] = "root_head"
             components = found.setdefault("components", {})
             components["securitySchemes"] = SECURITY
             schemas = components.setdefault("schemas", {})
             requests = (getattr(route, "request_model", None) for route in app.routes)  # FastAPI does not parse them
+            # several routes take one body
             for model in dict.fromkeys(model for model in requests if model is not None):
                 schema = model.model_json_schema(ref_template=REF)
                 for name, inner in schema.pop("$defs", {}).items():
                     schemas.setdefault(name, inner)
                 schemas.setdefault(model.__name__, schema)
+            # generated clients and fuzzers then use names that exist
             _list_names(found, names)
             app.openapi_schema = found
         return app.openapi_schema

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Open(BaseModel):
+    # a later version may answer with more members, and clients made from this document have to accept them
     model_config = ConfigDict(extra="allow")
 
 

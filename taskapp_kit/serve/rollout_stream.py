@@ -59,14 +59,17 @@ class EventStream(EventStreamResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._peer.holds(None, 0)
+            # also when sending failed: the last subscriber that leaves cancels the rollout
             self._subscriber.leave()
 
     async def _frames(self) -> AsyncGenerator[Iterable[bytes], None]:
         shared, number = self._shared, self._first
         async with aclosing(shared.event_buffer.follow(number)) as events:
             async for lines in events:
+                # counted as this reader's memory until the bytes are with the system
                 self._peer.holds(shared.event_buffer.lines, sum(map(len, lines)) + shared.answer_bytes)
                 frames = (encode_frame(number + offset, _kind(line), line) for offset, line in enumerate(lines))
+                # a generator, so that a slow reader's frames are made when they are sent
                 yield (piece for frame in frames for piece in frame)
                 number += len(lines)
                 self._peer.holds(None, 0)
@@ -84,6 +87,7 @@ class EventStream(EventStreamResponse):
                 return encode_frame(number, b"result", settled.answer)
             assert settled.failure is not None, "an answer or a failure"
             answer = error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
+        # the server ends this stream; the rollout's own cancellation comes as a failure
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -98,5 +102,6 @@ def nothing_more() -> EncodedResponse:
 
 def _kind(line: bytes) -> bytes:
     """Return the kind of an encoded event, which begins `{"v":1,"seq":0,"kind":"started"`."""
+    # parsing each event again would cost more than sending it
     begin = line.index(b'"kind":"') + 8
     return line[begin : line.index(b'"', begin)]

@@ -160,6 +160,7 @@ def direct_paths(routes: Sequence[BaseRoute], environments: Iterable[str]) -> di
     A request that is looked up here is spared the router, which compares its path with that of one route after the other.
     Where it depends on more than method and path, the router decides.
     """
+    # an environment's name is the one parameter whose values are known
     names = list(environments)
     found: dict[tuple[str, str], ASGIApp] = {}
     for route in routes:
@@ -173,6 +174,7 @@ def direct_paths(routes: Sequence[BaseRoute], environments: Iterable[str]) -> di
             ]
         for path, answer in places:
             for method in direct.methods or ():
+                # an earlier route may take the path away from this one
                 if "{" not in path and _chosen(routes, method, path) is route:
                     found[method, path] = answer
     return found
@@ -200,9 +202,11 @@ def _with_environment(answer: ASGIApp, name: str) -> ASGIApp:
 
 
 def _direct_route(spec: RouteSpec, context: RouteContext) -> DirectRoute:
+    # FastAPI reads a route's documentation from a function's signature, and ours has other parameters
     async def documented(_: Request) -> Response:
         raise AssertionError("a direct route is handled by its own function")
 
+    # load balancers ask HEAD / whether a server lives
     methods = [spec.method, "HEAD"] if spec.path == "/" else [spec.method]
     name = spec.answer.__name__
     documented.__name__ = name
@@ -224,6 +228,8 @@ def _direct_route(spec: RouteSpec, context: RouteContext) -> DirectRoute:
 
 def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
     """Return the ASGI application of a route: its function, and what every route has around it."""
+    # bytes in and bytes out, without FastAPI's validation: a small rollout should cost less than a millisecond of CPU,
+    # and one strict reader of JSON keeps a text from meaning one thing to us and another to the author
     answer_it = spec.answer
     where = spec.path
 
@@ -231,6 +237,7 @@ def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
         answer: EncodedResponse | EventStream
         try:
             answer = await answer_it(context, Request(scope, receive))
+        # not an error of the server: a trainer gives up on many rollouts
         except ClientGone:
             log.info("client gone route=%s", where)
             context.metrics.answered(spec.method, where, CLIENT_GONE)
@@ -239,7 +246,9 @@ def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
             if isinstance(error, StoreError):
                 context.metrics.store_failed()
             answer = error_answer(error, where=where)
+        # before it is sent: how fast a client reads must not delay what operators see
         context.metrics.answered(spec.method, where, answer.status)
+        # a rollout counts for its key until its answer is read, or callers could pile up answers of megabytes
         with context.service.admission.unread(scope.get(LABEL), answer.rollout_id, peer_of(scope)):
             await answer(scope, receive, send)
 

@@ -71,6 +71,7 @@ class LingeringTransport:
 
     def is_closing(self) -> bool:
         """Return whether writing is no longer possible."""
+        # uvicorn asks this before it writes; it must not answer a request that is only being discarded
         return self.discarding or self._transport.is_closing()
 
     def close(self) -> None:
@@ -82,6 +83,7 @@ class LingeringTransport:
             self._transport.close()
             return
         self.discarding = True
+        # the client reads the end of the answer, while what it still sends is dropped and causes no reset
         self._transport.write_eof()
         self._transport.resume_reading()
         self._loop.call_later(DISCARD_SECONDS, self._transport.close)
@@ -98,6 +100,7 @@ class LingeringTransport:
             data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
             self._pending.clear()
             self._pending_bytes = 0
+            # looked at in the moment of writing: the event loop learns of a hang-up only later
             if self.is_closing() or _hung_up(self._transport):
                 self._peer.left = True
             if not self.is_closing():
@@ -128,6 +131,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.peer = Peer()
         self._connections = connections
         self._application: ASGIApp = self.app
+        # uvicorn reads `app` for each request, so this wraps them without a task of its own
         self.app = self._run
         self._in_head = True
         self._head_bytes = 0
@@ -156,6 +160,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Handle the first byte of a head."""
+        # pipelined requests cost a client nothing and the server an object each
         if self._unanswered > MAX_QUEUED:
             raise TooManyQueued
         super().on_message_begin()
@@ -210,6 +215,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self._unanswered > MAX_QUEUED:
             self._connections.end(self, QUEUED)
         elif self._answerable():
+            # the client may be sending still, and a reset would take the 400 away
             self.transport.lingers = True
             super().send_400_response(msg)
         else:
@@ -222,6 +228,7 @@ class BoundedHttp(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection to another protocol, which closes it by itself, and writes whole frames."""
         self._connections.closed(self)
+        # a WebSocket's frames are whole messages, which need no joining
         self.transport.flush()
         self.transport = self.transport.plain  # type: ignore[assignment]
         self.app = self._application  # as in connection_lost, which the other protocol will receive
@@ -245,6 +252,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def stalled_seconds(self, now: float) -> float:
         """Return how long the client has read nothing; 0 if it has since the last call, or if nothing is unsent."""
+        # progress is what the client took, not what the server wrote
         unsent = self.unsent()
         taken = self.transport.written - unsent
         if not unsent or taken != self._taken:
@@ -288,6 +296,7 @@ class BoundedHttp(HttpToolsProtocol):
                 return
             self.peer.holds(body, len(body))
             try:
+                # one write of megabytes would copy what does not fit the socket, for each reader
                 for end in range(SLICE_BYTES, len(body) + SLICE_BYTES, SLICE_BYTES):
                     more = end < len(body) or message.get("more_body", False)
                     piece = body[end - SLICE_BYTES : end]

@@ -67,8 +67,10 @@ def run(
     There is no access log: its lines would hold query strings; the kit logs one line for each rollout instead.
     """
     log_to_stderr(log_level, log_format)
+    # before uvicorn, which ends the process when the port is taken, and so that port 0 is known
     bound = bind(host, port)
     try:
+        # connections that come while the app starts wait in the queue instead of being refused
         bound.listen(BACKLOG)
         if announce is not None:
             announce(url_of(host, bound.getsockname()[1]))
@@ -97,6 +99,7 @@ def bind(host: str, port: int) -> socket.socket:
             f"Host {host!r} is not an address of this machine: {error.strerror}.", hint="Try --host 127.0.0.1."
         ) from error
     try:
+        # a port is free again at once after a server that had connections ended
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
@@ -105,6 +108,7 @@ def bind(host: str, port: int) -> socket.socket:
             f"Port {port} on {host} cannot be used: {error.strerror}.",
             hint="Another server may use it: stop that one, or give another --port (0 takes a free one).",
         ) from error
+    # `--reload` passes it to the process that serves
     bound.set_inheritable(True)
     return bound
 
@@ -146,6 +150,7 @@ def log_to_stderr(log_level: str, log_format: LogFormat = "text") -> None:
 
 
 def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, Any]:
+    # uvicorn's options limit neither the time of every state, nor queued requests, nor unsent answers
     connections = Connections(limits)
     return {
         "http": partial(BoundedHttp, connections),
@@ -156,7 +161,9 @@ def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, A
         "ws_per_message_deflate": False,  # most frames are shorter than a packet, and pictures are compressed already
         "log_config": None,
         "access_log": False,
+        # a scanner need not know what runs here
         "server_header": False,
+        # anybody can send X-Forwarded-For, and nothing here depends on a client's address
         "proxy_headers": False,
         "timeout_keep_alive": math.ceil(connections.limits.idle_seconds),
         "timeout_graceful_shutdown": grace_seconds,
@@ -212,6 +219,7 @@ class BackgroundServer:
         self._thread.start()
         end = time.monotonic() + seconds
         while not self._server.announced.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))):
+            # polled, because `leave` may be set meanwhile
             if time.monotonic() >= end or (leave is not None and leave.is_set()):
                 self.stop(0.0)
                 raise RuntimeError(
@@ -232,6 +240,7 @@ class BackgroundServer:
         seconds: how long to wait for that, None without a limit; then the tasks on the server's loop are cancelled.
         Returns False when the thread, which holds the port, is still alive: some code blocks it and cannot be stopped.
         """
+        # read by uvicorn's main loop ten times a second; no call into its loop is needed
         self._server.should_exit = True
         if self.running and not self._ended.wait(seconds):
             self._server.cancel()
@@ -286,6 +295,7 @@ class LoopServer:
         for task in self._tasks:
             task.cancel()
         for connection in list(self._state.connections):
+            # what a client still sends or reads is of no use once its rollout has ended
             connection.transport.abort()
         for request in list(self._state.tasks):
             request.cancel()
@@ -334,10 +344,12 @@ class Draining(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal, end the grace period at the second, exit at the third."""
         self._signals += 1
+        # a third signal means that somebody has waited long enough
         if self._drain is None or self._loop is None or self._signals > 2:
             super().handle_exit(sig, frame)
             return
         grace_seconds = self._grace_seconds if self._signals == 1 else 0.0
+        # a signal handler runs between any two instructions, and may not touch the loop's tasks
         self._loop.call_soon_threadsafe(self._begin, self._drain, grace_seconds, sig, frame)
 
     def _begin(

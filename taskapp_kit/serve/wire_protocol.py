@@ -34,5 +34,6 @@ class WireProtocol:
 
     name: str
     summary: str
+    # routes, not an application: they are in the one OpenAPI document, behind the one key check
     routes: Callable[[RouteContext], Sequence[BaseRoute]]
     clients: Callable[[str, Sequence[str]], Sequence[ClientLines]]

@@ -35,6 +35,7 @@ async def info(context: RouteContext, _: Request) -> EncodedResponse:
 
 async def done(context: RouteContext, _: Request) -> EncodedResponse:
     """The body is not read."""
+    # nothing is released here: rollouts of one trainer share nothing that others do not use
     return json_answer({"ok": True, "service": context.service.spec.name})
 
 
@@ -52,6 +53,7 @@ async def metrics(context: RouteContext, request: Request) -> EncodedResponse:
     snapshot = context.metrics.snapshot(
         (len(connections), dict(connections.ended)) if isinstance(connections, Connections) else None
     )
+    # the first scrape imports prometheus_client, and thousands of samples take milliseconds
     body, content_type = await asyncio.to_thread(render, snapshot, request.headers.get("accept", ""))
     return EncodedResponse(
         200,

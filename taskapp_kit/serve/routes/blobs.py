@@ -16,6 +16,7 @@ NAME = re.compile(r"[0-9a-f]{64}")
 async def blob(context: RouteContext, request: Request) -> EncodedResponse:
     """PNG bytes. They never change under their hash, so a client may keep them."""
     name = request.path_params["sha256"]
+    # the name is checked first, because a store may use it in a path or a query
     data = await context.service.stored.blob(name) if NAME.fullmatch(name) else None
     if data is None:
         raise RequestRefused(
@@ -29,6 +30,7 @@ async def blob(context: RouteContext, request: Request) -> EncodedResponse:
         [
             (b"content-type", b"image/png"),
             (b"cache-control", b"private, max-age=31536000, immutable"),
+            # a policy may have drawn the picture: no browser should take it for a page
             (b"x-content-type-options", b"nosniff"),
             (b"content-security-policy", b"default-src 'none'"),
         ],

@@ -78,11 +78,13 @@ def read_preferences(headers: Headers) -> RequestPreferences:
     found: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in HEADERS:
+            # two keys would be joined to a third that nobody chose, and the rollout repeated under it
             if name == b"idempotency-key" and name in found:
                 raise _refused("Idempotency-Key", "was sent twice; send one.")
             found[name] = found[name] + b"," + value if name in found else value
     if not found:
         return NONE
+    # strict: a key that was mended silently would not be found again, and a second rollout played
     key = found.get(b"idempotency-key")
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise _refused("Idempotency-Key", "should be 1 to 255 visible ASCII characters.")
@@ -93,6 +95,7 @@ def read_preferences(headers: Headers) -> RequestPreferences:
     wait = WAIT.search(preferences)
     return RequestPreferences(
         respond_async="respond-async" in re.split(r"[\s,;]+", preferences),
+        # a preference is only a wish (RFC 7240), so what cannot be read is ignored
         wait_seconds=min(float(wait[1]), MAX_WAIT_SECONDS) if wait else None,
         event_stream=_accepts_events(found.get(b"accept", b"")),
         idempotency_key=None if key is None else key.decode("ascii"),
@@ -103,6 +106,7 @@ def read_preferences(headers: Headers) -> RequestPreferences:
 
 
 def _accepts_events(accept: bytes) -> bool:
+    # nearly every request ends here
     if EVENT_STREAM not in accept.lower():
         return False
     for item in accept.lower().split(b","):
@@ -139,6 +143,7 @@ async def rollout(context: RouteContext, request: Request) -> EncodedResponse | 
         raise invalid_request(error, body) from None
     preferences = read_preferences(scope["headers"])
     caller = caller_of(scope, traceparent=preferences.traceparent, tracestate=preferences.tracestate)
+    # a plain request plays in its own task and is cancelled with it; the others share a task that outlives them
     if preferences.plain:
         played = await while_connected(context.service.rollout(wanted, caller=caller, written=True), request.receive)
         return EncodedResponse(200, answer_bytes(played), rollout_id=played.rollout_id)
@@ -151,6 +156,7 @@ async def rollout(context: RouteContext, request: Request) -> EncodedResponse | 
         followed=preferences.event_stream,
     )
     del body, wanted  # many requests may join one rollout, and wait with theirs
+    # a stream may be cut by a proxy and resumed, a plain answer cannot be
     subscriber = shared.subscribe(RESUME_SECONDS if preferences.event_stream else 0.0)
     if preferences.event_stream:
         return await _streamed(shared, subscriber, request, preferences)
@@ -164,6 +170,7 @@ async def _streamed(
     shared: SharedRollout, subscriber: Subscriber, request: Request, preferences: RequestPreferences
 ) -> EventStream:
     try:
+        # refusals are HTTP statuses: once a stream has begun it has status 200
         await while_connected(shared.admitted(), request.receive)
     except BaseException:
         subscriber.leave()
@@ -236,6 +243,7 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
     events = _events_asked(request)
     shared = await _found(context, request, with_events=preferences.event_stream or events)
     if preferences.event_stream:
+        # a browser's EventSource would reconnect for ever to a stream that has nothing left
         if shared.over and preferences.first_event > len(shared.event_buffer.lines):
             return nothing_more()
         return EventStream(
@@ -252,6 +260,7 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
 
 def _events_asked(request: Request) -> bool:
     pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    # strict: `?event=1` would be answered without events, and nobody would notice
     if any(name != "events" for name, _ in pairs) or len(pairs) > 1 or (pairs and pairs[0][1] not in ("0", "1")):
         message = "GET /rollouts/{rollout_id} takes one query parameter: events, which is 0 or 1."
         raise RequestError(message, fields=(FieldProblem(("query", "events"), message),), code="invalid_query")
@@ -263,6 +272,7 @@ async def _with_events(context: RouteContext, shared: SharedRollout, body: bytes
     lines, over = list(shared.event_buffer.lines), shared.ended_result
     if over is None:
         return await asyncio.to_thread(_joined, body, lines, await context.shared_rollouts.model_calls(shared))
+    # many clients may ask for one large rollout at once, and each answer would be built from megabytes of events
     async with over.loading:
         if over.with_events is None:
             over.with_events = await asyncio.to_thread(

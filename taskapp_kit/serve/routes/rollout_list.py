@@ -60,6 +60,7 @@ async def list_rollouts(context: RouteContext, request: Request) -> EncodedRespo
             hint="Leave key_label out: the list has the rollouts of this key's own label.",
         )
     limit = asked.pop("limit", LIMIT)
+    # one more than the page says whether there is another, without counting
     found = await context.service.stored.query(RolloutQuery(**asked, limit=limit + 1), caller)
     page = found[:limit]
     return json_answer(
@@ -85,6 +86,7 @@ def _query(request: Request) -> dict[str, Any]:
     asked: dict[str, Any] = {}
     for name, text in pairs:
         if name not in NAMES:
+            # a misspelt filter would answer with all rollouts
             raise _wrong(name[:64], f"is unknown; known are {', '.join(NAMES)}")
         if name in asked:
             raise _wrong(name, "is given more than once")
@@ -117,12 +119,14 @@ def _read(name: str, text: str) -> Any:
 
 
 def _cursor(row: RolloutRow) -> str:
+    # time and id: several rollouts may begin in one microsecond, and new ones do not shift the pages
     return base64.urlsafe_b64encode(orjson.dumps([row.created_at, row.rollout_id])).decode().rstrip("=")
 
 
 def _before(text: str) -> tuple[float, str]:
     try:
         created_at, rollout_id = orjson.loads(base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
+        # a cursor is a caller's text: the store's query must get values of these types
         if type(created_at) is float and type(rollout_id) is str:
             return created_at, rollout_id
     except (ValueError, TypeError, binascii.Error):

@@ -22,6 +22,7 @@ class ScoreGroupRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=forms(("rollout_ids",), ("group_id",)))
 
+    # a rollout that is named twice would be compared with itself
     rollout_ids: list[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]] | None = Field(
         default=None, min_length=2, max_length=MAX_MEMBERS, json_schema_extra={"uniqueItems": True}
     )

@@ -51,6 +51,7 @@ def socket_route(context: RouteContext) -> WebSocketRoute:
     """Return the route."""
 
     async def session_socket(websocket: WebSocket) -> None:
+        # before the session is looked for: a refused handshake has no body that could say why
         await websocket.accept()
         with suppress(*GONE):
             await _drive(context, websocket)
@@ -75,6 +76,7 @@ async def _drive(context: RouteContext, websocket: WebSocket) -> None:
 
         closing.append(asyncio.create_task(close()))
 
+    # a session that a socket owns does not expire: the model between two steps may think for long
     session.attach(leave)
     try:
         while (received := await websocket.receive())["type"] == "websocket.receive":
@@ -85,6 +87,7 @@ async def _drive(context: RouteContext, websocket: WebSocket) -> None:
                 return
     finally:
         session.detach(leave)
+        # a close that is cut off would leave the client waiting for its frame
         if closing:
             await asyncio.wait(closing)
 
@@ -94,6 +97,7 @@ async def _answer(
 ) -> dict[str, Json]:
     frame: dict[str, Any] = {}
     try:
+        # again for each frame: it may have been closed, or its key revoked, meanwhile
         session = context.service.sessions.find(session.session_id, session.caller)
         frame = await _frame(received, context.settings.max_body_bytes)
         kind, data = frame["type"], frame.get("data", {})
@@ -125,6 +129,7 @@ async def read_frame(received: Message, max_bytes: int) -> dict[str, Any]:
     raw = text.encode()
     if len(raw) > max_bytes:
         raise RequestRefused("body_too_large", f"The frame is longer than {max_bytes} bytes.", hint="Send less in one.")
+    # parsing megabytes would block every other session
     return await asyncio.to_thread(read_object, raw) if len(raw) > THREAD_BYTES else read_object(raw)
 
 
@@ -136,6 +141,7 @@ async def _frame(received: Message, max_bytes: int) -> dict[str, Any]:
         raise RequestError(message, fields=(FieldProblem(("body", "type"), message),))
     if not isinstance(frame.get("id"), str | int | float | None):
         message = "a frame's id is a string or a number."
+        # it is repeated in the answer, and an object of any size is no id
         frame["id"] = None
         raise RequestError(message, fields=(FieldProblem(("body", "id"), message),))
     if not isinstance(frame.get("data", {}), dict):

@@ -232,6 +232,7 @@ async def finish_session(context: RouteContext, request: Request) -> EncodedResp
 
 async def close_session(context: RouteContext, request: Request) -> EncodedResponse:
     """Closes the session. An episode under way ends as cancelled, and is stored so; `finish` before it scores it."""
+    # an admin may close anybody's session, and drive only its own
     session = _found(context, request, drives=False)
     await session.close()
     return json_answer(state_of(context, session))
@@ -266,6 +267,7 @@ async def begin_with(session: EnvironmentSession, wanted: ResetSession) -> Sessi
 async def step_with(session: EnvironmentSession, wanted: StepSession) -> dict[str, Json]:
     """Return the answer of a step. Raises RequestError unless there is exactly one form of a decision."""
     forms = [wanted.tool is not None, wanted.actions is not None, wanted.text is not None]
+    # checked here, because a validator of the whole model could not say which member is wrong
     if sum(forms) != 1:
         raise _invalid("tool", "the body has to give one of tool (with args), actions and text.")
     if wanted.args is not None and wanted.tool is None:

@@ -51,6 +51,7 @@ async def task_info(context: RouteContext, request: Request) -> EncodedResponse:
 
 def _query(request: Request) -> dict[str, list[str]]:
     try:
+        # not Starlette's parser, which has no limit on the number of members
         pairs = parse_qsl(
             request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS
         )
@@ -64,6 +65,7 @@ def _query(request: Request) -> dict[str, list[str]]:
 
 def _one(query: dict[str, list[str]], *names: str) -> str | None:
     given = [(name, text) for name in names for text in query.get(name, [])]
+    # both names may be sent, by clients of either contract, as long as they agree
     if len({text for _, text in given}) > 1:
         raise _wrong(given[1][0], "is given more than once, with different values", "ambiguous")
     return given[0][1] if given else None

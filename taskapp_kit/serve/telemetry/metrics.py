@@ -107,6 +107,7 @@ class Metrics:
         invalid = result.metrics.get("invalid_actions", 0.0)
         if invalid > 0:  # an environment may have a metric of that name, of any sign
             sums.invalid_actions += invalid
+        # the names come from an endpoint, so only known ones become labels
         for kind, count in result.usage.items():
             if kind in TOKENS and count > 0:
                 sums.tokens[TOKENS[kind]] = sums.tokens.get(TOKENS[kind], 0.0) + count
@@ -120,6 +121,7 @@ class Metrics:
 
     def answered(self, method: str, route: str, status: int) -> None:
         """Counts one HTTP answer. route: its template (`/blobs/{sha256}`), never a path; "(none)" when none fits."""
+        # a client may send any word as a method, and each would be a new series
         self._responses[method if method in METHODS else "(other)", route, status] += 1
 
     def count_key_refusal(self, code: str) -> None:
@@ -135,6 +137,7 @@ class Metrics:
         loop = self.loop
         return Snapshot(
             {
+                # copied, because it is rendered in a thread while rollouts go on
                 name: replace(sums, durations=list(sums.durations), phases=dict(sums.phases), tokens=dict(sums.tokens))
                 for name, sums in self._environments.items()
             },
@@ -156,6 +159,7 @@ def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
     from prometheus_client import CollectorRegistry, ProcessCollector
     from prometheus_client.exposition import choose_encoder
 
+    # one for each scrape: the library's global registry would mix the services of a process
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Read(snapshot))
     ProcessCollector(registry=registry)

@@ -58,6 +58,7 @@ def root_of(rollout: InFlightRollout, result: Rollout) -> Span:
     start = _ns(rollout.created_at)
     root = Span("rollout", start, start + max(0, _ns(result.timing.get("total", 0.0))))
     caller = rollout.caller
+    # without a caller the rollout was begun in this process, and no span of a client encloses it
     if caller.key_label is not None or caller.traceparent is not None:
         root.kind = "server"
     card = result.scorecard
@@ -137,6 +138,7 @@ class _Layout:
         """Fills `root.children`."""
         open_part = _open_part(events, self.result)
         if open_part is None:
+            # nobody measured the waiting, so it is what is left at the beginning
             self.cursor = max(self.root.start_ns, self.over - self._known(events))
         for event in events:
             if isinstance(event, Observed):
@@ -165,6 +167,7 @@ class _Layout:
                 inside += event.step.seconds
             elif isinstance(event, Answered):
                 asked += event.seconds
+        # no event tells it
         closing = max(0.0, self.result.timing.get("environment", 0.0) - inside)
         return _ns(inside + asked + closing)
 
@@ -172,6 +175,7 @@ class _Layout:
         """Adds the next part, `seconds` long or up to `end`; None when the limit on spans is reached."""
         start = self.cursor
         self.cursor = min(self.over, start + max(0, _ns(seconds))) if end is None else end
+        # an episode of thousands of steps would be more than backends accept for one trace
         if self.places <= 0 or parent is None:
             self.dropped += 1
             return None
@@ -196,6 +200,7 @@ class _Layout:
         if span is None:
             return
         span.attributes["taskapp.policy"] = self.policy
+        # a function that acts has no tokens, and its span is not a call of a client
         if answer.usage or answer.token_ids is not None or answer.policy_version is not None:  # a model answered
             span.name = f"chat {self.model}" if self.model else "chat"
             span.kind = "client"

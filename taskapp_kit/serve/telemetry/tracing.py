@@ -66,10 +66,14 @@ class Tracing:
         self._owned = owned
         self._most = most
         self._tracer: Tracer = provider.get_tracer("taskapp_kit", __version__)
+        # a shorter text stands in words that are no secret
         forms = {form for secret in secrets if len(secret) >= 6 for form in _written(secret)}
+        # the longest first: one secret may contain another
         self._secrets = sorted(forms, key=len, reverse=True)
         self._content = self._shown if content else None
+        # a queue without a limit would keep the events of every rollout when exporting is slow
         self._places = threading.Semaphore(WAITING)
+        # building spans of a long episode takes milliseconds, which the event loop does not have
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
 
     def __call__(self, rollout: InFlightRollout, result: Rollout) -> None:
@@ -160,6 +164,7 @@ def _parent(rollout: InFlightRollout) -> Context:
 
 def _set_provider() -> TracerProvider | None:
     """The provider set for this process, if any. Setting one has loaded opentelemetry."""
+    # not imported for this: whoever set a provider has imported it, and other servers need not pay for it
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None
@@ -202,6 +207,7 @@ def _exporter(name: str, variables: Mapping[str, str]) -> Any:
         log.warning("no traces go to the exporter %r (%r), which is not installed: %s", name, wanted or protocol, hint)
         return None
     try:
+        # an exporter that cannot be made must not keep the server from starting
         return next(iter(found)).load()()
     except Exception as error:
         log.warning("no traces go to the exporter %r: it raised %s when it was made", name, type(error).__name__)
