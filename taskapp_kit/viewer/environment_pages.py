@@ -66,10 +66,8 @@ async def start(request: PageRequest) -> Page | EncodedResponse:
         if session.state == "over":
             await session.close()
     try:
-        await begin(
-            sessions, request.caller, found.name, sitting, seed=int(seed) if seed else None,
-            split=request.form.get("split") or None, config=config,
-        )  # fmt: skip
+        split, number = request.form.get("split") or None, int(seed) if seed else None
+        await begin(sessions, request.caller, found.name, sitting, seed=number, split=split, config=config)
     except RequestError as error:
         named = {name: f"f{index}" for index, name in enumerate(found.config.schema.get("properties") or {})}
         for problem in error.fields:

@@ -397,34 +397,44 @@ PARAMETERS = (
 READING = (408, 413, 415, 422)
 PLAYING = (404, 409, *READING, 429, 500, 502, 504)
 
+ONE = "/sessions/{session_id}"
+DESCRIBED: dict[str, Any] = {"response_model": SessionState, "failures": (404,), "parameters": PARAMETERS}
+
+
+def _played(request: type[BaseModel], response: type[BaseModel], *, body_required: bool = False) -> dict[str, Any]:
+    """Return what documents a call that plays."""
+    models = {"request_model": request, "body_required": body_required, "response_model": response}
+    return {**models, "failures": PLAYING, "parameters": PARAMETERS}
+
+
 ROUTES = (
     RouteSpec(
-        "/sessions", "POST", open_session, "Open a session",
-        request_model=OpenSession, body_required=False, response_model=SessionState, failures=(*READING, 429),
+        "/sessions",
+        "POST",
+        open_session,
+        "Open a session",
+        request_model=OpenSession,
+        body_required=False,
+        response_model=SessionState,
+        failures=(*READING, 429),
     ),
     RouteSpec("/sessions", "GET", list_sessions, "List open sessions", response_model=SessionList),
+    RouteSpec(ONE, "GET", read_session, "Describe a session", **DESCRIBED),
+    RouteSpec(ONE, "DELETE", delete_session, "Close a session", **DESCRIBED),
+    RouteSpec(f"{ONE}/reset", "POST", reset_session, "Begin an episode", **_played(ResetSession, SessionStarted)),
     RouteSpec(
-        "/sessions/{session_id}", "GET", read_session, "Describe a session",
-        response_model=SessionState, failures=(404,), parameters=PARAMETERS,
+        f"{ONE}/step",
+        "POST",
+        step_session,
+        "Make one decision",
+        **_played(StepSession, SessionStepped, body_required=True),
     ),
     RouteSpec(
-        "/sessions/{session_id}", "DELETE", delete_session, "Close a session",
-        response_model=SessionState, failures=(404,), parameters=PARAMETERS,
+        f"{ONE}/finish",
+        "POST",
+        finish_session,
+        "End the episode and score it",
+        **_played(FinishSession, SessionStepped),
     ),
-    RouteSpec(
-        "/sessions/{session_id}/reset", "POST", reset_session, "Begin an episode",
-        request_model=ResetSession, body_required=False, response_model=SessionStarted, failures=PLAYING, parameters=PARAMETERS,
-    ),
-    RouteSpec(
-        "/sessions/{session_id}/step", "POST", step_session, "Make one decision",
-        request_model=StepSession, response_model=SessionStepped, failures=PLAYING, parameters=PARAMETERS,
-    ),
-    RouteSpec(
-        "/sessions/{session_id}/finish", "POST", finish_session, "End the episode and score it",
-        request_model=FinishSession, body_required=False, response_model=SessionStepped, failures=PLAYING, parameters=PARAMETERS,
-    ),
-    RouteSpec(
-        "/sessions/{session_id}/close", "POST", close_session, "Close a session",
-        response_model=SessionState, failures=(404,), parameters=PARAMETERS,
-    ),
-)  # fmt: skip
+    RouteSpec(f"{ONE}/close", "POST", close_session, "Close a session", **DESCRIBED),
+)

@@ -195,65 +195,104 @@ class _Read:
 Family = tuple[str, str, str, tuple[str, ...], Iterable[tuple[tuple[str, ...], Any]]]
 """Kind, name, words, names of labels, and samples: (values of the labels, number)."""
 
+_DESCRIBED = {
+    "rollouts": "Rollouts that are over. boundary: where one failed, empty when it was scored; "
+    "key: the label of the caller's key.",
+    "rollout_seconds": "From a rollout's admission to its end, waiting included.",
+    "rollout_phase_seconds": "Where the time of rollouts went; framework has the waiting.",
+    "steps": "Steps played.",
+    "invalid_actions": "Steps whose action was refused: unknown tool, bad arguments, or the environment's no.",
+    "tokens": "Tokens as endpoints counted them.",
+    "rewards": "Scored rollouts whose reward is defined.",
+    "rewards_sum": "Sum of the defined rewards; divided by taskapp_rewards_total: their mean.",
+    "outcome_scores": "Scored rollouts whose outcome score is defined.",
+    "outcome_scores_sum": "Sum of the outcome scores.",
+    "http_responses": "HTTP answers behind the key check.",
+    "http_refusals": "Requests that the key check refused, by the answer's code.",
+    "store_errors": "Rollouts that the store could not keep or give back.",
+    "in_flight": "Rollouts under way.",
+    "capacity": "Rollouts that this server takes at once.",
+    "hung_threads": "Threads that are stuck in an environment and were given up.",
+    "store_failing": "1 while the last write to the store failed.",
+    "store_write_failures": "Writes to the store that failed, attempts to write again included.",
+    "draining": "1 when the server takes no new rollouts.",
+    "sessions": "Sessions that are open.",
+    "sessions_opened": "Sessions that were opened.",
+    "sessions_ended": "Sessions that were closed.",
+    "workers": "Worker processes alive.",
+    "workers_waiting": "Rollouts that wait for a worker process.",
+    "workers_replaced": "Worker processes that were replaced.",
+    "workers_killed": "Worker processes that were killed, because they hung.",
+    "workers_hung": "Rollouts that hung in a worker process.",
+    "connections": "Open connections.",
+    "connections_ended": "Connections that the server ended before their callers did.",
+    "event_loop_lag_seconds": "How late the event loop last was.",
+    "event_loop_blocked": "How often the event loop stood still for more than 0.25 s.",
+    "event_loop_blocked_seconds": "How long it stood still then, in all.",
+}
+"""Every metric, after `taskapp_`, and its words."""
+# a sum of rewards may fall, which neither a counter nor a histogram's sum may
+_SUMS_OF_REWARDS = {"rewards_sum", "outcome_scores_sum"}
+_STATES = {
+    "in_flight",
+    "capacity",
+    "hung_threads",
+    "store_failing",
+    "draining",
+    "sessions",
+    "workers",
+    "workers_waiting",
+}
+_GAUGES = _SUMS_OF_REWARDS | _STATES | {"connections", "event_loop_lag_seconds"}
 _SUMS = {
-    "steps": ("counter", "taskapp_steps", "Steps played."),
-    "invalid_actions": (
-        "counter", "taskapp_invalid_actions",
-        "Steps whose action was refused: unknown tool, bad arguments, or the environment's no.",
-    ),
-    # a sum of rewards may fall, which neither a counter nor a histogram's sum may
-    "rewards": ("counter", "taskapp_rewards", "Scored rollouts whose reward is defined."),
-    "reward": (
-        "gauge", "taskapp_rewards_sum", "Sum of the defined rewards; divided by taskapp_rewards_total: their mean.",
-    ),
-    "outcomes": ("counter", "taskapp_outcome_scores", "Scored rollouts whose outcome score is defined."),
-    "outcome": ("gauge", "taskapp_outcome_scores_sum", "Sum of the outcome scores."),
-}  # fmt: skip
-"""Metrics with one number for each environment, by the member of EnvironmentMetrics."""
-_HEALTH = (
-    ("gauge", "taskapp_in_flight", "Rollouts under way.", "", "in_flight"),
-    ("gauge", "taskapp_capacity", "Rollouts that this server takes at once.", "", "capacity"),
-    ("gauge", "taskapp_hung_threads", "Threads that are stuck in an environment and were given up.", "", "hung_threads"),
-    ("gauge", "taskapp_store_failing", "1 while the last write to the store failed.", "store", "failing"),
-    ("counter", "taskapp_store_write_failures", "Writes to the store that failed, attempts to write again included.",
-     "store", "failures"),
-    ("gauge", "taskapp_draining", "1 when the server takes no new rollouts.", "", "draining"),
-    ("gauge", "taskapp_sessions", "Sessions that are open.", "sessions", "open"),
-    ("counter", "taskapp_sessions_opened", "Sessions that were opened.", "sessions", "opened"),
-    ("counter", "taskapp_sessions_ended", "Sessions that were closed.", "sessions", "cause"),
-    ("gauge", "taskapp_workers", "Worker processes alive.", "workers", "alive"),
-    ("gauge", "taskapp_workers_waiting", "Rollouts that wait for a worker process.", "workers", "waiting"),
-    ("counter", "taskapp_workers_replaced", "Worker processes that were replaced.", "workers", "replaced"),
-    ("counter", "taskapp_workers_killed", "Worker processes that were killed, because they hung.", "workers", "killed"),
-    ("counter", "taskapp_workers_hung", "Rollouts that hung in a worker process.", "workers", "hung"),
-)  # fmt: skip
-"""Kind, name, words; the part of `Service.health`, which some servers lack, and the member in it."""
+    "steps": "steps",
+    "invalid_actions": "invalid_actions",
+    "rewards": "rewards",
+    "rewards_sum": "reward",
+    "outcome_scores": "outcomes",
+    "outcome_scores_sum": "outcome",
+}
+"""Metrics with one number for each environment, and the members of EnvironmentMetrics."""
+_HEALTH = {
+    "in_flight": ("", "in_flight"),
+    "capacity": ("", "capacity"),
+    "hung_threads": ("", "hung_threads"),
+    "store_failing": ("store", "failing"),
+    "store_write_failures": ("store", "failures"),
+    "draining": ("", "draining"),
+    "sessions": ("sessions", "open"),
+    "sessions_opened": ("sessions", "opened"),
+    "sessions_ended": ("sessions", "cause"),
+    "workers": ("workers", "alive"),
+    "workers_waiting": ("workers", "waiting"),
+    "workers_replaced": ("workers", "replaced"),
+    "workers_killed": ("workers", "killed"),
+    "workers_hung": ("workers", "hung"),
+}
+"""Metrics of `Service.health`: the part of it, which some servers lack, and the member in it."""
+
+
+def _family(name: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], Any]]) -> Family:
+    kind = "histogram" if name == "rollout_seconds" else "gauge" if name in _GAUGES else "counter"
+    return kind, f"taskapp_{name}", _DESCRIBED[name], labels, samples
+
+
+def _single(name: str, number: float) -> Family:
+    return _family(name, (), [((), number)])
 
 
 def _of_rollouts(snapshot: Snapshot) -> Iterator[Family]:
-    environments = snapshot.environments
-    yield (
-        "counter", "taskapp_rollouts",
-        "Rollouts that are over. boundary: where one failed, empty when it was scored; key: the label of the caller's key.",
-        ("environment", "status", "boundary", "key"), snapshot.rollouts.items(),
-    )  # fmt: skip
-    yield (
-        "histogram", "taskapp_rollout_seconds", "From a rollout's admission to its end, waiting included.",
-        ("environment",), [((name,), (_buckets(sums.durations), sums.seconds)) for name, sums in environments.items()],
-    )  # fmt: skip
-    yield (
-        "counter", "taskapp_rollout_phase_seconds", "Where the time of rollouts went; framework has the waiting.",
-        ("environment", "phase"),
-        [((name, phase), seconds) for name, sums in environments.items() for phase, seconds in sums.phases.items()],
-    )  # fmt: skip
-    for member, described in _SUMS.items():
-        numbers = [((name,), getattr(sums, member)) for name, sums in environments.items()]
-        yield *described, ("environment",), numbers
-        if member == "invalid_actions":
-            yield (
-                "counter", "taskapp_tokens", "Tokens as endpoints counted them.", ("environment", "kind"),
-                [((name, kind), count) for name, sums in environments.items() for kind, count in sums.tokens.items()],
-            )  # fmt: skip
+    environments = snapshot.environments.items()
+    yield _family("rollouts", ("environment", "status", "boundary", "key"), snapshot.rollouts.items())
+    durations = [((name,), (_buckets(sums.durations), sums.seconds)) for name, sums in environments]
+    yield _family("rollout_seconds", ("environment",), durations)
+    phases = [((name, phase), seconds) for name, sums in environments for phase, seconds in sums.phases.items()]
+    yield _family("rollout_phase_seconds", ("environment", "phase"), phases)
+    for metric, member in _SUMS.items():
+        yield _family(metric, ("environment",), [((name,), getattr(sums, member)) for name, sums in environments])
+        if metric == "invalid_actions":
+            tokens = [((name, kind), count) for name, sums in environments for kind, count in sums.tokens.items()]
+            yield _family("tokens", ("environment", "kind"), tokens)
 
 
 def _buckets(counts: list[int]) -> list[tuple[str, float]]:
@@ -262,48 +301,29 @@ def _buckets(counts: list[int]) -> list[tuple[str, float]]:
 
 
 def _of_server(snapshot: Snapshot) -> Iterator[Family]:
-    yield (
-        "counter", "taskapp_http_responses", "HTTP answers behind the key check.", ("method", "route", "status"),
-        [((method, route, str(status)), count) for (method, route, status), count in snapshot.responses.items()],
-    )  # fmt: skip
-    yield (
-        "counter", "taskapp_http_refusals", "Requests that the key check refused, by the answer's code.", ("code",),
-        _by_name(snapshot.key_refusals),
-    )  # fmt: skip
-    yield (
-        "counter", "taskapp_store_errors", "Rollouts that the store could not keep or give back.", (),
-        [((), snapshot.store_errors)],
-    )  # fmt: skip
+    answers = [((method, route, str(status)), count) for (method, route, status), count in snapshot.responses.items()]
+    yield _family("http_responses", ("method", "route", "status"), answers)
+    yield _family("http_refusals", ("code",), _by_name(snapshot.key_refusals))
+    yield _single("store_errors", snapshot.store_errors)
     whole = {**snapshot.health, "draining": snapshot.health.get("status") == "draining"}
-    for kind, name, words, part, member in _HEALTH:
+    for metric, (part, member) in _HEALTH.items():
         values = whole if not part else whole.get(part)
         if values is None:
             continue
         if member == "cause":
             ended = {cause: count for cause, count in values.items() if cause not in ("open", "opened")}
-            yield kind, name, words, ("cause",), _by_name(ended)
+            yield _family(metric, ("cause",), _by_name(ended))
         else:
-            yield kind, name, words, (), [((), float(values.get(member, 0)))]
+            yield _single(metric, float(values.get(member, 0)))
     if snapshot.connections is not None:
         count, causes = snapshot.connections
-        yield "gauge", "taskapp_connections", "Open connections.", (), [((), count)]
-        yield (
-            "counter", "taskapp_connections_ended", "Connections that the server ended before their callers did.",
-            ("cause",), _by_name(causes),
-        )  # fmt: skip
+        yield _single("connections", count)
+        yield _family("connections_ended", ("cause",), _by_name(causes))
     if snapshot.loop is not None:
         lag, blocked, seconds = snapshot.loop
-        late = "How late the event loop last was."
-        stood = "How often the event loop stood still for more than 0.25 s."
-        yield "gauge", "taskapp_event_loop_lag_seconds", late, (), [((), lag)]
-        yield "counter", "taskapp_event_loop_blocked", stood, (), [((), blocked)]
-        yield (
-            "counter",
-            "taskapp_event_loop_blocked_seconds",
-            "How long it stood still then, in all.",
-            (),
-            [((), seconds)],
-        )
+        yield _single("event_loop_lag_seconds", lag)
+        yield _single("event_loop_blocked", blocked)
+        yield _single("event_loop_blocked_seconds", seconds)
 
 
 def _by_name(counts: Mapping[str, int]) -> list[tuple[tuple[str, ...], int]]:

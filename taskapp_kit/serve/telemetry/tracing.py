@@ -25,6 +25,7 @@ from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.in_flight import InFlightRollout
 from taskapp_kit.serve.telemetry.spans import MAX_SPANS, Span, root_of, spans_of
 from taskapp_kit.version import __version__
+from taskapp_kit.wire.inference_url import HIDDEN
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -40,7 +41,6 @@ WAITING = 128
 """The limit on rollouts that wait for their spans; further ones are dropped, counted and logged."""
 MAX_CONTENT = 1024
 """The limit on one piece of content in a span, in characters."""
-HIDDEN = "(hidden)"
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
 """Variables with such names contain secrets, which no trace may show."""
 
