@@ -153,12 +153,7 @@ def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
 
     def authenticate(scope: Scope) -> RequestRefused | None:
         if not keys.configured():
-            # refused, not open: a server that somebody forgot to give a key must not serve everybody
-            return RequestRefused(
-                "missing_environment_api_key",
-                "ENVIRONMENT_API_KEY is not configured",
-                hint="Set ENVIRONMENT_API_KEY (or TASKAPP_KEYS_FILE) where the server runs, and start it again.",
-            )
+            return no_key_configured()
         try:
             holder = keys.match(candidates(scope["headers"], CHALLENGE))
         except RequestRefused as refused:
@@ -171,10 +166,25 @@ def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
                 hint="Send the key in the X-API-Key header or as Authorization: Bearer.",
                 headers=CHALLENGE,
             )
-        scope[LABEL], scope[QUOTA], scope[ADMIN] = holder.label, holder.max_in_flight, holder.admin
+        note_holder(scope, holder)
         return None
 
     return authenticate
+
+
+def no_key_configured() -> RequestRefused:
+    """Return the refusal of every request to a server without keys."""
+    # refused, not open: a server that somebody forgot to give a key must not serve everybody
+    return RequestRefused(
+        "missing_environment_api_key",
+        "ENVIRONMENT_API_KEY is not configured",
+        hint="Set ENVIRONMENT_API_KEY (or TASKAPP_KEYS_FILE) where the server runs, and start it again.",
+    )
+
+
+def note_holder(scope: Scope, holder: KeyHolder) -> None:
+    """Store a key's label and rights in the scope of a request, where `caller_of` reads them."""
+    scope[LABEL], scope[QUOTA], scope[ADMIN] = holder.label, holder.max_in_flight, holder.admin
 
 
 def open_paths(documents: bool) -> Callable[[Scope], bool]:

@@ -14,7 +14,6 @@ from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.records.protocols import Annotation, RolloutRow
 from taskapp_kit.viewer.page import Page, PageRequest, not_found, read_details, redirect
 from taskapp_kit.viewer.pages import rewards_of
-from taskapp_kit.viewer.rollout_pages import pictures_at
 from taskapp_kit.viewer.source import Scale
 
 QUEUE = 500
@@ -67,7 +66,7 @@ async def annotate(request: PageRequest) -> Page:
     }
     view = {
         "details": details,
-        "picture": pictures_at(request),
+        "picture": request.picture,
         "strip": rewards_of(details),
         "scales": scales,
         "given": given,

@@ -16,8 +16,7 @@ from taskapp_kit.net.auth import SiteRules, candidates, read_host
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Headers, peer_of
 from taskapp_kit.rollout.in_flight import Caller
-from taskapp_kit.serve.auth import ADMIN, LABEL, QUOTA, Keys
-from taskapp_kit.serve.key_file import KeyHolder
+from taskapp_kit.serve.auth import Keys, caller_of, no_key_configured, note_holder
 from taskapp_kit.viewer.session import SESSION_SECONDS, Sessions
 
 COOKIE = "taskapp_ui"
@@ -55,11 +54,7 @@ class UiGate:
         Raises RequestRefused: 401, 503 when no key is configured, 403 for a change with a cookie and without an Origin.
         """
         if not self._keys.configured():
-            raise RequestRefused(
-                "missing_environment_api_key",
-                "ENVIRONMENT_API_KEY is not configured",
-                hint="Set ENVIRONMENT_API_KEY (or TASKAPP_KEYS_FILE) where the server runs, and start it again.",
-            )
+            raise no_key_configured()
         named = {name for name, _ in scope["headers"]}
         if named & KEY_HEADERS:
             holder = self._keys.match(candidates(scope["headers"], CHALLENGE))
@@ -74,12 +69,9 @@ class UiGate:
                 hint="Log in at /ui/login, or send the key in the X-API-Key header.",
                 headers=CHALLENGE,
             )
-        return self._noted(scope, holder)
-
-    def _noted(self, scope: Scope, holder: KeyHolder) -> Caller:
         peer_of(scope).keyed = True
-        scope[LABEL], scope[QUOTA], scope[ADMIN] = holder.label, holder.max_in_flight, holder.admin
-        return Caller(holder.label, holder.max_in_flight, admin=holder.admin)
+        note_holder(scope, holder)
+        return caller_of(scope)
 
 
 def cookie_name(scope: Scope) -> str:

@@ -44,8 +44,11 @@ class PageRequest:
 
     def link(self, path: str, **query: Any) -> str:
         """The address of a page, with a query of those members that are not None or empty."""
-        given = {name: value for name, value in query.items() if value not in (None, "")}
-        return f"{self.base}/{path}" + (f"?{urlencode(given)}" if given else "")
+        return linked(self.base, path, **query)
+
+    def picture(self, sha256: str | None) -> str | None:
+        """The address of a picture by its hash; None without one."""
+        return None if sha256 is None else self.link(f"blobs/{sha256}.png")
 
     def text(self, name: str) -> str | None:
         """A member of the query; None when it is absent, empty or too long, or has control characters."""
@@ -108,6 +111,12 @@ PageFunction = Callable[[PageRequest], Awaitable[Page | EncodedResponse]]
 async def read_details(stored: StoredRollout) -> RolloutDetails:
     """The readable form of a rollout, in a thread: a long one takes a while."""
     return await asyncio.to_thread(details_of, stored)
+
+
+def linked(start: str, path: str, **query: Any) -> str:
+    """The address of what is below `start`, with a query of those members that are not None or empty."""
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{start}/{path}" + (f"?{urlencode(given)}" if given else "")
 
 
 def not_found(what: str) -> RequestRefused:

@@ -24,7 +24,6 @@ from taskapp_kit.rollout.sessions import EnvironmentSessions
 from taskapp_kit.viewer.action_forms import ActionForm, BadFields, action_forms, read_fields
 from taskapp_kit.viewer.page import Page, PageRequest, not_found, read_details, redirect
 from taskapp_kit.viewer.pages import rewards_of
-from taskapp_kit.viewer.rollout_pages import pictures_at
 
 VIEWER = "viewer"
 """As stored with the rollouts of sessions that these pages open."""
@@ -254,7 +253,7 @@ async def _page(
         "strip": rewards_of(details, request.link(f"live/{details.stored.rollout_id}")) if steps else None,
         "whole": request.link(f"{'rollouts' if session.state == 'over' else 'live'}/{details.stored.rollout_id}"),
         "is_stored": session.state == "over" and await _is_stored(request, details.stored.rollout_id),
-        "picture": pictures_at(request),
+        "picture": request.picture,
         "note": note,
         "idle_minutes": _idle_minutes(request),
     }
@@ -316,7 +315,7 @@ async def _ended(request: PageRequest) -> Page | EncodedResponse:
     data = {"sitting": request.path["sitting"], "state": "closed", "episode": details.to_json()}
     view = {
         "details": details,
-        "picture": pictures_at(request),
+        "picture": request.picture,
         "whole": request.link(f"rollouts/{details.stored.rollout_id}"),
         "environment_link": request.link("environment", environment=details.stored.environment),
     }

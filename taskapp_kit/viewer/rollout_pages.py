@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -83,7 +82,7 @@ async def rollout(request: PageRequest) -> Page | EncodedResponse:
     raw = json.dumps(data, ensure_ascii=False, indent=2)
     view = {
         "details": details,
-        "picture": pictures_at(request),
+        "picture": request.picture,
         "strip": rewards_of(details),
         "curl": curl_line(request, details.stored.rollout_id) if request.source.plays else None,
         "replay": replay_line(request, details.stored.rollout_id),
@@ -114,15 +113,6 @@ def replay_line(request: PageRequest, rollout_id: str) -> str:
     )
     address = shlex.quote(f"{request.api_url}/rollout")
     return f"curl {KEY_HEADER} -H 'Content-Type: application/json' {address} -d {shlex.quote(body)}"
-
-
-def pictures_at(request: PageRequest) -> Callable[[str | None], str | None]:
-    """How a page gets the address of a picture by its hash."""
-
-    def address(sha256: str | None) -> str | None:
-        return None if sha256 is None else request.link(f"blobs/{sha256}.png")
-
-    return address
 
 
 async def blob(request: PageRequest) -> EncodedResponse:
@@ -160,7 +150,7 @@ async def compare(request: PageRequest) -> Page:
         "equal": equal,
         "difference": difference,
         "difference_words": None if difference is None else _words(difference),
-        "picture": pictures_at(request),
+        "picture": request.picture,
         "same_seed": len({(one.stored.environment, one.stored.split, one.stored.seed) for one in details}) == 1,
     }
     return Page("compare.html", "Compare two rollouts", data, view, "compare")
@@ -209,9 +199,7 @@ async def group(request: PageRequest) -> Page:
     cards = [await _card(request, row) for row in rows[:MOST_IN_GRID]]
     data = {"rollouts": [asdict(row) for row in rows]}
     title = f"Group {named}" if named else f"{rows[0].environment}, {rows[0].split} seed {rows[0].seed}"
-    return Page(
-        "group.html", title, data, {"cards": cards, "total": len(rows), "picture": pictures_at(request)}, "rollouts"
-    )
+    return Page("group.html", title, data, {"cards": cards, "total": len(rows), "picture": request.picture}, "rollouts")
 
 
 async def _card(request: PageRequest, row: RolloutRow) -> dict[str, Any]:
@@ -250,6 +238,6 @@ async def live_rollout(request: PageRequest) -> Page | EncodedResponse:
             raise not_found("rollout")
         return redirect(request.link(f"rollouts/{rollout_id}"))
     details = await read_details(stored)
-    view = {"details": details, "picture": pictures_at(request), "strip": rewards_of(details), "refresh": 1}
+    view = {"details": details, "picture": request.picture, "strip": rewards_of(details), "refresh": 1}
     title = f"Live: {details.stored.environment} seed {details.stored.seed}"
     return Page("live_rollout.html", title, details.to_json(), view, "live")

@@ -8,8 +8,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,7 +23,7 @@ from taskapp_kit.serve.auth import Keys
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.viewer import annotate_pages, environment_pages, job_pages, play_pages, rollout_pages, run_pages
 from taskapp_kit.viewer.gate import SAFE, UiGate, session_id, set_cookie
-from taskapp_kit.viewer.page import Page, PageFunction, PageRequest, not_found, redirect
+from taskapp_kit.viewer.page import Page, PageFunction, PageRequest, linked, not_found, redirect
 from taskapp_kit.viewer.pages import FOLDER, render, style_hash
 from taskapp_kit.viewer.session import Sessions
 from taskapp_kit.viewer.source import UiSource
@@ -186,8 +185,8 @@ class Viewer:
                 "title": made.title,
                 "section": made.section,
                 "base": base,
-                "link": _link(base),
-                "static": _link(f"{base}/static"),
+                "link": functools.partial(linked, base),
+                "static": functools.partial(linked, f"{base}/static"),
                 "version": _version(),
                 "caller_label": caller.key_label,
                 "with_cookie": bool(session_id(scope)),
@@ -305,14 +304,6 @@ def _wrong_method(allowed: set[str]) -> RequestRefused:
         hint=f"Use {names}.",
         headers=[(b"allow", names.encode())],
     )
-
-
-def _link(start: str) -> Callable[..., str]:
-    def link(path: str, **query: Any) -> str:
-        given = {name: value for name, value in query.items() if value not in (None, "")}
-        return f"{start}/{path}" + (f"?{urlencode(given)}" if given else "")
-
-    return link
 
 
 def _static(name: str) -> EncodedResponse:
