@@ -161,14 +161,6 @@ def test_what_was_written_leaves_though_the_caller_sends_no_more(server: Backgro
         assert ends(connection).startswith(b"HTTP/1.1 200")
 
 
-def test_two_requests_in_one_packet_are_two_requests(server: BackgroundServer) -> None:
-    SEEN.clear()
-    with socket.create_connection((server.host, server.port), timeout=5) as connection:
-        connection.sendall(b"GET /a HTTP/1.1\r\nX-N: 1\r\n\r\nGET /b HTTP/1.1\r\nX-N: 2\r\n\r\n")
-        until(lambda: len(SEEN) == 2, 5)
-    assert [dict(headers)[b"x-n"] for headers in SEEN] == [b"1", b"2"]
-
-
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize(
     ("sent", "status"),
@@ -194,13 +186,6 @@ def test_a_byte_after_an_answer_does_not_stop_the_idle_timer(strict: BackgroundS
         assert read_answer(connection).startswith(b"HTTP/1.1 200")
         connection.sendall(more)
         assert ends(connection)[9:12] in (b"", b"408")
-
-
-def test_a_connection_is_kept_between_requests(server: BackgroundServer) -> None:
-    with connect(server) as connection:
-        for _ in range(3):
-            connection.sendall(get("/"))
-            assert read_answer(connection).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("rest", [b"", b"{", b"x" * 3_000_000], ids=["nothing", "a byte", "three megabytes"])

@@ -150,18 +150,6 @@ def test_head_answers_as_get_without_the_body(viewed: ViewedServer) -> None:
         )
 
 
-def test_pictures_are_shown_by_their_hash(tmp_path: Path) -> None:
-    body = request_body("pictures", "looking", seed=1, reward={"env": 1, "event": 0, "outcome": 0})
-    settings = Settings(environment_api_key=KEY, ui=True)
-    with opened(settings, store=open_store(f"sqlite:///{tmp_path}/rollouts.db")) as running:
-        running.client.post("/rollout", json=body)
-        (row,) = running.client.get("/ui/rollouts.json").json()["rollouts"]
-        page = running.client.get(f"/ui/rollouts/{row['rollout_id']}").text
-        (address, *_) = re.findall(r'<img src="(/ui/blobs/[0-9a-f]{64}\.png)"', page)
-        answer = running.client.get(address)
-    assert answer.headers["content-type"] == "image/png" and answer.content.startswith(b"\x89PNG")
-
-
 # -- hostile texts -------------------------------------------------------------------------------------------------
 
 
