@@ -130,39 +130,35 @@ def test_an_empty_entry_of_pythonpath_is_not_the_working_directory_in_a_worker(f
     assert child_environment({"PYTHONPATH": f":{tmp_path}::/usr"})["PYTHONPATH"] == f"{tmp_path}:/usr"
 
 
-def test_the_process_of_a_mock_model_imports_none(folder: Path) -> None:
-    code = "from taskapp_kit.testing import MockProcess\nwith MockProcess() as model: print(model.stats()['requests'])"
-    assert python(folder, code) == "0\n"
-    assert imported(folder) == []
+PROGRAMS = {
+    "mock model": ("""
+from taskapp_kit.testing import MockProcess
+with MockProcess() as model: print(model.stats()["requests"])""", "0\n"),
+    "import check of a deploy": ("""
+import sys, taskapp_kit.asgi
+from pathlib import Path
+from taskapp_kit.deploy.packaging.import_check import rehearse
+allowed = ["taskapp_kit", "beside", *sys.modules]
+print(rehearse("app.py", allowed=allowed, folder=Path(), own=["app.py", "beside.py"]).name)""", "shadowed\n"),
+    "Modal's account": ("""
+import os
+os.environ.update({"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": "", "MODAL_CONFIG_PATH": os.path.abspath("none.toml")})
+from taskapp_kit.deploy.modal.account import ModalRefused, address
+try: address("a", "b")
+except ModalRefused: print("refused")""", "refused\n"),
+    "Modal's command line": ("""
+from taskapp_kit.deploy.modal.run import _modal
+lines = []; print(_modal(["deploy", "--help"], lines.append)[0], len(lines) > 3)""", "0 True\n"),
+}  # fmt: skip
+"""What starts a Python process of its own, and what it prints."""
 
 
-def test_the_import_check_of_a_deploy_imports_none(folder: Path) -> None:
-    code = (
-        "from taskapp_kit.deploy.packaging.import_check import rehearse; from pathlib import Path\n"
-        "print(rehearse('app.py', allowed=['taskapp_kit', 'beside', *__import__('sys').modules], folder=Path(), own=['app.py', 'beside.py']).name)"
-    )
-    assert python(folder, f"import taskapp_kit.asgi\n{code}") == "shadowed\n"
-    assert imported(folder) == []
-
-
-@pytest.mark.exhaustive
-def test_modals_account_is_asked_without_importing_one(folder: Path) -> None:
-    code = (
-        "from taskapp_kit.deploy.modal.account import ModalRefused, address\n"
-        "try: address('a', 'b')\nexcept ModalRefused: print('refused')"
-    )
-    environ = {"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": "", "MODAL_CONFIG_PATH": str(folder / "none.toml")}
-    assert python(folder, f"import os; os.environ.update({environ!r})\n{code}") == "refused\n"
-    assert imported(folder) == []
-
-
-@pytest.mark.exhaustive
-def test_modals_command_line_imports_none(folder: Path) -> None:
-    code = (
-        "from taskapp_kit.deploy.modal.run import _modal\n"
-        "lines = []; print(_modal(['deploy', '--help'], lines.append)[0], len(lines) > 3)"
-    )
-    assert python(folder, code) == "0 True\n"
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if "Modal" in name else ()) for name in PROGRAMS]
+)
+def test_other_children_import_none_either(folder: Path, name: str) -> None:
+    code, printed = PROGRAMS[name]
+    assert python(folder, code) == printed
     assert imported(folder) == []
 
 
