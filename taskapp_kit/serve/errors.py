@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic
 from fastapi.exceptions import RequestValidationError
@@ -12,6 +12,8 @@ from taskapp_kit.errors import RequestError
 from taskapp_kit.net.error_response import ErrorWriter, short_part
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.wire.field_problems import body_problems, problems_of
+
+M = TypeVar("M", bound=pydantic.BaseModel)
 
 ERRORS = ErrorWriter("The server", logging.getLogger("taskapp_kit.serve"), stored="the rollout", routes="/openapi.json")
 
@@ -34,3 +36,11 @@ def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
         fields=fields,
         hint="`fields` says what each one should be; the models are in /openapi.json.",
     )
+
+
+def parsed(model: type[M], body: Any) -> M:
+    """Return the body as its model. Raises RequestError."""
+    try:
+        return model.model_validate(body)
+    except pydantic.ValidationError as error:
+        raise invalid_request(error, body) from None

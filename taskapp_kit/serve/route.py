@@ -255,6 +255,11 @@ def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
     return run
 
 
+def parameter(name: str, where: str, description: str, **schema: Any) -> dict[str, Any]:
+    """Return the OpenAPI object of an optional parameter. where: "query" or "header"."""
+    return {"name": name, "in": where, "required": False, "description": description, "schema": schema}
+
+
 def documentation(spec: RouteSpec) -> dict[str, Any]:
     """Return the keyword arguments that document one route in FastAPI."""
     failures = sorted({*spec.failures, *(KEYED_FAILURES if spec.keyed else ())})

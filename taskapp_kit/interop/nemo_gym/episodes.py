@@ -16,8 +16,9 @@ from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.policy.conversation import words_of
 from taskapp_kit.rollout.session import EnvironmentSession, SessionCall
+from taskapp_kit.serve.errors import parsed
 from taskapp_kit.serve.route import RouteContext
-from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode, parsed
+from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode
 
 log = logging.getLogger("taskapp_kit.service")
 

@@ -15,8 +15,9 @@ from taskapp_kit.records.content import Content, Json
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.response import wire_observation
 from taskapp_kit.rollout.session import EnvironmentSession
+from taskapp_kit.serve.errors import parsed
 from taskapp_kit.serve.route import RouteContext
-from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode, parsed
+from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode
 
 PROTOCOL = "openenv"
 RESERVED = ("reward", "done", METADATA)

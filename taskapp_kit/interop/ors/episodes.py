@@ -23,7 +23,7 @@ from taskapp_kit.records.content import Json, as_object
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.score.groups import group_judges
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
-from taskapp_kit.serve.errors import error_answer
+from taskapp_kit.serve.errors import error_answer, parsed
 from taskapp_kit.serve.route import RouteContext
 from taskapp_kit.serve.routes.sessions import parsed
 

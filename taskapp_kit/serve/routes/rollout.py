@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 import orjson
-import pydantic
 from starlette.requests import Request
 
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed
@@ -24,10 +23,10 @@ from taskapp_kit.records.protocols import StoredResult
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.subscribers import SharedRollout, Subscriber
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import error_answer, invalid_request
+from taskapp_kit.serve.errors import error_answer, parsed
 from taskapp_kit.serve.openapi_models import Ended, Pending
 from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
-from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.serve.route import RouteContext, RouteSpec, parameter
 from taskapp_kit.wire.rollout import RolloutRequest, RolloutResponse
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
@@ -137,10 +136,7 @@ async def rollout(context: RouteContext, request: Request) -> EncodedResponse | 
     """
     scope = request.scope
     body = await read_json(scope, request.receive, context.settings.max_body_bytes)
-    try:
-        wanted = RolloutRequest.model_validate(body)
-    except pydantic.ValidationError as error:
-        raise invalid_request(error, body) from None
+    wanted = parsed(RolloutRequest, body)
     preferences = read_preferences(scope["headers"])
     caller = caller_of(scope, traceparent=preferences.traceparent, tracestate=preferences.tracestate)
     # a plain request plays in its own task and is cancelled with it; the others share a task that outlives them
@@ -342,27 +338,22 @@ GET = RouteSpec(
     failures=(404, 422, 500, 502, 504),
     parameters=(
         *PARAMETERS,
-        {
-            "name": "events",
-            "in": "query",
-            "required": False,
-            "description": "1 adds the events, and the calls of judges and of models that the environment asked.",
-            "schema": {"type": "string", "enum": ["0", "1"]},
-        },
-        {
-            "name": "Prefer",
-            "in": "header",
-            "required": False,
-            "description": "`wait=20` waits up to 20 s for the end.",
-            "schema": {"type": "string"},
-        },
-        {
-            "name": "Last-Event-ID",
-            "in": "header",
-            "required": False,
-            "description": "Of a stream: the `id` of the last event that arrived.",
-            "schema": {"type": "integer", "minimum": 0, "maximum": 999999999},
-        },
+        parameter(
+            "events",
+            "query",
+            "1 adds the events, and the calls of judges and of models that the environment asked.",
+            type="string",
+            enum=["0", "1"],
+        ),
+        parameter("Prefer", "header", "`wait=20` waits up to 20 s for the end.", type="string"),
+        parameter(
+            "Last-Event-ID",
+            "header",
+            "Of a stream: the `id` of the last event that arrived.",
+            type="integer",
+            minimum=0,
+            maximum=999999999,
+        ),
     ),
 )
 DELETE = RouteSpec(
@@ -385,26 +376,23 @@ ROUTE = RouteSpec(
     accepted_model=Pending,
     failures=(408, 409, 413, 415, 422, 429, 500, 502, 504),
     parameters=(
-        {
-            "name": "Idempotency-Key",
-            "in": "header",
-            "required": False,
-            "description": "Repeating the request with the same key and body joins the rollout or gets what came of it.",
-            "schema": {"type": "string", "pattern": "^[\\x21-\\x7e]{1,255}$"},
-        },
-        {
-            "name": "Prefer",
-            "in": "header",
-            "required": False,
-            "description": "`respond-async` answers 202; `respond-async, wait=5` only after 5 s.",
-            "schema": {"type": "string"},
-        },
-        {
-            "name": "Last-Event-ID",
-            "in": "header",
-            "required": False,
-            "description": "Of a stream that is taken up again under its Idempotency-Key: the last `id` that arrived.",
-            "schema": {"type": "integer", "minimum": 0, "maximum": 999999999},
-        },
+        parameter(
+            "Idempotency-Key",
+            "header",
+            "Repeating the request with the same key and body joins the rollout or gets what came of it.",
+            type="string",
+            pattern="^[\\x21-\\x7e]{1,255}$",
+        ),
+        parameter(
+            "Prefer", "header", "`respond-async` answers 202; `respond-async, wait=5` only after 5 s.", type="string"
+        ),
+        parameter(
+            "Last-Event-ID",
+            "header",
+            "Of a stream that is taken up again under its Idempotency-Key: the last `id` that arrived.",
+            type="integer",
+            minimum=0,
+            maximum=999999999,
+        ),
     ),
 )

@@ -18,7 +18,7 @@ from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.records.protocols import LISTED, RolloutQuery, RolloutRow, StoredRollout
 from taskapp_kit.records.trajectory import Status
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.serve.route import RouteContext, RouteSpec, parameter
 
 LIMIT, MAX_LIMIT = 50, 500
 """Rollouts per page: the default and the maximum."""
@@ -143,8 +143,7 @@ def _wrong(name: str, found: str) -> RequestError:
 
 
 def _parameter(name: str, description: str, **schema: Any) -> dict[str, Any]:
-    given = schema or {"type": "string", "maxLength": MAX_TEXT}
-    return {"name": name, "in": "query", "required": False, "description": description, "schema": given}
+    return parameter(name, "query", description, **(schema or {"type": "string", "maxLength": MAX_TEXT}))
 
 
 ROUTE = RouteSpec(

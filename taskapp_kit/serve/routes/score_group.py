@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request
 
@@ -12,7 +11,7 @@ from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.rollout.groups import MAX_MEMBERS
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import invalid_request
+from taskapp_kit.serve.errors import parsed
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.wire.rollout import forms
 
@@ -80,10 +79,7 @@ async def score_group(context: RouteContext, request: Request) -> EncodedRespons
     """
     scope = request.scope
     body = await read_json(scope, request.receive, context.settings.max_body_bytes)
-    try:
-        wanted = ScoreGroupRequest.model_validate(body)
-    except pydantic.ValidationError as error:
-        raise invalid_request(error, body) from None
+    wanted = parsed(ScoreGroupRequest, body)
     return json_answer(
         await context.service.score_group(
             rollout_ids=wanted.rollout_ids, group_id=wanted.group_id, caller=caller_of(scope)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-import pydantic
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from starlette.requests import Request
 
@@ -20,7 +19,7 @@ from taskapp_kit.records.trajectory import PlayedStep
 from taskapp_kit.rollout.response import PictureRoom, wire_observation
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import invalid_request
+from taskapp_kit.serve.errors import parsed
 from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.wire.rollout import (
     NO_CONTROL_CHARACTERS,
@@ -306,14 +305,6 @@ def _found(context: RouteContext, request: Request, *, drives: bool = True) -> E
 async def _read(context: RouteContext, request: Request, model: type[M], *, required: bool = False) -> M:
     body = await read_json(request.scope, request.receive, context.settings.max_body_bytes, required=required)
     return parsed(model, body)
-
-
-def parsed(model: type[M], body: Any) -> M:
-    """Return the body as its model. Raises RequestError."""
-    try:
-        return model.model_validate(body)
-    except pydantic.ValidationError as error:
-        raise invalid_request(error, body) from None
 
 
 def _invalid(name: str, message: str) -> RequestError:
