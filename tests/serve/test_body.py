@@ -37,18 +37,23 @@ def seeded(raw: str) -> bytes:
     return json.dumps({**GOOD, "env": {"seed": "@@"}}).replace('"@@"', raw).encode()
 
 
+SEED = ["body", "env", "seed"]
 # name: (body, the field that the answer must name, its type)
 BAD: dict[str, tuple[bytes, list[str | int], str]] = {
+    **{f"{body!r}": (body, ["body"], "not_an_object") for body in (b"null", b"7", b'"x"', b"[]", b"true")},
+    **{
+        f"{body!r}": (body, ["body"], "json_syntax")
+        for body in (b"{", b"}", b"hello", b"{'a':1}", b"{a:1}", b"run_id=x&mode=rl")
+    },
+    **{f"seed {raw}": (seeded(raw), SEED, "json_syntax") for raw in ("01", "+1", "0x10", ".5", "5.", "-", "1_0")},
+    **{f"seed {raw}": (seeded(raw), SEED, "not_finite") for raw in ("NaN", "Infinity", "-NaN")},
+    **{f"seed {raw}": (seeded(str(raw)), SEED, "integer_too_large") for raw in (2**63, 2**64, -(2**63) - 1)},
+    **{
+        f"{name} missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != name}), ["body", name], "missing")
+        for name in ("run_id", "env", "policy", "ops", "mode")
+    },
     "empty": (b"", ["body"], "empty_body"),
     "spaces": (b"   \n ", ["body"], "empty_body"),
-    "null": (b"null", ["body"], "not_an_object"),
-    "number": (b"7", ["body"], "not_an_object"),
-    "string": (b'"x"', ["body"], "not_an_object"),
-    "list": (b"[]", ["body"], "not_an_object"),
-    "true": (b"true", ["body"], "not_an_object"),
-    "brace": (b"{", ["body"], "json_syntax"),
-    "closing brace": (b"}", ["body"], "json_syntax"),
-    "word": (b"hello", ["body"], "json_syntax"),
     "cut": (text()[:-9], ["body", "mode"], "json_syntax"),
     "cut in a string": (b'{"run_id": "abc', ["body", "run_id"], "json_syntax"),
     "trailing word": (text() + b"x", ["body"], "trailing_text"),
@@ -58,12 +63,9 @@ BAD: dict[str, tuple[bytes, list[str | int], str]] = {
     "no colon": (b'{"a" 1}', ["body", "a"], "json_syntax"),
     "no value": (b'{"a":}', ["body", "a"], "json_syntax"),
     "no comma": (b'{"a":1 "b":2}', ["body", "a"], "json_syntax"),
-    "single quotes": (b"{'a':1}", ["body"], "json_syntax"),
-    "bare name": (b"{a:1}", ["body"], "json_syntax"),
     "comment": (b'{"a":1 /* x */}', ["body", "a"], "json_syntax"),
     "byte order mark": (b"\xef\xbb\xbf" + text(), ["body"], "byte_order_mark"),
     "utf-16": (text().decode().encode("utf-16"), ["body"], "json_syntax"),
-    "form": (b"run_id=x&mode=rl", ["body"], "json_syntax"),
     "invalid utf-8": (b'{"run_id": "\xff\xfe"}', ["body", "run_id"], "invalid_utf8"),
     "overlong utf-8": (b'{"run_id": "\xc0\xaf"}', ["body", "run_id"], "invalid_utf8"),
     "raw surrogate": (b'{"run_id": "\xed\xa0\x80"}', ["body", "run_id"], "invalid_utf8"),
@@ -76,25 +78,12 @@ BAD: dict[str, tuple[bytes, list[str | int], str]] = {
     "line end in string": (b'{"run_id": "a\nb"}', ["body", "run_id"], "json_syntax"),
     "bad escape": (spliced("run_id", '"\\x41"'), ["body", "run_id"], "json_syntax"),
     "short escape": (spliced("run_id", '"\\u12"'), ["body", "run_id"], "json_syntax"),
-    "NaN": (seeded("NaN"), ["body", "env", "seed"], "not_finite"),
-    "Infinity": (seeded("Infinity"), ["body", "env", "seed"], "not_finite"),
     "-Infinity": (spliced("safety", '{"max_time_s":-Infinity}'), ["body", "safety", "max_time_s"], "not_finite"),
-    "-NaN": (seeded("-NaN"), ["body", "env", "seed"], "not_finite"),
     "1e999": (spliced("safety", '{"max_time_s":1e999}'), ["body", "safety", "max_time_s"], "not_finite"),
     "-1e999": (spliced("safety", '{"max_time_s":-1e999}'), ["body", "safety", "max_time_s"], "not_finite"),
-    "2**63": (seeded(str(2**63)), ["body", "env", "seed"], "integer_too_large"),
-    "2**64": (seeded(str(2**64)), ["body", "env", "seed"], "integer_too_large"),
-    "-2**63-1": (seeded(str(-(2**63) - 1)), ["body", "env", "seed"], "integer_too_large"),
     "10**5000": (seeded("1" + "0" * 5000), ["body", "env", "seed"], "integer_too_large"),
     "huge in config": (spliced("env", '{"config":{"n":[1,99999999999999999999]}}'), ["body", "env", "config", "n", 1],
                        "integer_too_large"),
-    "leading zero": (seeded("01"), ["body", "env", "seed"], "json_syntax"),
-    "plus": (seeded("+1"), ["body", "env", "seed"], "json_syntax"),
-    "hex": (seeded("0x10"), ["body", "env", "seed"], "json_syntax"),
-    "dot first": (seeded(".5"), ["body", "env", "seed"], "json_syntax"),
-    "dot last": (seeded("5."), ["body", "env", "seed"], "json_syntax"),
-    "minus alone": (seeded("-"), ["body", "env", "seed"], "json_syntax"),
-    "underscore": (seeded("1_0"), ["body", "env", "seed"], "json_syntax"),
     "twice": (b'{"mode":"rl","mode":"eval"}', ["body", "mode"], "duplicate_name"),
     "twice, escaped": (b'{"mode":"rl","\\u006dode":"eval"}', ["body", "mode"], "duplicate_name"),
     "twice, deep": (spliced("env", '{"config":[{"x":1,"x":1}]}'), ["body", "env", "config", 0, "x"], "duplicate_name"),
@@ -104,11 +93,6 @@ BAD: dict[str, tuple[bytes, list[str | int], str]] = {
     "deep object": (spliced("env", '{"a":' * 65 + "1" + "}" * 65), ["body", "env", "a", "a", "a"], "too_deep"),
     "very deep": (b'{"ops":' + b"[" * 100_000, ["body", "ops", 0, 0, 0], "too_deep"),
     "many values": (b'{"ops":[' + b"[]," * 300_000 + b"[]]}", ["body"], "too_many_values"),
-    "run_id missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != "run_id"}), ["body", "run_id"], "missing"),
-    "env missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != "env"}), ["body", "env"], "missing"),
-    "policy missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != "policy"}), ["body", "policy"], "missing"),
-    "ops missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != "ops"}), ["body", "ops"], "missing"),
-    "mode missing": (orjson.dumps({k: v for k, v in GOOD.items() if k != "mode"}), ["body", "mode"], "missing"),
     "run_id number": (text(run_id=5), ["body", "run_id"], "string_type"),
     "run_id empty": (text(run_id=""), ["body", "run_id"], "string_too_short"),
     "run_id long": (text(run_id="x" * 513), ["body", "run_id"], "string_too_long"),
@@ -205,7 +189,7 @@ def test_there_are_enough_malformed_bodies() -> None:
 
 UNPLANNED = "replay of nothing"
 """The service looks for the rollout to replay before it plans."""
-SERVED = (UNPLANNED, "empty", "cut", "invalid utf-8", "NaN", "10**5000", "very deep", "many values", "env missing",
+SERVED = (UNPLANNED, "empty", "cut", "invalid utf-8", "seed NaN", "10**5000", "very deep", "many values", "env missing",
           "seed string", "config unknown")  # fmt: skip
 """One of each kind."""
 
