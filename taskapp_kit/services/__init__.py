@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from taskapp_kit.services.actor import Actor
-from taskapp_kit.services.dispatcher import ServiceStats
 from taskapp_kit.services.endpoints import endpoint
+from taskapp_kit.services.replicas import ServiceStats
 from taskapp_kit.services.service import ServiceHandle, ServiceSession
 
 if TYPE_CHECKING:

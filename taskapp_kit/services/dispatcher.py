@@ -12,16 +12,25 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from taskapp_kit.errors import CallTimeout, EndpointRaised, ReplicaDied, ReplicaStartFailed, Saturated, ServiceError
 from taskapp_kit.services.endpoints import EndpointMark
-from taskapp_kit.services.replicas import Backend, HasEnded, Operation, ReplicaHandle, ReplicaSpec
+from taskapp_kit.services.replicas import (
+    Backend,
+    HasEnded,
+    Operation,
+    ReplicaHandle,
+    ReplicaSpec,
+    ReplicaState,
+    ReplicaStats,
+    ServiceStats,
+)
 
 log = logging.getLogger("taskapp_kit.services")
 
@@ -34,48 +43,6 @@ MEASURED = 1000
 RETRY_AFTER_SECONDS = 1
 
 Result = TypeVar("Result")
-ReplicaState = Literal["starting", "ready", "ended"]
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaStats:
-    """One replica. calls: sent to it; failures: of these, those that raised or were lost; restarts: how often it was made
-    anew; sessions: open now."""
-
-    index: int
-    place: str
-    state: ReplicaState
-    in_flight: int
-    calls: int
-    failures: int
-    restarts: int
-    sessions: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceStats:
-    """A service since its start. waiting: calls and sessions without a replica now. retried: calls that were sent again.
-
-    latency_ms_median, latency_ms_p99: of the latest calls that returned, queue included; None before the first.
-    """
-
-    name: str
-    backend: Backend
-    waiting: int
-    retried: int
-    latency_ms_median: float | None
-    latency_ms_p99: float | None
-    replicas: Sequence[ReplicaStats]
-
-    @property
-    def calls(self) -> int:
-        """The number of calls that were sent to replicas."""
-        return sum(each.calls for each in self.replicas)
-
-    @property
-    def ready(self) -> int:
-        """The number of replicas that take calls."""
-        return sum(each.state == "ready" for each in self.replicas)
 
 
 @dataclass(slots=True, eq=False)
@@ -294,7 +261,8 @@ class Dispatcher:
 
     def _free(self, avoid: ReplicaSlot | None) -> ReplicaSlot | None:
         free = [slot for slot in self.slots if slot.state == "ready" and slot.in_flight < self.options.concurrent_calls]
-        return min((slot for slot in free if slot is not avoid), key=_load, default=None) or next(iter(free), None)
+        others = (slot for slot in free if slot is not avoid)
+        return min(others, key=lambda slot: (slot.in_flight, slot.calls), default=None) or next(iter(free), None)
 
     async def _wait(self, find: Callable[[], ReplicaSlot | None]) -> ReplicaSlot:
         """Wait in line until `find` returns a replica. Raises Saturated, ReplicaStartFailed."""
@@ -388,7 +356,7 @@ class Dispatcher:
         if slot.state != "ready":
             raise ReplicaDied(f"Replica {slot.index} of {self.name} is being started.")
         slot.in_flight += 1
-        return await self._send(slot, "call", name, "", data, partial(self._release, slot))
+        return await self._placed_call(slot, name, data)
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
@@ -416,13 +384,9 @@ class Dispatcher:
         """Return its task, which goes on when its caller is cancelled, until the service is closed."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs what nothing has read
         return task
-
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # asyncio logs an exception that nothing has read
 
     def _free_for_session(self) -> ReplicaSlot | None:
         most = self.options.sessions_per_replica if self.stateful else None
@@ -532,7 +496,3 @@ class ReplicaSession:
                 await self._dispatch._send(self._slot, "close", "", self.name, b"", lambda: None)
         finally:
             self.left()
-
-
-def _load(slot: ReplicaSlot) -> tuple[int, int]:
-    return slot.in_flight, slot.calls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -14,10 +13,8 @@ from taskapp_kit.errors import BadArgument, CallTimeout, ReplicaDied, ReplicaSta
 from taskapp_kit.rollout.executors.child import ChildProcess
 from taskapp_kit.rollout.executors.job import JobHung, JobLost, JobRaised, Running
 from taskapp_kit.rollout.executors.protocol import MAX_THREADS, BadFrame
-from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaSpec
+from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaSpec, check_loaded
 from taskapp_kit.system.child_python import python_command
-
-log = logging.getLogger("taskapp_kit.services")
 
 GRACE_SECONDS = 1.0
 """How long a call may take to end after its time, before its process is killed."""
@@ -50,15 +47,12 @@ class LocalReplica:
         try:
             await self._child.start(command, self._environment(), seconds)
             frame, _ = await self._do({"operation": "load", **self._spec.frame()}, self._spec.arguments, seconds)
+            check_loaded(frame)
         except BaseException as error:
             self.kill()
             if isinstance(error, (JobLost, ReplicaDied, CallTimeout)):
                 raise ReplicaStartFailed(f"A replica could not be started: {error}.") from error
             raise
-        if (raised := frame.get("raised")) is not None:
-            self.kill()
-            log.error("a replica could not be started\n%s", raised["traceback"])
-            raise ReplicaStartFailed(f"A replica could not be started: {raised['type']}: {raised['text']}")
         self._ready = True
 
     async def call(

@@ -9,7 +9,6 @@ replica again, so that it has its state before it serves.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,9 +20,7 @@ from ray.exceptions import RayActorError, RayError, TaskCancelledError
 from taskapp_kit.config import disable_ray_usage_statistics, server_only_names
 from taskapp_kit.errors import CallTimeout, ReplicaDied, ReplicaStartFailed
 from taskapp_kit.services.replica_host import Answer, ReplicaHost
-from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaHandle, ReplicaSpec
-
-log = logging.getLogger("taskapp_kit.services")
+from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaHandle, ReplicaSpec, check_loaded
 
 CALLS_AT_ONCE = 1000
 """Of one actor: the host itself bounds the calls of an instance."""
@@ -99,6 +96,7 @@ class RayReplica:
                 frame, _ = await self._actor.do.remote(
                     {"operation": "load", **self._spec.frame()}, self._spec.arguments
                 )
+            check_loaded(frame)
         except (RayError, TimeoutError) as error:
             self.kill()
             why = str(error) or f"it was not ready within {options.start_seconds:g} s"
@@ -106,10 +104,6 @@ class RayReplica:
         except BaseException:
             self.kill()
             raise
-        if (raised := frame.get("raised")) is not None:
-            self.kill()
-            log.error("a replica could not be started\n%s", raised["traceback"])
-            raise ReplicaStartFailed(f"A replica could not be started: {raised['type']}: {raised['text']}")
         self._watch = asyncio.ensure_future(self._until_end(self._actor))
 
     async def call(

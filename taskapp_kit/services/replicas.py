@@ -1,4 +1,4 @@
-"""How a service runs: its options, the class as another process finds it, and a replica on either backend.
+"""How a service runs: its options, the class as another process finds it, a replica on either backend, and its numbers.
 
 `replica_host.py` is what runs in the replica's process.
 """
@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from taskapp_kit.declare.discovery import load_file, loaded_from_file
-from taskapp_kit.errors import BadArgument, ServiceError, closest
+from taskapp_kit.errors import BadArgument, ReplicaStartFailed, ServiceError, closest
 from taskapp_kit.system.child_python import add_import_folder
+
+log = logging.getLogger("taskapp_kit.services")
 
 Backend = Literal["local", "ray"]
 BACKENDS: tuple[Backend, ...] = ("local", "ray")
@@ -162,6 +165,13 @@ class ReplicaSpec:
         }
 
 
+def check_loaded(frame: Frame) -> None:
+    """Raise ReplicaStartFailed if a host could not load the class, with what was raised there."""
+    if (raised := frame.get("raised")) is not None:
+        log.error("a replica could not be started\n%s", raised["traceback"])
+        raise ReplicaStartFailed(f"A replica could not be started: {raised['type']}: {raised['text']}")
+
+
 class ReplicaHandle(Protocol):
     """One process with instances of the class, from its start to its end."""
 
@@ -192,6 +202,50 @@ class ReplicaHandle(Protocol):
     def kill(self) -> None:
         """End the process at once."""
         ...
+
+
+ReplicaState = Literal["starting", "ready", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStats:
+    """One replica. calls: sent to it; failures: of these, those that raised or were lost; restarts: how often it was made
+    anew; sessions: open now."""
+
+    index: int
+    place: str
+    state: ReplicaState
+    in_flight: int
+    calls: int
+    failures: int
+    restarts: int
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStats:
+    """A service since its start. waiting: calls and sessions without a replica now. retried: calls that were sent again.
+
+    latency_ms_median, latency_ms_p99: of the latest calls that returned, queue included; None before the first.
+    """
+
+    name: str
+    backend: Backend
+    waiting: int
+    retried: int
+    latency_ms_median: float | None
+    latency_ms_p99: float | None
+    replicas: Sequence[ReplicaStats]
+
+    @property
+    def calls(self) -> int:
+        """The number of calls that were sent to replicas."""
+        return sum(each.calls for each in self.replicas)
+
+    @property
+    def ready(self) -> int:
+        """The number of replicas that take calls."""
+        return sum(each.state == "ready" for each in self.replicas)
 
 
 HasEnded = Callable[[str], None]

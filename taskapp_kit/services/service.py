@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import BadArgument, ServiceError, Unavailable, closest
-from taskapp_kit.services.dispatcher import Dispatcher, ReplicaSession, ServiceStats
+from taskapp_kit.services.dispatcher import Dispatcher, ReplicaSession
 from taskapp_kit.services.encoding import decode, encode_arguments
 from taskapp_kit.services.endpoints import endpoints_of
 from taskapp_kit.services.local_replica import LocalReplica, gpu_count
@@ -23,6 +23,7 @@ from taskapp_kit.services.replicas import (
     ReplicaHandle,
     ReplicaSpec,
     ServiceOptions,
+    ServiceStats,
 )
 
 log = logging.getLogger("taskapp_kit.services")
