@@ -15,9 +15,8 @@ from typing import Any
 
 from bench.training_step_model import CONTEXT, LEARNING_RATE, NEW_TOKENS, PROMPTS, SAMPLES, begin, model_of, say, wait
 from taskapp_kit.jobs.server.engine import Event, RolloutOutcome
-from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 from taskapp_kit.jobs.server.rollout_plan import JobPlan
-from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp, TaskAppAddresses
 from taskapp_kit.train.driver.job_driver import JobDriver
 from taskapp_kit.train.driver.learning import PolicyLearner
 from taskapp_kit.train.driver.settings import DriverSettings

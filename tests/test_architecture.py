@@ -103,8 +103,7 @@ INSIDE = {
     "wire": ({"field_problems", "inference_url", "rollout"}, {"chat"}),
     "jobs": ({"client"}, {"server"}),
     "jobs.client": (
-        {"backend_errors", "config", "job_settings"},
-        {"stream"},
+        {"config", "stream"},
         {"backend"},
         {"backend_check", "environment_key", "job_payload", "job_watch"},
         {"rl_job"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from taskapp_kit.client.blocking_portal import run
-from taskapp_kit.client.probe import ProbeResult
+from taskapp_kit.client.checks import ProbeResult
 from taskapp_kit.net.http import NoAnswer, Transport
 
 MAX_BYTES = 64 * 1024

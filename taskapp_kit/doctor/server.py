@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 
-from taskapp_kit.client.checks import first_seed, takes_words
-from taskapp_kit.client.probe import Prober, name_of
+from taskapp_kit.client.checks import Prober, first_seed, name_of, takes_words
 from taskapp_kit.client.task_app import TaskAppClient
 from taskapp_kit.doctor.finding import CheckResult, DoctorFinding, passed, skipped, wrong
 from taskapp_kit.doctor.rollouts import quantile

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.jobs.server.engine import JobDocument, JobOutcome
-from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
-from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp, TaskAppAddresses
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition, TrainedModelName
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.driver.job_driver import JobDriver

@@ -21,8 +21,7 @@ from taskapp_kit.deploy.local.in_process import InProcessTaskApp
 from taskapp_kit.deploy.tunnel.settings import on_loopback
 from taskapp_kit.errors import BadArgument
 from taskapp_kit.jobs.client.environment_key import setup_environment_api_key_async
-from taskapp_kit.jobs.client.job_settings import backend_key
-from taskapp_kit.jobs.client.rl_job import RLJob
+from taskapp_kit.jobs.client.rl_job import RLJob, backend_key
 
 log = logging.getLogger("taskapp_kit.deploy")
 

@@ -8,7 +8,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from taskapp_kit.client.probe import ProbeResult
+from taskapp_kit.client.checks import ProbeResult
 from taskapp_kit.deploy.health_check import ASK_SECONDS, REFUSED, ask_health, in_words, key_headers
 from taskapp_kit.errors import ConfigError, KitError, TaskAppError
 from taskapp_kit.net.retry import Attempts, Backoff

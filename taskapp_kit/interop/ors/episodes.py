@@ -25,7 +25,6 @@ from taskapp_kit.rollout.score.groups import group_judges
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.serve.errors import error_answer, parsed
 from taskapp_kit.serve.route import RouteContext
-from taskapp_kit.serve.routes.sessions import parsed
 
 PROTOCOL = "ors"
 SETUP_SECONDS = 25.0

@@ -12,20 +12,21 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from taskapp_kit.config import process_variable
-from taskapp_kit.errors import BackendError, JobConfigError
-from taskapp_kit.jobs.client.backend_errors import NO_SUCH_ROUTE, odd, refusal, unreachable
+from taskapp_kit.errors import BackendError, BackendUnreachable, JobConfigError
 from taskapp_kit.jobs.client.stream import follow_events
 from taskapp_kit.net.addresses import read_address
-from taskapp_kit.net.http import HttpResponse, NoAnswer, Transport, header_key
+from taskapp_kit.net.envelope import ended, error_members, sentence
+from taskapp_kit.net.http import CHECK_PROXY, NO_CONNECTION, HttpResponse, NoAnswer, Transport, Trouble, header_key
 from taskapp_kit.net.retry import again
 from taskapp_kit.records.job_status import MAX_ID
 
 if TYPE_CHECKING:
     import aiohttp
 
-
 FAMILIES = ("rl", "learning", "orchestration")
 EXAMPLE = "http://127.0.0.1:8500"
+NO_BACKEND = "Is that the address of a training backend?"
+NO_SUCH_ROUTE = frozenset({404, 405})
 WRITE_RETRIES = 3
 READ_RETRIES = 2
 
@@ -135,9 +136,9 @@ class BackendClient:
         """Return the public key (base64) for which a task app's key is sealed."""
         found = _object(await self._get("v1/crypto/public-key"), self.url, "v1/crypto/public-key")
         if not isinstance(found.get("public_key"), str):
-            raise odd(self.url, "v1/crypto/public-key", "has no public_key")
+            raise _odd(self.url, "v1/crypto/public-key", "has no public_key")
         if found.get("alg") not in (None, "libsodium.sealedbox.v1"):
-            raise odd(self.url, "v1/crypto/public-key", "is for another algorithm than libsodium.sealedbox.v1")
+            raise _odd(self.url, "v1/crypto/public-key", "is for another algorithm than libsodium.sealedbox.v1")
         return str(found["public_key"])
 
     async def put_env_key(self, name: str, ciphertext_b64: str) -> dict[str, Any]:
@@ -210,7 +211,7 @@ class BackendClient:
                 rng=self._rng,
             )
         except NoAnswer as lost:
-            raise unreachable(lost, self.url, shown) from None
+            raise _unreachable(lost, self.url, shown) from None
         return self._body(answer, shown)
 
     async def _write(self, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> dict[str, Any]:
@@ -229,18 +230,18 @@ class BackendClient:
         try:
             answer = await again(post, retries=0 if key is None else WRITE_RETRIES, rng=self._rng)
         except NoAnswer as lost:
-            raise unreachable(lost, self.url, path, may_act=True, repeatable=key is not None) from None
+            raise _unreachable(lost, self.url, path, may_act=True, repeatable=key is not None) from None
         return _object(self._body(answer, path), self.url, path)
 
     def _body(self, answer: HttpResponse, path: str) -> dict[str, Any] | list[Any]:
         if answer.status not in (200, 201, 202):
-            raise refusal(answer, self.url, path, self._key)
+            raise _refusal(answer, self.url, path, self._key)
         try:
             body = answer.json()
         except ValueError:
-            raise odd(self.url, path, "is not JSON") from None
+            raise _odd(self.url, path, "is not JSON") from None
         if not isinstance(body, dict | list):
-            raise odd(self.url, path, "is neither an object nor an array")
+            raise _odd(self.url, path, "is neither an object nor an array")
         return body
 
 
@@ -253,7 +254,7 @@ def _part(name: str) -> str:
 
 def _object(body: dict[str, Any] | list[Any], url: str, path: str) -> dict[str, Any]:
     if not isinstance(body, dict):
-        raise odd(url, path, "is not an object")
+        raise _odd(url, path, "is not an object")
     return body
 
 
@@ -263,5 +264,67 @@ def _rows(body: dict[str, Any] | list[Any], name: str, url: str) -> list[dict[st
     if isinstance(body, dict):
         rows = next((body[key] for key in (name, "data", "items") if isinstance(body.get(key), list)), None)
     if not isinstance(rows, list):
-        raise odd(url, name, f"holds no array {name!r}")
+        raise _odd(url, name, f"holds no array {name!r}")
     return [row for row in rows if isinstance(row, dict)]
+
+
+def _unreachable(
+    lost: NoAnswer, url: str, path: str, *, may_act: bool = False, repeatable: bool = False
+) -> BackendUnreachable:
+    """Return the error of a request without a response.
+
+    may_act: the backend may be acting on it. repeatable: it had an idempotency key.
+    """
+    if lost.kind is Trouble.REFUSED:
+        return BackendUnreachable(
+            f"Nothing answers at {url}.", hint="Start the backend (taskapp backend serve), or check the address."
+        )
+    if lost.kind is Trouble.PROXY:
+        return BackendUnreachable(f"{url} {lost.why}.", hint=CHECK_PROXY)
+    if lost.kind in NO_CONNECTION:
+        return BackendUnreachable(f"{url} {lost.why}.", hint="Check the address.")
+    if may_act and lost.sent and repeatable:
+        return BackendUnreachable(
+            f"{url}/{path} {lost.why}; the backend may have acted on the request.",
+            hint="Check the list of jobs. A repetition with the same idempotency key creates no second job.",
+        )
+    if may_act and lost.sent:
+        return BackendUnreachable(
+            f"{url}/{path} {lost.why}; the backend may have acted on the request, so it was not sent again.",
+            hint="Check the list of jobs. With an idempotency key a request can be repeated without a second job.",
+        )
+    return BackendUnreachable(f"{url}/{path} {lost.why}.")
+
+
+def _refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> BackendError:
+    """Return the error of a response other than 200, 201 and 202."""
+    status = answer.status
+    if status in (401, 403):
+        what = "the key" if key else "a request without a key"
+        return BackendError(
+            f"{url} refuses {what}.", status=status, hint="Give the backend's key as api_key, or set SYNTH_API_KEY."
+        )
+    if 300 <= status < 400:
+        return BackendError(
+            f"{url}/{path} answered {status}: a redirect, which is not followed, because the key belongs to this address.",
+            status=status,
+            hint="Give the address that it redirects to, if it is yours.",
+        )
+    error = error_members(answer, key)
+    if error is not None:
+        return BackendError(
+            f"{url}/{path} answers {status} ({error.code}): {ended(error.message)}",
+            status=status,
+            fields=error.fields,
+            hint=error.hint + error.field_lines,
+        )
+    body = answer.json_object() or {}
+    words = sentence(body.get("detail") or body.get("message") or body.get("error"), key)
+    if words:
+        return BackendError(f"{url}/{path} answered {status}: {ended(words)}", status=status)
+    return BackendError(f"{url}/{path} answered {status}.", status=status, hint=NO_BACKEND)
+
+
+def _odd(url: str, path: str, what: str) -> BackendError:
+    """Return the error of a good status with a body that cannot be used."""
+    return BackendError(f"The answer of {url}/{path} {what}.", status=200, hint=NO_BACKEND)

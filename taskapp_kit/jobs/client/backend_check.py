@@ -9,8 +9,7 @@ import base64
 import binascii
 import json
 
-from taskapp_kit.client.checks import SECONDS, Finding
-from taskapp_kit.client.probe import Prober, ProbeResult
+from taskapp_kit.client.checks import SECONDS, Finding, Prober, ProbeResult
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.jobs.client.backend import EXAMPLE, api_base
 from taskapp_kit.net.http import header_key

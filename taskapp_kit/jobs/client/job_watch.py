@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.errors import BackendError, JobConfigError, JobTimeout
-from taskapp_kit.jobs.client.backend_errors import is_temporary
+from taskapp_kit.jobs.client.stream import is_temporary
 from taskapp_kit.records.job_status import over, read_status, seen
 
 if TYPE_CHECKING:

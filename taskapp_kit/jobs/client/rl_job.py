@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskapp_kit.client.blocking_portal import iterate, run
 from taskapp_kit.client.checks import check_task_app
+from taskapp_kit.config import process_variable
 from taskapp_kit.errors import (
     BackendError,
     JobConfigError,
@@ -31,16 +33,17 @@ from taskapp_kit.errors import (
 )
 from taskapp_kit.jobs.client.backend import BackendClient, api_base
 from taskapp_kit.jobs.client.backend import backend_url as backend_address
-from taskapp_kit.jobs.client.job_settings import backend_key, split_overrides, task_app_key
 from taskapp_kit.jobs.client.job_watch import OnStatus, watch
 from taskapp_kit.jobs.client.stream import all_events, all_metrics
 from taskapp_kit.net.envelope import ended, sentence
+from taskapp_kit.net.http import header_key
 from taskapp_kit.records.job_status import SUCCEEDED, TERMINAL, job_id_of, over, read_status, succeeded, weights_note
 
 if TYPE_CHECKING:
     from taskapp_kit.jobs.client.config.rl_config import RlConfig
 
 log = logging.getLogger("taskapp_kit.jobs.client.rl_job")
+Answer = TypeVar("Answer")
 
 __all__ = ["SUCCEEDED", "TERMINAL", "RLJob"]
 
@@ -217,9 +220,7 @@ class RLJob:
 
     async def get_status_async(self) -> dict[str, Any]:
         """See `get_status`."""
-        job_id = self._submitted()
-        async with self._client() as client:
-            return self._with_note(read_status(await client.get_job(job_id), job_id))
+        return self._with_note(read_status(await self._ask(BackendClient.get_job), self._submitted()))
 
     async def poll_until_complete_async(
         self,
@@ -229,10 +230,8 @@ class RLJob:
         on_status: OnStatus | None = None,
     ) -> dict[str, Any]:
         """See `poll_until_complete`. on_status may be asynchronous here."""
-        job_id = self._submitted()
-        async with self._client() as client:
-            last = await watch(client, job_id, timeout_seconds=timeout, interval_seconds=interval, on_status=on_status)
-        return self._with_note(last)
+        following = partial(watch, timeout_seconds=timeout, interval_seconds=interval, on_status=on_status)
+        return self._with_note(await self._ask(following))
 
     async def get_results_async(self) -> dict[str, Any]:
         """See `get_results`."""
@@ -250,27 +249,19 @@ class RLJob:
 
     async def events_async(self, since_seq: int = 0) -> list[dict[str, Any]]:
         """See `events`."""
-        job_id = self._submitted()
-        async with self._client() as client:
-            return await all_events(client, job_id, since_seq)
+        return await self._ask(lambda client, job_id: all_events(client, job_id, since_seq))
 
     async def metrics_async(self) -> list[dict[str, Any]]:
         """See `metrics`."""
-        job_id = self._submitted()
-        async with self._client() as client:
-            return await all_metrics(client, job_id)
+        return await self._ask(all_metrics)
 
     async def cancel_async(self) -> dict[str, Any]:
         """See `cancel`."""
-        job_id = self._submitted()
-        async with self._client() as client:
-            return await client.cancel(job_id)
+        return await self._ask(BackendClient.cancel)
 
     async def start_async(self) -> dict[str, Any]:
         """See `start`."""
-        job_id = self._submitted()
-        async with self._client() as client:
-            return await client.start_job(job_id)
+        return await self._ask(BackendClient.start_job)
 
     async def stream_async(self, since_seq: int = 0) -> AsyncGenerator[dict[str, Any], None]:
         """See `stream`."""
@@ -278,6 +269,12 @@ class RLJob:
         async with self._client() as client, aclosing(client.stream(job_id, since_seq)) as stream:
             async for event in stream:
                 yield event
+
+    async def _ask(self, ask: Callable[[BackendClient, str], Coroutine[Any, Any, Answer]]) -> Answer:
+        """Return the backend's answer to one question about the job."""
+        job_id = self._submitted()
+        async with self._client() as client:
+            return await ask(client, job_id)
 
     def _client(self) -> BackendClient:
         return BackendClient(self.backend_url, self._api_key)
@@ -312,3 +309,40 @@ async def _check_health(url: str, key: str | None, backend: BackendClient) -> No
     if wrong.part == "task app":
         raise TaskAppUnreachable(message, code="unreachable", hint=wrong.do)
     raise TaskAppError(message, code="unauthorised" if wrong.part == "key" else "contract", hint=wrong.do)
+
+
+FLAT = ("task_url", "task_app_url", "backend", "backend_url", "model")
+"""Overrides that are arguments, not tables of the file; some of them exist in the SDK, too."""
+
+
+def backend_key(given: str | None) -> str:
+    """The given key, else SYNTH_API_KEY. Raises JobConfigError."""
+    found = header_key(given, "The backend's key") or header_key(process_variable("SYNTH_API_KEY"), "SYNTH_API_KEY")
+    if found is None:
+        raise JobConfigError(
+            "There is no key for the backend: none was given, and SYNTH_API_KEY is not set.",
+            hint="Give it as api_key, or set SYNTH_API_KEY.",
+        )
+    return found
+
+
+def task_app_key(given: str | None) -> str | None:
+    """The given key, else ENVIRONMENT_API_KEY; None for a task app without a key. Raises ConfigError."""
+    return header_key(given, "The task app's key") or header_key(
+        process_variable("ENVIRONMENT_API_KEY"), "ENVIRONMENT_API_KEY"
+    )
+
+
+def split_overrides(overrides: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The tables to merge into the file, and the texts that are arguments; the caller's mapping is not changed.
+
+    `model` is an argument when it is text, and the table `[model]` when it is a mapping.
+    """
+    tables: dict[str, Any] = {}
+    words: dict[str, str] = {}
+    for name, value in (overrides or {}).items():
+        if name in FLAT and isinstance(value, str):
+            words[{"task_app_url": "task_url", "backend_url": "backend"}.get(name, name)] = value
+        else:
+            tables[name] = value
+    return tables, words

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from taskapp_kit.errors import BackendError
-from taskapp_kit.jobs.client.backend_errors import is_temporary
+from taskapp_kit.errors import BackendError, BackendUnreachable
 from taskapp_kit.net.http import NoAnswer, read_json
 from taskapp_kit.net.sse import Frame, FrameTooLarge, SseReader
 from taskapp_kit.records.job_status import over, read_status
@@ -281,3 +280,8 @@ async def all_metrics(client: JobReader, job_id: str) -> list[dict[str, Any]]:
             return found
         last = max(steps)
         after = last - 1 if last - 1 > after else last
+
+
+def is_temporary(error: BackendError) -> bool:
+    """Return whether the error may be temporary: the backend is not reachable, restarts, or is overloaded."""
+    return isinstance(error, BackendUnreachable) or error.status >= 500 or error.status in (408, 429)

@@ -23,8 +23,7 @@ from taskapp_kit.jobs.server.routes import BackendContext
 from taskapp_kit.jobs.server.schema import JobRow
 from taskapp_kit.jobs.server.sealed_keys import SealedKeys
 from taskapp_kit.jobs.server.store import JobStore
-from taskapp_kit.jobs.server.task_app_access import TaskAppAccess
-from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.task_app_access import TaskAppAccess, TaskAppAddresses
 from taskapp_kit.net.auth import ApiKeyMiddleware, SiteRules
 from taskapp_kit.net.error_response import ErrorWriter
 from taskapp_kit.version import __version__
@@ -80,7 +79,7 @@ def create_backend(
     except BaseException:
         database.close()
         raise
-    access = TaskAppAccess(records, box, addresses, environment_api_key)
+    access = TaskAppAccess(records.keys, box, addresses, environment_api_key)
     engine = engine or RolloutsEngine()
     jobs = Jobs(records, access, engine, at_once=min(max_jobs, engine.most_jobs or max_jobs), resumes=resumes)
 
@@ -108,7 +107,7 @@ def create_backend(
         lifespan=lifespan,
         middleware=[Middleware(ApiKeyMiddleware, authenticator(bearer), is_open=is_open, sites=sites, errors=ERRORS)],
     )
-    inference = InferenceRoutes(models, records, lambda: bearer.operator, engine.name)
+    inference = InferenceRoutes(models, records, lambda: bearer.operator, engine.name, ERRORS)
     context = BackendContext(jobs, access, box, {engine.name: engine.description, **(trainers or {})}, inference)
     app.router.routes.extend(context.routes())
     app.state.drain = drain

@@ -19,7 +19,7 @@ from taskapp_kit.jobs.client.config.schema import RlDocument
 from taskapp_kit.jobs.client.config.values import Place
 
 if TYPE_CHECKING:
-    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 PROGRESS = ("rl.train.", "rl.eval.")
 """How the types of events begin that a job reports again when it goes back to a checkpoint. Others happened once."""

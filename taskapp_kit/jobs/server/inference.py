@@ -7,7 +7,6 @@ backend's operator; prepared base models are for all keys. No path in a request 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,13 +22,11 @@ from taskapp_kit.jobs.server.auth import ORG
 from taskapp_kit.jobs.server.schema import JobRow
 from taskapp_kit.jobs.server.store import JobStore
 from taskapp_kit.net.body import read_json, while_connected
-from taskapp_kit.net.error_response import ErrorWriter, RequestRefused, openai_error
+from taskapp_kit.net.error_response import ErrorWriter, RequestRefused
 from taskapp_kit.net.http import HttpResponse
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.wire.chat.completion import DIALECTS, model_list
 from taskapp_kit.wire.chat.dialect_body import wrong
-
-log = logging.getLogger("taskapp_kit.jobs.server")
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_BODY_VALUES = 200_000
@@ -41,16 +38,6 @@ MODEL_ROUTES = ("chat/completions", "completions", *DIALECTS)
 """Below `INFERENCE`: those of a serving process."""
 NEVER_OPENED = ("weights_path", "weights", "checkpoint", "checkpoint_path", "model_path", "adapter_path", "lora_path")
 """Members that other servers read as a path: refused by name, instead of answered by other weights than requested."""
-
-ERRORS = ErrorWriter(
-    "The backend",
-    log,
-    stored="a job",
-    routes="docs/backend.md",
-    unavailable_status=501,
-    framework_codes={404: "not_found"},
-    shape=openai_error,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +77,7 @@ class InferenceRoutes:
     records: JobStore
     operator: Callable[[], str]
     engine: str
+    errors: ErrorWriter
 
     def routes(self) -> list[Route]:
         """Return them."""
@@ -108,7 +96,7 @@ class InferenceRoutes:
             try:
                 response: EncodedResponse = await handle(request)
             except Exception as error:
-                return ERRORS.for_model_route(request.url.path).response(error, request.url.path)
+                return self.errors.for_model_route(request.url.path).response(error, request.url.path)
             return response
 
         return answer

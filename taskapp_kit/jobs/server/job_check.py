@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.errors import closest
-from taskapp_kit.jobs.server.rollout_plan import JobPlan
-from taskapp_kit.jobs.server.seeds import MAX_NAME, MAX_SPLITS, bounds_of
+from taskapp_kit.jobs.server.rollout_plan import MAX_SPLIT_NAME, MAX_SPLITS, JobPlan, bounds_of
 
 if TYPE_CHECKING:
-    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 EVERY_APP = ("split", "index", "difficulty", "step_rewards")
 """Members of env_config that every app of this kit takes, besides those of its schema; with rows also ROWS."""
@@ -114,7 +113,7 @@ def _env_config(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) ->
 def _unknown(path: str, given: str, what: str, known: Collection[str], cleaned: Callable[[str], str]) -> str:
     close = closest(given, known)
     meant = f" Did you mean {cleaned(close)!r}?" if close else ""
-    return f"{path} names {given[:MAX_NAME]!r}; the {what} are {_shown(known, cleaned)}.{meant}"
+    return f"{path} names {given[:MAX_SPLIT_NAME]!r}; the {what} are {_shown(known, cleaned)}.{meant}"
 
 
 def _shown(names: Collection[str], cleaned: Callable[[str], str]) -> str:
@@ -133,5 +132,5 @@ def _names(listed: Sequence[Any] | Mapping[Any, Any] | Any) -> list[str]:
     if not isinstance(listed, list | Mapping) or len(listed) > MAX_SPLITS:
         return []
     names = list(listed)
-    fits = all(isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable() for name in names)
+    fits = all(isinstance(name, str) and 0 < len(name) <= MAX_SPLIT_NAME and name.isprintable() for name in names)
     return names if fits else []

@@ -19,7 +19,7 @@ from taskapp_kit.errors import FieldProblem, JobConfigError, RequestError
 from taskapp_kit.jobs.client.config.rl_config import review_rl_document
 from taskapp_kit.jobs.client.config.values import is_key_like, name_shown
 from taskapp_kit.jobs.server.engine import Engine, JobDocument
-from taskapp_kit.jobs.server.task_app_addresses import URL_PATH, TaskAppAddresses
+from taskapp_kit.jobs.server.task_app_access import URL_PATH, TaskAppAddresses
 
 MAX_WORD = 512
 MAX_TAGS = 64

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
+
+from taskapp_kit.jobs.server.jobs import Jobs
+from taskapp_kit.jobs.server.notifier import Page
 from taskapp_kit.jobs.server.schema import CurvePointRow, JobEventRow, JobRow
+from taskapp_kit.net.sse import ALIVE, encode_frame
 
 PHASES = {
     "rl.job.created": "queued",
@@ -93,3 +98,33 @@ def timeline_view(job_id: str, events: Sequence[JobEventRow]) -> dict[str, Any]:
             {"phase": PHASES[row.event.type], "created_at": moment(row.created_at), "job_id": job_id} for row in events
         ]
     }
+
+
+PAGE = 500
+
+
+async def frames(jobs: Jobs, job_id: str, since_seq: int) -> AsyncGenerator[list[bytes], None]:
+    """Yield the frames after event `since_seq`, page by page, until the job or the backend ends."""
+
+    async def read(since: int) -> Page:
+        over, page = await jobs.records.followed(job_id, since_seq=since, limit=PAGE)
+        return over, [_frame(job_id, event) for event in page]
+
+    last = max(since_seq, 0)
+    yield [ALIVE]  # a proxy may hold back the headers until the first bytes of the body
+    while True:
+        notifier = jobs.notifiers.of(job_id)
+        stopping = jobs.stopping
+        over, page = await notifier.read_shared(last, read)
+        last += len(page)  # event numbers have no gaps
+        if page:
+            yield page
+        if len(page) == PAGE:
+            continue
+        if over or stopping:
+            return
+        await notifier.wait()
+
+
+def _frame(job_id: str, event: JobEventRow) -> bytes:
+    return b"".join(encode_frame(event.seq, event.event.type.encode(), orjson.dumps(event_view(job_id, event))))

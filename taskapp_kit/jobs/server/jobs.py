@@ -25,10 +25,9 @@ from taskapp_kit.errors import (
 )
 from taskapp_kit.jobs.server.engine import Engine, Event, JobDocument, JobOutcome, JobReport, Phase, RolloutOutcome
 from taskapp_kit.jobs.server.notifier import Notifiers
-from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 from taskapp_kit.jobs.server.schema import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRow
 from taskapp_kit.jobs.server.store import JobStore
-from taskapp_kit.jobs.server.task_app_access import TaskAppAccess, is_starting
+from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp, TaskAppAccess, is_starting
 
 log = logging.getLogger("taskapp_kit.jobs.server")
 
@@ -125,13 +124,6 @@ class Jobs:
             model=document.model,
             idempotency_key=idempotency_key,
             fingerprint=fingerprint,
-            metrics={},
-            results={},
-            total=0,
-            completed=0,
-            cancelling=False,
-            final_reward=None,
-            error=None,
             tags=document.tags,
         )
         facts = {"engine": self.engine.name, "updates_weights": self.engine.updates_weights}

@@ -20,13 +20,12 @@ from taskapp_kit.jobs.server.engine import CurvePoint, Event, JobDocument, JobOu
 from taskapp_kit.jobs.server.job_check import RANDOM, missing
 from taskapp_kit.jobs.server.job_events import NAME, NOTE, facts, listed
 from taskapp_kit.jobs.server.rewards import causes, summarise, too_many_failed
-from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit, read_plan
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, SeedRange, Unit, read_plan
 from taskapp_kit.jobs.server.rollout_requests import RolloutRequester, RolloutTarget, seed_ranges
-from taskapp_kit.jobs.server.seeds import SeedRange
 from taskapp_kit.records.words import counted
 
 if TYPE_CHECKING:
-    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 FAILED_SHARE = 0.5
 """A job fails when a greater share of its rollouts failed."""

@@ -14,9 +14,8 @@ from starlette.routing import Route
 from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
 from taskapp_kit.jobs.server.auth import ORG
 from taskapp_kit.jobs.server.inference import InferenceRoutes
-from taskapp_kit.jobs.server.job_event_stream import frames
 from taskapp_kit.jobs.server.job_requests import MAX_TAGS, fingerprint, read_submission
-from taskapp_kit.jobs.server.job_views import PHASES, events_view, job_view, moment, point_view, timeline_view
+from taskapp_kit.jobs.server.job_views import PHASES, events_view, frames, job_view, moment, point_view, timeline_view
 from taskapp_kit.jobs.server.jobs import Jobs, new_job_id
 from taskapp_kit.jobs.server.schema import ENDED, QUEUED, RUNNING, JobRow
 from taskapp_kit.jobs.server.sealed_keys import ALGORITHM, MAX_CIPHERTEXT, SealedKeys

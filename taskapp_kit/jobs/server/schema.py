@@ -159,13 +159,13 @@ class JobRow:
     model: str
     idempotency_key: str | None
     fingerprint: str
-    metrics: Mapping[str, float | None]
-    results: Mapping[str, Any]
-    total: int
-    completed: int
-    cancelling: bool
-    final_reward: float | None
-    error: str | None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)
+    total: int = 0
+    completed: int = 0
+    cancelling: bool = False
+    final_reward: float | None = None
+    error: str | None = None
     tags: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -1,20 +1,35 @@
-"""Opens task apps: chooses the key, and checks that the address may be called."""
+"""Task apps as a backend calls them: which addresses, with which key, and the client of one.
+
+Clients choose the addresses. A metadata, link-local or multicast address is never called. A backend that others can reach
+calls no private or loopback address either, unless its operator allows the host or network. `admit` checks an address
+before a job or a check begins, so that the client gets an error; `guard` checks each address that is connected to.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlsplit
 
-from taskapp_kit.errors import ConfigError, RequestError, TaskAppError, TaskAppUnreachable
-from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+from taskapp_kit.client.task_app import TaskAppClient
+from taskapp_kit.errors import ConfigError, FieldProblem, RequestError, TaskAppError, TaskAppUnreachable
 from taskapp_kit.jobs.server.sealed_keys import SealedKeys
-from taskapp_kit.jobs.server.store import JobStore
-from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
+from taskapp_kit.net.addresses import NEVER, AddressPolicy, NotAnAddress, is_metadata_name, server_url
+from taskapp_kit.net.redact import without_key
 
 log = logging.getLogger("taskapp_kit.jobs.server")
 
+URL_PATH = ("body", "data", "endpoint_base_url")
+SETTING = "--allow-task-app"
+MAX_CHARACTERS = 2048
+RESOLVE_SECONDS = 5.0
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+"""Of one response: the engine needs only its numbers, and many may arrive at once."""
 NAME = "ENVIRONMENT_API_KEY"
 MAX_TRIED = 8
 RETRIES = 6
@@ -22,6 +37,143 @@ RETRIES = 6
 REFUSED = (401, 403)
 VERIFY_SECONDS = 45.0
 """Time limit for all keys together."""
+
+
+class TaskAppAddresses:
+    """The rules. local: only this machine can reach the backend. allow: hosts and networks that are called anyway.
+
+    Raises ConfigError for an entry of `allow` that is neither.
+    """
+
+    def __init__(self, *, local: bool, allow: Sequence[str] = ()) -> None:
+        self.local = local
+        self.allow = tuple(allow)
+        self._policy = AddressPolicy("local" if local else "public", allow, setting=SETTING, link_local=False)
+
+    def read(self, url: object) -> str:
+        """Return the address without a trailing slash. Raises RequestError, which does not repeat it."""
+        try:
+            if not isinstance(url, str) or not url.strip():
+                raise NotAnAddress("is missing; expected the task app's address")
+            if len(url) > MAX_CHARACTERS:
+                raise NotAnAddress(f"has more than {MAX_CHARACTERS} characters")
+            return server_url(url)
+        except NotAnAddress as wrong:
+            raise RequestError(
+                f"The task app's address {wrong}.",
+                fields=(FieldProblem(URL_PATH, str(wrong), "task_app_address"),),
+                hint="Give one such as https://my-app.modal.run.",
+            ) from None
+
+    def trusts(self, url: str) -> bool:
+        """Whether the backend's own key may be sent there: to any task app of a local backend, else to allowed ones."""
+        return self.local or self._policy.allows(_host(url))
+
+    async def admit(self, url: str) -> None:
+        """Resolve the host and check every address. Raises RequestError; an unknown host name passes."""
+        host = _host(url)
+        kind = NEVER if is_metadata_name(host) else None
+        for address in () if kind else await _resolved(host, urlsplit(url).port):
+            kind = kind or self._policy.refusal(host, address)
+        if kind is not None:
+            raise RequestError(
+                f"The task app's address resolves to {kind}, which this backend does not call.",
+                fields=(FieldProblem(URL_PATH, f"resolves to {kind}", "task_app_address"),),
+                code="task_app_address",
+                hint="" if kind == NEVER else f"Its operator may allow it with {SETTING} HOST or NETWORK.",
+            )
+
+    def guard(self, url: str) -> Callable[[str], str | None]:
+        """Return a check of the IP addresses of this URL: the reason why one is not called, or None."""
+        host = _host(url)
+
+        def refuse(address: str) -> str | None:
+            kind = self._policy.refusal(host, address)
+            return None if kind is None else f"It leads to {kind}, which this backend does not call."
+
+        return refuse
+
+
+def _host(url: str) -> str:
+    return (urlsplit(url).hostname or "").lower().rstrip(".")
+
+
+async def _resolved(host: str, port: int | None) -> list[str]:
+    """Resolve the host; [] when it is not found in time: the connection reports that, and is guarded."""
+    try:
+        return [str(ipaddress.ip_address(host))]
+    except ValueError:
+        pass
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [str(item[4][0]) for item in found]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAppHandover:
+    """What another process needs to call a task app as this one does: its keys, and the rules for addresses."""
+
+    url: str
+    key: str | None = field(repr=False)
+    shown: Sequence[str] = field(repr=False)
+    retries: int
+    local: bool
+    allow: Sequence[str]
+
+
+class OpenedTaskApp(TaskAppClient):
+    """A client with one key.
+
+    shown: every key that was sent to the server so far, this one included: its texts may hold any of them.
+    """
+
+    def __init__(
+        self, url: str, key: str | None, addresses: TaskAppAddresses, shown: Sequence[str], retries: int
+    ) -> None:
+        super().__init__(url, key, retries=retries, refuse=addresses.guard(url))
+        self._transport.max_body_bytes = MAX_ANSWER_BYTES
+        self._shown = tuple(shown)
+        self._addresses = addresses
+
+    def handover(self) -> TaskAppHandover:
+        """Return what `taken_over` needs in another process. It has keys: pass it over a private socket only."""
+        rules = self._addresses
+        return TaskAppHandover(self.url, self._key, self._shown, self.retries, rules.local, rules.allow)
+
+    @classmethod
+    def taken_over(cls, given: TaskAppHandover) -> Self:
+        """Return the client that another process opened."""
+        addresses = TaskAppAddresses(local=given.local, allow=given.allow)
+        return cls(given.url, given.key, addresses, given.shown, given.retries)
+
+    def elsewhere(self, url: str) -> OpenedTaskApp:
+        """Return a client of another task app, with the same key. Raises ConfigError where that key may not be sent there."""
+        if not self._addresses.trusts(url):
+            raise ConfigError(
+                f"The task app's key is not sent to {url}, another address than the job's own.",
+                hint=f"The backend's operator may allow it with {SETTING} HOST.",
+            )
+        return OpenedTaskApp(url, self._key, self._addresses, self._shown, self.retries)
+
+    def cleaned(self, text: str) -> str:
+        """Return a text of the server without any part of a key that was sent to it."""
+        for key in self._shown:
+            text = without_key(text, key)
+        return text
+
+    def cleaned_error(self, error: TaskAppError) -> TaskAppError:
+        """Return the error without any part of those keys."""
+        return type(error)(
+            self.cleaned(error.message),
+            status=error.status,
+            code=self.cleaned(error.code),
+            boundary=error.boundary,
+            rollout_id=self.cleaned(error.rollout_id),
+            hint=self.cleaned(error.hint),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +185,20 @@ class CandidateKey:
 
 
 class TaskAppAccess:
-    """Opens task apps. own_key: the backend's own ENVIRONMENT_API_KEY. box: None where sealed keys cannot be opened."""
+    """Opens task apps.
+
+    uploaded: called with an organisation; (name, ciphertext) of the keys that it uploaded. box: None where sealed keys
+    cannot be opened. own_key: the backend's own ENVIRONMENT_API_KEY.
+    """
 
     def __init__(
-        self, records: JobStore, box: SealedKeys | None, addresses: TaskAppAddresses, own_key: str | None
+        self,
+        uploaded: Callable[[str], Awaitable[Sequence[tuple[str, str]]]],
+        box: SealedKeys | None,
+        addresses: TaskAppAddresses,
+        own_key: str | None,
     ) -> None:
-        self._records = records
+        self._uploaded = uploaded
         self._box = box
         self.addresses = addresses
         self._own_key = own_key
@@ -49,7 +209,7 @@ class TaskAppAccess:
         The latter only where this backend trusts the address. Without any key: one candidate without a key.
         """
         found: list[CandidateKey] = []
-        for name, ciphertext in sorted(await self._records.keys(org), key=lambda item: item[0] != NAME):
+        for name, ciphertext in sorted(await self._uploaded(org), key=lambda item: item[0] != NAME):
             if NAME not in name or self._box is None:
                 continue
             try:

@@ -32,7 +32,7 @@ from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.train.rows import TrainingBatch, TrainingEpisode, training_batch
 
 if TYPE_CHECKING:
-    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 FAILED, NO_REWARDS, NO_UPDATES = "too_many_failed", "no_rewards", "no_updates"
 """Codes of the errors that end a job, with NO_MODEL_CALLS."""

@@ -24,7 +24,7 @@ from taskapp_kit.train.gateway.options import LISTEN, TUNNEL, URL, GatewayOption
 from taskapp_kit.train.gateway.server import Gateway
 
 if TYPE_CHECKING:
-    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 FIRST_TURN = Unit("train", 0, 1)
 """Its place among the units, so that no store puts it into the groups of the first iteration."""

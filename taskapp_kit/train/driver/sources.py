@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskapp_kit.errors import JobError, TaskAppError, TaskAppUnreachable
 from taskapp_kit.jobs.server.job_check import playable_policies
-from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
+from taskapp_kit.jobs.server.rollout_plan import JobPlan, SeedRange, Unit, draw
 from taskapp_kit.jobs.server.rollout_requests import RolloutRequester, RolloutTarget, environment_info, seed_ranges
-from taskapp_kit.jobs.server.seeds import SeedRange, draw
 from taskapp_kit.jobs.server.task_app_access import is_starting
 from taskapp_kit.net.retry import Attempts, Backoff
 from taskapp_kit.train.gateway.answers import MODEL
 from taskapp_kit.train.loops.settings import EnvironmentShare, Level, divided
 
 if TYPE_CHECKING:
-    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 log = logging.getLogger("taskapp_kit.train")
 

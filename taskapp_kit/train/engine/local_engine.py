@@ -21,7 +21,7 @@ from taskapp_kit.train.loops.settings import EnvironmentShare
 from taskapp_kit.train.sampler.vllm.place import VARIABLE, VllmPlace
 
 if TYPE_CHECKING:
-    from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+    from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 log = logging.getLogger("taskapp_kit.train")
 

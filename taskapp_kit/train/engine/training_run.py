@@ -13,7 +13,7 @@ from typing import Any
 
 from taskapp_kit.errors import JobError
 from taskapp_kit.jobs.server.engine import Event, JobOutcome, Ledger
-from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
+from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 from taskapp_kit.records.words import counted
 from taskapp_kit.train.checkpoints.facts import job_folder
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from taskapp_kit.asgi import build
 from taskapp_kit.client import Finding, check_backend, check_task_app, try_rollout
-from taskapp_kit.client.probe import WHAT_TO_DO
+from taskapp_kit.client.checks import WHAT_TO_DO
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.net.http import Trouble

@@ -219,12 +219,8 @@ def a_job(app_url: str, config: dict[str, Any] | None = None) -> dict[str, Any]:
 
 def job_row(job_id: str = "rl_1", org: str = "org", **more: object) -> JobRow:
     """A row of the job store."""
-    values: dict[str, object] = {
-        "job_id": job_id, "org": org, "created_at": 1.0, "updated_at": 1.0, "status": QUEUED, "engine": "rollouts",
-        "trainer_id": "", "model": "", "idempotency_key": None, "fingerprint": "f", "metrics": {},
-        "results": {}, "total": 0, "completed": 0, "cancelling": False, "final_reward": None, "error": None,
-    }  # fmt: skip
-    return JobRow(**{**values, **more})  # type: ignore[arg-type]
+    values = {"status": QUEUED, "engine": "rollouts", "trainer_id": "", "model": "", "idempotency_key": None, **more}
+    return JobRow(job_id, org, 1.0, 1.0, fingerprint="f", **values)  # type: ignore[arg-type]
 
 
 class Gate:

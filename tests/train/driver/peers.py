@@ -8,9 +8,8 @@ from typing import Any
 
 from taskapp_kit.errors import TrainingError
 from taskapp_kit.jobs.server.engine import PROGRESS, CurvePoint, Event, JobOutcome, RolloutOutcome, repeated
-from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
 from taskapp_kit.jobs.server.rollout_plan import JobPlan
-from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp, TaskAppAddresses
 from taskapp_kit.train.driver.checkpoints import CheckpointSink, Learner, SavedJob
 from taskapp_kit.train.driver.job_driver import JobDriver
 from taskapp_kit.train.driver.settings import DriverSettings

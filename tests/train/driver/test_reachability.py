@@ -15,8 +15,7 @@ from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import JobError
 from taskapp_kit.jobs.server.engine import Event
-from taskapp_kit.jobs.server.opened_task_app import OpenedTaskApp
-from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp, TaskAppAddresses
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.driver.reachability import check_reachability
 from taskapp_kit.train.gateway.options import GatewayOptions

@@ -25,7 +25,7 @@ from taskapp_kit.jobs.server.engine import Event
 from taskapp_kit.jobs.server.job_requests import read_submission
 from taskapp_kit.jobs.server.schema import QUEUED, JobRow
 from taskapp_kit.jobs.server.store import JobStore
-from taskapp_kit.jobs.server.task_app_addresses import TaskAppAddresses
+from taskapp_kit.jobs.server.task_app_access import TaskAppAddresses
 from taskapp_kit.serve.uvicorn_server import bind
 from taskapp_kit.train.checkpoints.stored import WEIGHTS, latest_checkpoint
 from taskapp_kit.train.engine.local_engine import LocalEngine

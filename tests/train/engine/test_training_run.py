@@ -12,7 +12,7 @@ import pytest
 
 from taskapp_kit.errors import JobError
 from taskapp_kit.jobs.server.engine import JobDocument
-from taskapp_kit.jobs.server.opened_task_app import TaskAppHandover
+from taskapp_kit.jobs.server.task_app_access import TaskAppHandover
 from taskapp_kit.train.engine.local_engine import LocalEngine
 from taskapp_kit.train.engine.trainer_calls import TrainerOrder
 from taskapp_kit.train.engine.training_run import vllm_sampler

@@ -1,4 +1,8 @@
-"""What the sections of an RL config have to agree on: the model's name, the GPUs, the judge, the evaluations."""
+"""What the sections of an RL config have to agree on: the model's name, the GPUs, the judge, the evaluations.
+
+`method` and `variety` are not compared: hosted trainers choose what they mean together, so the trainer refuses a
+contradiction, and the check accepts what the guides write (`ppo` and `gspo`).
+"""
 
 from __future__ import annotations
 
