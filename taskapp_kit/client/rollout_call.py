@@ -1,7 +1,8 @@
 """Runs one rollout on a task app, and handles every way in which the connection may break.
 
-The POST is sent once. It is repeated only where that cannot run a second episode: the server reports that it refused
-before anything ran, the connection was not established, or the caller gave an `Idempotency-Key`.
+A rollout costs money and counts as an episode, so the POST is sent once. It is repeated only where that cannot run a
+second episode: the server reports that it refused before anything ran, the connection was not established, or the caller
+gave an `Idempotency-Key`. A redirect is followed as a GET, on the same server only, because the key belongs to that server.
 
 A rollout that was only accepted (202) is cancelled when its caller gives up, because its result would never be fetched.
 One with an idempotency key continues: another caller may have joined it, and this one may repeat the request.

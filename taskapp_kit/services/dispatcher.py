@@ -208,6 +208,7 @@ class Dispatcher:
         try:
             return await self._placed_call(slot, name, data)
         except ReplicaDied:
+            # Only the method's author knows whether a call may be done twice.
             if not self.endpoints[name].idempotent or self.closed:
                 raise
             self.retried += 1

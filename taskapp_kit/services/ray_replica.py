@@ -2,8 +2,8 @@
 
 `ray.init` by the program chooses the cluster; without one, the first service connects to the cluster that RAY_ADDRESS
 names, or starts one on this machine. Ray carries bytes only: values are encoded as on this machine. Every node needs the
-same packages and files, and the class's module on the same path. Ray's own restarts are not used: the service starts a
-replica again, so that it has its state before it serves.
+same packages and files, and the class's module on the same path. Ray's own restarts and retries are not used: the service
+restarts a replica, so that it has its state before it serves.
 """
 
 from __future__ import annotations

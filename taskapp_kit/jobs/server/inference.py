@@ -1,7 +1,9 @@
 """The inference route: trained models by name, each for the organisation whose job made it.
 
-A model of a job that this backend's store does not have (an imported one, or of a store that is gone) belongs to the
-backend's operator; prepared base models are for all keys. No path in a request is opened.
+A model's name contains its job, and the store knows the job's organisation; nothing else is stored. An archive says itself
+which job it is from, so it gives nobody a right: a model of a job that this store does not have (an imported one, or of a
+store that is gone) belongs to the backend's operator. What belongs to another is answered as what does not exist. Prepared
+base models are for all keys. No path in a request is opened.
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ def event_view(job_id: str, row: JobEventRow) -> dict[str, Any]:
 
 def events_view(job_id: str, events: Sequence[JobEventRow], since_seq: int) -> dict[str, Any]:
     """Return a page of events. last_seq: the `since_seq` of the next request."""
+    # There is no `next_seq`: the SDK's poller advances to it before it reads these events, and so would skip them all.
     return {
         "events": [event_view(job_id, row) for row in events],
         "last_seq": events[-1].seq if events else since_seq,

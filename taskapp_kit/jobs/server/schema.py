@@ -78,6 +78,8 @@ EVENTS = Table(
     Column("superseded_by", Integer, nullable=False, server_default="0"),
 )
 
+# Of points and rollouts, `superseded_by` is part of the primary key: a superseded row stays, because a follower has seen it,
+# and its place is free.
 POINTS = Table(
     "backend_points",
     METADATA,

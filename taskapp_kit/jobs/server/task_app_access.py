@@ -2,7 +2,8 @@
 
 Clients choose the addresses. A metadata, link-local or multicast address is never called. A backend that others can reach
 calls no private or loopback address either, unless its operator allows the host or network. `admit` checks an address
-before a job or a check begins, so that the client gets an error; `guard` checks each address that is connected to.
+before a job or a check begins, so that the client gets an error; `guard` checks each address that is connected to, because
+a DNS name may lead elsewhere by then.
 """
 
 from __future__ import annotations
