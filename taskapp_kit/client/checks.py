@@ -142,7 +142,14 @@ UNAUTHORISED = ("unauthorised", "unauthorized")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. found: a sentence. do: what to do; with `ok` it is advice only."""
+    """The result of one check.
+
+    Attributes:
+        part: What was checked.
+        ok: Whether it can be used.
+        found: A sentence.
+        do: What to do; with `ok` it is advice only.
+    """
 
     part: Part
     ok: bool
@@ -153,7 +160,10 @@ class Finding:
 async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = SECONDS) -> list[Finding]:
     """Check address, task app, key and contract, in this order; a failed check skips those that depend on it.
 
-    key: the task app's ENVIRONMENT_API_KEY, sent to that address alone. timeout_seconds: for each of six requests.
+    Args:
+        url: The task app's address.
+        key: The task app's ENVIRONMENT_API_KEY, sent to that address alone.
+        timeout_seconds: For each of six requests.
     """
     try:
         address = read_address(url)
@@ -173,7 +183,10 @@ async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = 
 async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROLLOUT_SECONDS) -> Finding:
     """Run one rollout of the first seed, at most five turns, with a policy that needs no model; judges score it as usual.
 
-    url, key: valid according to `check_task_app`. timeout_seconds: for the rollout.
+    Args:
+        url: The task app's address, valid according to `check_task_app`.
+        key: Its key, valid too.
+        timeout_seconds: For the rollout.
     """
     async with TaskAppClient(url, key, timeout_seconds=timeout_seconds) as client:
         policy = None

@@ -1,4 +1,8 @@
-"""Decodes the events of a response of `POST /rollout`."""
+"""Decodes the events of a response of `POST /rollout`.
+
+Each prompt there is the difference from the one before: every prompt repeats the conversation so far, so whole prompts
+would grow with the square of the turns. `records/events.py` shortens them.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,10 @@ def read_events(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     `prompt_token_ids` again, where the endpoint gave token ids; `prompt_prefix` and `prompt_token_ids_rest` are removed.
     The response is not changed.
 
-    Raises ValueError for a response without events, and for prompts that do not fit together; KeyError or TypeError for
-    anything else that is not such a response.
+    Raises:
+        ValueError: The response has no events, or its prompts do not fit together.
+        KeyError: It is not such a response.
+        TypeError: It is not such a response.
     """
     history = (answer["trajectories"][0].get("trace") or {}).get("event_history")
     if not history:

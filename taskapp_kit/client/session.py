@@ -101,11 +101,13 @@ async def _sent(
 class RemoteSession:
     """One open session; `TaskAppClient.session` opens and closes it. Answers are the JSON objects of docs/sessions.md.
 
-    Each call has a `request_id` of its own, so it is sent again when the connection broke: the task app does it once. One
-    call at a time. Every method raises TaskAppError (`status`, `code`, and `boundary` of an episode that failed),
+    Each call has its own `request_id`, so it is sent again when the connection broke: the task app does it once. One call
+    at a time. Every method raises TaskAppError (`status`, `code`, and `boundary` of an episode that failed),
     TaskAppUnreachable, RequestError.
 
-    call: makes one call, as `exchange` from its `verb` on. session_id: as the task app named it.
+    Args:
+        session_id: As the task app named it.
+        call: Makes one call, as `exchange` from its `verb` on.
     """
 
     def __init__(self, session_id: str, call: Exchange) -> None:
@@ -121,7 +123,18 @@ class RemoteSession:
         reward: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Begin an episode: its first observation, `messages`, `tools`, `actions`, `limits`. seed: None draws one."""
+        """Begin an episode.
+
+        Args:
+            seed: Of the task; None draws one.
+            split: The seed's split.
+            config: Arguments of the environment's constructor.
+            reward: Weights in place of the app's.
+            timeout_s: Time limit of the episode.
+
+        Returns:
+            Its first `observation`, `messages`, `tools`, `actions`, `limits`.
+        """
         return await self._call("reset", seed=seed, split=split, config=config, reward=reward, timeout_s=timeout_s)
 
     async def step(
@@ -133,9 +146,17 @@ class RemoteSession:
         text: str | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Make one decision: `tool` with `args`, or several `actions` (`tool`, `args` each), or `text`.
+        """Make one decision: `tool` with `args`, or several `actions`, or `text`.
 
-        Returns `observation`, `reward` (None: undefined), `done`, and more.
+        Args:
+            tool: The action's name.
+            args: Its arguments.
+            actions: Several actions, `tool` and `args` each.
+            text: A model's words, from which the actions are read.
+            timeout_s: Time limit of the step.
+
+        Returns:
+            `observation`, `reward` (None: undefined), `done`, and more.
         """
         return await self._call("step", tool=tool, args=args, actions=actions, text=text, timeout_s=timeout_s)
 

@@ -38,13 +38,21 @@ Result = TypeVar("Result")
 class TaskAppClient:
     """Client of one task app. `async with TaskAppClient(url, key) as client: answer = await client.rollout(request)`
 
-    api_key: sent as X-API-Key to this address and nowhere else; None sends none. timeout_seconds: time limit of a
-    rollout, repetitions included. retries: how often a repeatable request is repeated. hop_seconds: time limit of the
-    response to one redirect or poll; the POST itself has the rollout's whole time, because a server without a gateway
-    answers at the end. headers: additional ones for every request (`Modal-Key`, `Modal-Secret`).
-    refuse: called with the IP address of every connection before it is made; returns the reason to refuse it, or None.
+    Only 303 redirects to the same server are followed. Every method that sends a request raises TaskAppError when the task
+    app refuses it, and TaskAppUnreachable when there is no response.
 
-    Only 303 redirects to the same server are followed. Raises ConfigError for an invalid address or key.
+    Args:
+        url: The task app's address.
+        api_key: Sent as X-API-Key to this address and nowhere else; None sends none.
+        timeout_seconds: Time limit of a rollout, repetitions included.
+        retries: How often a repeatable request is repeated.
+        hop_seconds: Time limit of the response to one redirect or poll. The POST itself has the rollout's whole time,
+            because a server without a gateway answers at the end.
+        headers: Additional ones for every request (`Modal-Key`, `Modal-Secret`).
+        refuse: Called with the IP address of every connection before it is made; returns the reason to refuse it, or None.
+
+    Raises:
+        ConfigError: The address, the key or the time limit is invalid.
     """
 
     def __init__(
@@ -69,23 +77,34 @@ class TaskAppClient:
         self._rng = random.Random()
 
     async def health(self) -> dict[str, Any]:
-        """`GET /health`. Raises TaskAppError, TaskAppUnreachable; never repeated, so that it returns the present state."""
+        """`GET /health`; never repeated, so that it returns the present state."""
         return await self._object("/health", retries=0)
 
     async def info(self) -> dict[str, Any]:
-        """`GET /info`. Raises TaskAppError, TaskAppUnreachable."""
+        """`GET /info`."""
         return await self._object("/info", retries=self.retries)
 
     async def task_info(self, seeds: Sequence[int] = (), **query: str) -> Any:
-        """`GET /task_info`: an object for at most one seed, an array for several. query: `environment="adder"`.
+        """`GET /task_info`.
 
-        Raises TaskAppError, TaskAppUnreachable.
+        Args:
+            seeds: Of the tasks to describe; none describes the task app.
+            **query: Further parameters, such as `environment="adder"`.
+
+        Returns:
+            An object for at most one seed, an array for several.
         """
         pairs = [*(("seed", str(seed)) for seed in seeds), *query.items()]
         return await self.get("/task_info" + (f"?{urlencode(pairs)}" if pairs else ""))
 
     async def get(self, path: str, *, retries: int | None = None, seconds: float = REQUEST_SECONDS) -> Any:
-        """GET any path with its query, both encoded; return the JSON. Raises TaskAppError, TaskAppUnreachable."""
+        """GET any path with its query, both encoded; return the JSON.
+
+        Args:
+            path: Begins with a slash.
+            retries: None for the client's own number.
+            seconds: Time limit of the request.
+        """
         shown = path.partition("?")[0]
         answer = await self._get(path, shown, self.retries if retries is None else retries, seconds)
         if answer.status != 200:
@@ -98,15 +117,21 @@ class TaskAppClient:
     async def rollouts(self, **filters: str | float) -> dict[str, Any]:
         """`GET /rollouts`: a page of stored rollouts, newest first, and `next_cursor` (None on the last page).
 
-        filters: environment, policy, status, boundary, reward_above, reward_below, run_id, group_id, limit, cursor; and
-        key_label with an admin's key. Raises TaskAppError, TaskAppUnreachable.
+        Args:
+            **filters: environment, policy, status, boundary, reward_above, reward_below, run_id, group_id, limit, cursor;
+                and key_label with an admin's key.
         """
         return await self._object("/rollouts" + (f"?{urlencode(filters)}" if filters else ""), retries=self.retries)
 
     async def rollout_by_id(self, rollout_id: str, *, events: bool = False) -> dict[str, Any]:
-        """`GET /rollouts/{rollout_id}`: the response of a rollout that is over. events: with its events.
+        """`GET /rollouts/{rollout_id}`: the response of a rollout that is over.
 
-        Raises TaskAppError when it does not exist (404), failed (`boundary`) or is in flight (202); TaskAppUnreachable.
+        Args:
+            rollout_id: The rollout's id.
+            events: Whether its events are part of the response.
+
+        Raises:
+            TaskAppError: It does not exist (`status` 404), failed (`boundary`), or is in flight (202).
         """
         path = f"/rollouts/{quote(rollout_id, safe='')}"
         try:
@@ -120,8 +145,10 @@ class TaskAppClient:
     async def recorded_rollout(self, rollout_id: str) -> dict[str, Any]:
         """`GET /rollouts/{rollout_id}?events=1` of a rollout that is over, scored or failed.
 
-        A failed one is the error envelope with its events in `trace`. Raises TaskAppError when it does not exist or is in
-        flight; TaskAppUnreachable.
+        A failed one is the error envelope with its events in `trace`.
+
+        Raises:
+            TaskAppError: It does not exist, or is in flight.
         """
         path = f"/rollouts/{quote(rollout_id, safe='')}?events=1"
         answer = await self._get(path, path, 0, REQUEST_SECONDS)  # 502 and 504 are failed rollouts, not the gateway's
@@ -133,7 +160,7 @@ class TaskAppClient:
         raise refusal(answer, self.url, path.partition("?")[0], self._key)
 
     async def blob(self, sha256: str) -> bytes | None:
-        """`GET /blobs/{sha256}`: PNG bytes; None when there is no such picture. Raises TaskAppError, TaskAppUnreachable."""
+        """`GET /blobs/{sha256}`: PNG bytes; None when there is no such picture."""
         path = f"/blobs/{quote(sha256, safe='')}"
         answer = await self._get(path, path, self.retries, REQUEST_SECONDS)
         if answer.status == 404:
@@ -151,15 +178,26 @@ class TaskAppClient:
         submit: bool = False,
         once: bool = False,
     ) -> dict[str, Any]:
-        """Run one episode and return the response of `POST /rollout`, a JSON object that is otherwise not checked.
+        """Run one episode.
 
-        idempotency_key: 1 to 255 visible ASCII characters. Only with one is the POST repeated after the connection broke;
-        the task app runs one episode. submit: request `202` and poll, so that no connection has to stay open; when the
-        caller gives up, such a rollout is cancelled, unless it has an idempotency key. once: do not repeat the POST once it
-        was sent, even with a key: a task app that has started anew meanwhile would run a second episode.
+        Args:
+            request: The body of `POST /rollout`.
+            timeout_seconds: None for the client's own time limit.
+            idempotency_key: 1 to 255 visible ASCII characters. Only with one is the POST repeated after the connection
+                broke; the task app runs one episode.
+            submit: Request `202` and poll, so that no connection has to stay open. When the caller gives up, such a
+                rollout is cancelled, unless it has an idempotency key.
+            once: Do not repeat the POST once it was sent, even with a key: a task app that was restarted meanwhile would
+                run a second episode.
 
-        Raises TaskAppError when the task app refuses or the rollout failed there (`status`, `code`, `boundary`,
-        `rollout_id`), TaskAppUnreachable, JobTimeout, RequestError for a request that cannot be encoded as JSON.
+        Returns:
+            The response of `POST /rollout`, a JSON object that is otherwise not checked.
+
+        Raises:
+            TaskAppError: The task app refuses, or the rollout failed there (`status`, `code`, `boundary`, `rollout_id`).
+            JobTimeout: It was not over in time.
+            RequestError: The request cannot be encoded as JSON.
+            ConfigError: The idempotency key or the time limit is invalid.
         """
         if idempotency_key is not None and not (
             0 < len(idempotency_key) <= MAX_KEY and all("!" <= letter <= "~" for letter in idempotency_key)
@@ -182,10 +220,14 @@ class TaskAppClient:
 
     @asynccontextmanager
     async def session(self, env_name: str | None = None, *, run_id: str | None = None) -> AsyncIterator[RemoteSession]:
-        """Open a session of an environment (default: the app's first); it is closed at the end of the block.
+        """Open a session of an environment; it is closed at the end of the block.
 
         `async with client.session("adder") as session: await session.reset(seed=0)`. While every place is taken, the
-        request is repeated as often as `retries` says. Raises TaskAppError, TaskAppUnreachable.
+        request is repeated as often as `retries` says.
+
+        Args:
+            env_name: The environment; None for the app's first.
+            run_id: Stored with its episodes.
         """
         body = {name: given for name, given in (("env_name", env_name), ("run_id", run_id)) if given is not None}
         call = partial(
@@ -232,9 +274,17 @@ class TaskAppClient:
 
 
 class SyncTaskAppClient:
-    """A blocking TaskAppClient with the same arguments and errors; inside a running event loop it blocks the loop.
+    """A blocking TaskAppClient with the same methods and errors; inside a running event loop it blocks the loop.
 
     Each call opens and closes its own connections, so threads may share an instance.
+
+    Args:
+        url: The task app's address.
+        api_key: As of TaskAppClient.
+        **options: Further arguments of TaskAppClient.
+
+    Raises:
+        ConfigError: The address, the key or the time limit is invalid.
     """
 
     def __init__(self, url: str, api_key: str | None = None, **options: Any) -> None:

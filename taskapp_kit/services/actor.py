@@ -28,13 +28,17 @@ class Actor:
     """The base of a service's class. Its methods marked with `@endpoint` are served.
 
     Class keywords set what its services have by default: `class Policy(Actor, concurrent_calls=64)` takes any of the
-    options but `num_replicas`. stateful: an instance belongs to one caller, as an environment does: calls need a session
-    (`async with service.session()`), and each session has an instance of its own, constructed when it is opened.
+    options but `num_replicas`. With `stateful=True` an instance belongs to one caller, as an environment does: calls need a
+    session (`async with service.session()`), and each session has its own instance, constructed when it is opened.
 
     A classmethod `setup_worker()`, if there is one, runs once in each replica's process, before any instance is made; one
     that has parameters gets the constructor's arguments. A method `close()` runs at the end of an instance. An instance's
     synchronous methods, its constructor included, run one at a time in one thread; its asynchronous ones on the replica's
     event loop.
+
+    Attributes:
+        stateful: Whether an instance belongs to one caller.
+        service_options: The options of its services by default.
     """
 
     stateful: ClassVar[bool] = False
@@ -48,9 +52,14 @@ class Actor:
 
     @classmethod
     def options(cls, *, procs: int = 1, **options: Any) -> ActorClass:
-        """Return the class with options for a service; `ServiceOptions` describes each.
+        """Return the class with options for a service.
 
-        procs: processes of one replica; 1 is the only number that there is. Raises BadArgument.
+        Args:
+            procs: Processes of one replica; 1 is the only number that there is.
+            **options: `ServiceOptions` describes each.
+
+        Raises:
+            BadArgument: An option is unknown, or has no valid value.
         """
         if procs != 1:
             raise BadArgument(
@@ -80,8 +89,12 @@ class ActorClass:
     def as_service(self, *args: Any, **kwargs: Any) -> ServiceHandle:
         """Return the service; `async with`, or its first call, starts it.
 
-        args, kwargs: of the class's constructor, in each replica. Raises BadArgument for a class that another process
-        cannot import, or arguments that cannot be sent.
+        Args:
+            *args: Of the class's constructor, in each replica.
+            **kwargs: Of the class's constructor.
+
+        Raises:
+            BadArgument: Another process cannot import the class, or an argument cannot be sent.
         """
         args, kwargs = self.cls.sent_arguments(args, kwargs)
         return ServiceHandle(self.cls, self.options, args, kwargs, stateful=self.cls.stateful)

@@ -33,9 +33,11 @@ def endpoint(
 ) -> F | Callable[[F], F]:
     """Mark a method, asynchronous or not, as one that a service serves; return it unchanged.
 
-    idempotent: it may be done twice, so a call whose replica died is sent once more, to another one. on_restart: it sets
-    the replica's state, such as the version of its weights; the last `fanout` of it is made again on each replica that is
-    started anew, before that serves, and a replica on which it fails is started anew.
+    Args:
+        function: The method.
+        idempotent: It may be done twice, so a call whose replica died is sent once more, to another one.
+        on_restart: It sets the replica's state, such as the version of its weights. The last `fanout` of it is repeated on
+            each replica that is restarted, before that serves, and a replica on which it fails is restarted.
     """
     mark = EndpointMark(idempotent, on_restart)
 

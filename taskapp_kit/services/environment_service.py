@@ -46,9 +46,16 @@ PROTOCOL = "service"
 class EnvironmentStep:
     """What a step returns; it unpacks as `observation, reward, done = …`.
 
-    observation: text, a JSON object, or a list of chat content parts where pictures are in it. reward: what this step adds
-    to the episode's reward; None: undefined, which is not 0. parts: `env`, `event` and, in the last step, `outcome` of it.
-    refused: why the last action was not done; None where it was. info: of the last action. episode: set in the last step.
+    Attributes:
+        observation: Text, a JSON object, or a list of chat content parts where images are in it.
+        reward: What this step adds to the episode's reward; None: undefined, which is not 0.
+        terminated: Whether the environment ended the episode.
+        truncated: Whether a limit, or the caller, ended it.
+        info: Of the last action.
+        refused: Why the last action was not done; None where it was.
+        turn: The number of decisions so far.
+        parts: `env`, `event` and, in the last step, `outcome` of the reward.
+        episode: Set in the last step.
     """
 
     observation: Json
@@ -72,9 +79,19 @@ class EnvironmentStep:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
-    """How an episode ended. status: terminated | truncated. reward: that of `POST /rollout`; None: undefined.
+    """How an episode ended.
 
-    scorecard: as `POST /rollout` writes it.
+    Attributes:
+        rollout_id: The episode's id.
+        status: terminated or truncated.
+        stop_reason: Why it ended.
+        reward: That of `POST /rollout`; None: undefined.
+        episode_return: The sum of the environment's rewards.
+        length: The number of steps.
+        digest: Of the episode.
+        metrics: The numbers of the environment and of the scorecard.
+        scorecard: As `POST /rollout` writes it.
+        warnings: Sentences for the environment's author.
     """
 
     rollout_id: str
@@ -125,10 +142,16 @@ class EnvironmentActor(Actor, stateful=True):
         tags: str | Sequence[str] | None = None,
         reward: Blend | None = None,
     ) -> Json:
-        """Begin an episode; return its first observation. One that is under way ends as cancelled.
+        """Begin an episode; return its first observation. One that has not ended is cancelled.
 
-        seed: drawn when absent. index: a position in the split, in place of a seed. config: of the environment's
-        constructor. difficulty, tags: that the row must have. reward: weights in place of the app's.
+        Args:
+            seed: Drawn when absent.
+            split: The seed's split.
+            config: Arguments of the environment's constructor.
+            index: A position in the split, in place of a seed.
+            difficulty: That the row must have.
+            tags: That the row must have.
+            reward: Weights in place of the app's.
         """
         chosen = {"index": index, "difficulty": difficulty, "tags": tags}
         given = {**(config or {}), **{name: value for name, value in chosen.items() if value is not None}}
@@ -140,10 +163,11 @@ class EnvironmentActor(Actor, stateful=True):
 
     @endpoint
     async def step(self, action: Any) -> EnvironmentStep:
-        """Make one decision.
+        """Make one decision. An action that is refused is a step whose observation is the reason.
 
-        action: `{"tool": {args}}`, a list of these, or text: a model's words, from which the actions are read as in output
-        mode `text`. An action that is refused is a step whose observation is the reason.
+        Args:
+            action: `{"tool": {args}}`, a list of these, or text: a model's words, from which the actions are read as in
+                output mode `text`.
         """
         session = await self._opened()
         if isinstance(action, str):

@@ -21,10 +21,18 @@ ARTEFACT_BYTES = 2**20
 class Execution:
     """How a program ended.
 
-    stderr: as `execute` returns it. exit_code: None when a signal ended it; then `signal` is its number. killed_for: the limit
-    for which it was killed, None when it ended by itself. seconds: of wall time; cpu_seconds: of all its processes. files:
-    names of the files in its working directory. artefacts: contents of those that were asked for; problems: why one of these
-    is not there. level: of the sandbox.
+    Attributes:
+        stdout: What it wrote to standard output.
+        stderr: As `execute` returns it.
+        exit_code: None when a signal ended it.
+        signal: The number of that signal, else None.
+        killed_for: The limit for which it was killed, None when it ended by itself.
+        seconds: Of wall time.
+        cpu_seconds: Of all its processes.
+        level: Of the sandbox.
+        files: Names of the files in its working directory.
+        artefacts: Contents of the files that were asked for.
+        problems: Why one of these is not there.
     """
 
     stdout: str
@@ -50,12 +58,15 @@ class SandboxedPythonCoder(Actor):
 
         stdout, stderr = await coder.execute.route("print(6 * 7)")
 
-    Each program has an empty working directory, no network, and the limits of a sandbox (docs/sandbox.md). limits: of each
-    program. level: of the sandbox, None for the strongest that works here; allow_weak as of `Sandbox`. warm: start the next
-    interpreter before its program comes.
+    Each program has an empty working directory, no network, and the limits of a sandbox (docs/sandbox.md). A replica runs
+    one program at a time, in its own box. Where this machine cannot confine programs the service does not start.
+    `PythonWorkspace` keeps files between the programs of a session.
 
-    A replica runs one program at a time, in a box of its own. Where this machine cannot confine programs the service does not
-    start. `PythonWorkspace` keeps files between the programs of a session.
+    Args:
+        limits: Of each program.
+        level: Of the sandbox; None for the strongest that works here.
+        allow_weak: As of `Sandbox`.
+        warm: Start the next interpreter before its program comes.
     """
 
     _files_stay = False
@@ -74,11 +85,18 @@ class SandboxedPythonCoder(Actor):
 
     @endpoint(idempotent=True)
     async def execute(self, code: Any) -> tuple[str, str]:
-        """Run a program; return what it wrote to standard output and to standard error.
+        """Run a program.
 
-        code: Python source, or an object whose `text` it is, such as a policy's `Response`. Standard error says, as its last
-        line, why a program was killed, or that a signal or `exit(1)` ended it: it is empty only for a program that ended well
-        and wrote nothing there, which an empty program does, too. Raises SandboxError if the program could not be started.
+        Args:
+            code: Python source, or an object whose `text` it is, such as a policy's `Response`.
+
+        Returns:
+            What it wrote to standard output and to standard error. The last line of standard error says why a program was
+            killed, or that a signal or `exit(1)` ended it: it is empty only for a program that ended well and wrote nothing
+            there, which an empty program does, too.
+
+        Raises:
+            SandboxError: The program could not be started.
         """
         ran = await self._ran(code, "", {})
         await self._cleared()
@@ -95,8 +113,14 @@ class SandboxedPythonCoder(Actor):
     ) -> Execution:
         """Run a program; return everything about its end.
 
-        files: written to its working directory before. artefacts: names of files to return, of at most 1 MiB each.
-        Raises SandboxError if the program could not be started, or a file not written.
+        Args:
+            code: As of `execute`.
+            stdin: Its standard input.
+            files: Written to its working directory before.
+            artefacts: Names of files to return, of at most 1 MiB each.
+
+        Raises:
+            SandboxError: The program could not be started, or a file not written.
         """
         ran = await self._ran(code, stdin, files or {})
         found, problems = await self._read(artefacts)

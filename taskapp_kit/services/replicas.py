@@ -29,12 +29,18 @@ BACKENDS: tuple[Backend, ...] = ("local", "ray")
 class ServiceOptions:
     """How a service runs.
 
-    num_replicas: processes, each with an instance of the class. with_gpus: each replica uses a GPU, if there is one.
-    backend: None for the setting TASKAPP_SERVICES_BACKEND, else `local`. concurrent_calls: of one instance at once, which
-    interleaves asynchronous methods only. call_seconds: the longest time of one call, after which its replica is replaced.
-    queue_seconds: the longest time that a call or a session waits for a replica; max_waiting: how many may wait.
-    start_seconds: until a replica is ready. sessions_per_replica: of a stateful class, at once. environment: variables of
-    the replicas' process environment, beside those of this process without the server's keys.
+    Attributes:
+        num_replicas: Processes, each with an instance of the class.
+        with_gpus: Each replica uses a GPU, if there is one.
+        backend: `local` or `ray`; None for the setting TASKAPP_SERVICES_BACKEND, else `local`.
+        concurrent_calls: Of one instance at once, which interleaves asynchronous methods only.
+        call_seconds: The longest time of one call, after which its replica is replaced.
+        queue_seconds: The longest time that a call or a session waits for a replica.
+        max_waiting: How many calls and sessions may wait.
+        start_seconds: The longest time until a replica is ready.
+        sessions_per_replica: Of a stateful class, at once.
+        environment: Variables of the replicas' process environment, added to those of this process without the server's
+            keys.
     """
 
     num_replicas: int = 1
@@ -209,8 +215,18 @@ ReplicaState = Literal["starting", "ready", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStats:
-    """One replica. calls: sent to it; failures: of these, those that raised or were lost; restarts: how often it was made
-    anew; sessions: open now."""
+    """One replica.
+
+    Attributes:
+        index: Its number in the service.
+        place: Where it runs.
+        state: starting, ready or ended.
+        in_flight: Calls that run on it now.
+        calls: Calls that were sent to it.
+        failures: Of these, those that raised or were lost.
+        restarts: How often it was restarted.
+        sessions: Open now.
+    """
 
     index: int
     place: str
@@ -224,9 +240,16 @@ class ReplicaStats:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStats:
-    """A service since its start. waiting: calls and sessions without a replica now. retried: calls that were sent again.
+    """A service since its start.
 
-    latency_ms_median, latency_ms_p99: of the latest calls that returned, queue included; None before the first.
+    Attributes:
+        name: The class's name.
+        backend: Where its replicas run.
+        waiting: Calls and sessions without a replica now.
+        retried: Calls that were sent again.
+        latency_ms_median: Of the latest calls that returned, queue included; None before the first.
+        latency_ms_p99: Of the same calls.
+        replicas: One by one.
     """
 
     name: str

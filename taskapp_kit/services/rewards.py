@@ -47,9 +47,11 @@ RewardOf = Callable[[Any, str, Any], Any]
 class RewardActor(Actor, concurrent_calls=64):
     """A reward function as a service: `RewardActor.options(num_replicas=2).as_service(function)`.
 
-    function: `fn(prompt, response, target)`, asynchronous or not, at the top of a file; it returns a number, or None where
-    there is no reward. A subclass that overrides `reward` needs none. An asynchronous function has up to
-    `concurrent_calls` calls at once in each replica; any other one.
+    An asynchronous function has up to `concurrent_calls` calls at once in each replica; any other one.
+
+    Args:
+        function: `fn(prompt, response, target)`, asynchronous or not, at the top of a file; it returns a number, or None
+            where there is no reward. A subclass that overrides `reward` needs none.
     """
 
     def __init__(self, function: ClassReference | RewardOf | None = None) -> None:
@@ -74,7 +76,16 @@ class RewardActor(Actor, concurrent_calls=64):
 
     @endpoint(idempotent=True)
     async def evaluate_response(self, prompt: Any, response: str, target: Any = None) -> float | None:
-        """Return the reward of a response. Raises ServiceError for what is no number; whatever the function raises."""
+        """Return the reward of a response; None where there is none.
+
+        Args:
+            prompt: What the function, or the model, reads before the response.
+            response: The text to be scored.
+            target: What the function compares it with.
+
+        Raises:
+            ServiceError: The function returned what is no number. What it raises itself passes through.
+        """
         if inspect.iscoroutinefunction(self._function or self.reward):
             value = await self.reward(prompt, response, target)
         else:
@@ -96,11 +107,18 @@ class RewardActor(Actor, concurrent_calls=64):
 class RewardModel(RewardActor):
     """A reward model behind an HTTP endpoint, as `@app.judge(kind="reward_model")` calls it (docs/judges.md).
 
-    url, model: of the endpoint (`http://127.0.0.1:8000/classify`); when absent, the variables of `role` are read in the
-    replica: TASKAPP_REWARD_URL, TASKAPP_REWARD_MODEL. Its key is TASKAPP_REWARD_KEY there and comes through the service's
-    option `environment=` only. scale: outside it an answer is an error. seconds: for one answer, retries included.
+    It is sent the prompt and the response as messages; a subclass that overrides `reading` sends something else. Its key is
+    TASKAPP_REWARD_KEY in the replica and comes through the service's option `environment=` only.
 
-    It is sent the prompt and the response as messages; a subclass that overrides `reading` sends something else.
+    Args:
+        url: Of the endpoint (`http://127.0.0.1:8000/classify`); None for TASKAPP_REWARD_URL in the replica.
+        model: Of the endpoint; None for TASKAPP_REWARD_MODEL.
+        role: Whose variables are read where `url` is absent.
+        scale: Outside it an answer is an error.
+        seconds: For one answer, retries included.
+
+    Raises:
+        Unavailable: The model has no address.
     """
 
     def __init__(
@@ -154,6 +172,10 @@ class AppReward(RewardActor):
     For environments of one turn, whose episode a response ends. `target` names the episode: its seed, or a dict with `seed`
     and, where they are not the default, `split` and `config`, as `taskapp export tasks` writes them. The prompt is not
     read: the episode has it. Judges' keys come through the service's option `environment=` only.
+
+    Args:
+        app: The app, or where it is, as `taskapp serve` takes it.
+        environment: None for the first declared.
     """
 
     def __init__(self, app: str, environment: str | None = None) -> None:

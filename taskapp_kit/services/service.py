@@ -42,9 +42,13 @@ class ServiceEndpoint:
     async def route(self, *args: Any, **kwargs: Any) -> Any:
         """Call it on the least loaded replica, or the session's; return its result.
 
-        Raises EndpointRaised when the method raises; ReplicaDied when its replica ends meanwhile (an idempotent method is
-        called once more before); CallTimeout; Saturated when no replica was free in time; ReplicaStartFailed;
-        BadArgument for arguments that cannot be sent.
+        Raises:
+            EndpointRaised: The method raised.
+            ReplicaDied: Its replica ended meanwhile; an idempotent method is called once more before.
+            CallTimeout: It took longer than `call_seconds`.
+            Saturated: No replica was free in time.
+            ReplicaStartFailed: No replica can be started.
+            BadArgument: An argument cannot be sent.
         """
         data = encode_arguments(args, kwargs)
         return decode(await on_services_loop(self._dispatch.route(self.name, data, self._session)))
@@ -57,7 +61,8 @@ class ServiceEndpoint:
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Call it on all replicas at once; return their results in order, None for each replica that failed.
 
-        Raises the first failure when no replica returned.
+        Raises:
+            ServiceError: No replica returned; it is the first failure.
         """
         data = encode_arguments(args, kwargs)
         found = await on_services_loop(self._dispatch.fanout(self.name, data, self._session))
@@ -124,7 +129,11 @@ class ServiceHandle:
         return self._dispatch.name
 
     async def start(self) -> Self:
-        """Start every replica and wait until all are ready. Raises ReplicaStartFailed; then none runs."""
+        """Start every replica and wait until all are ready.
+
+        Raises:
+            ReplicaStartFailed: One cannot be started; then none runs.
+        """
         await on_services_loop(self._dispatch.start())
         return self
 
@@ -133,8 +142,10 @@ class ServiceHandle:
         await on_services_loop(self._dispatch.aclose())
 
     def session(self) -> ServiceSession:
-        """Return a session, for `async with`: its calls go to one replica, and to an instance of its own if the class is
-        stateful. Opening raises Saturated when no replica was free in time."""
+        """Return a session, for `async with`: its calls go to one replica, and to its own instance if the class is stateful.
+
+        Opening it raises Saturated when no replica was free in time.
+        """
         return ServiceSession(self._dispatch)
 
     def stats(self) -> ServiceStats:

@@ -33,8 +33,14 @@ class WebBrowsingEnv(EnvironmentActor):
     def options(cls, *, procs: int = 1, browsers: int | None = None, **options: Any) -> ActorClass:
         """Return the class with options for a service.
 
-        browsers: processes with a browser each, at most so many as there are windows; by default, and on this machine at
-        most, one per two cores. On Ray give the number for the whole cluster. Raises BadArgument.
+        Args:
+            procs: As of `Actor.options`.
+            browsers: Processes with a browser each, at most so many as there are windows; by default, and on this machine
+                at most, one per two cores. On Ray give the number for the whole cluster.
+            **options: `ServiceOptions` describes each.
+
+        Raises:
+            BadArgument: An option is unknown, or has no valid value.
         """
         given = super().options(procs=procs, **options).options
         most = max(1, (os.cpu_count() or 1) // CORES_EACH)
@@ -59,7 +65,8 @@ class WebBrowsingEnv(EnvironmentActor):
     async def execute_action(self, action: Any) -> EnvironmentStep:
         """Do one action in the window, as `step` does.
 
-        action: `{"click": {"bid": 3}}`, a list of these, or a model's words, in which the action is written.
+        Args:
+            action: `{"click": {"bid": 3}}`, a list of these, or a model's words, in which the action is written.
         """
         return await self.step(action)
 

@@ -34,7 +34,8 @@ READ_RETRIES = 2
 def backend_url(given: str | None) -> str:
     """Return the backend's address: the given one, else BACKEND_BASE_URL, else PROD_BACKEND_URL.
 
-    Raises JobConfigError (a ConfigError) when there is none: there is no default backend.
+    Raises:
+        JobConfigError: There is none, and there is no default backend.
     """
     found = (given or "").strip() or process_variable("BACKEND_BASE_URL") or process_variable("PROD_BACKEND_URL")
     if not found:
@@ -54,11 +55,18 @@ def api_base(url: str) -> str:
 class BackendClient:
     """Client of one backend. `async with BackendClient(url, key) as client: job = await client.create_job(payload)`
 
-    url: with or without `/api`. api_key: sent as a Bearer token to this address and nowhere else. timeout_seconds: for one
-    request. Redirects are not followed. Reads are repeated when the connection breaks; the creation of a job only with an
-    idempotency key.
+    Redirects are not followed. Reads are repeated when the connection breaks; the creation of a job only with an
+    idempotency key. Every method raises BackendError (`status`) when the backend refuses, BackendUnreachable when there is
+    no response.
 
-    Every method raises BackendError (`status`) when the backend refuses, BackendUnreachable when there is no response.
+    Args:
+        url: The backend's address, with or without `/api`.
+        api_key: Sent as a Bearer token to this address and nowhere else.
+        timeout_seconds: For one request.
+        retries: How often a read is repeated.
+
+    Raises:
+        ConfigError: The address or the key is invalid.
     """
 
     def __init__(self, url: str, api_key: str, *, timeout_seconds: float = 60.0, retries: int = READ_RETRIES) -> None:

@@ -23,8 +23,11 @@ async def check_backend(
 ) -> list[Finding]:
     """Check address, backend, key, and what the backend offers, in this order.
 
-    url: with or without `/api`. key: the backend's, SYNTH_API_KEY. task_app_url: checks also that the backend reaches this
-    task app. timeout_seconds: for each request.
+    Args:
+        url: The backend's address, with or without `/api`.
+        key: The backend's key, SYNTH_API_KEY.
+        task_app_url: Whether the backend reaches this task app is checked, too.
+        timeout_seconds: For each request.
     """
     try:
         address = api_base(url)

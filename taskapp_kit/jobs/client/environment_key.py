@@ -34,14 +34,23 @@ def mint_environment_api_key() -> str:
 def setup_environment_api_key(
     backend_base: str, synth_api_key: str, token: str | None = None, *, timeout: float = 15.0
 ) -> dict[str, Any]:
-    """Seal a key and store it in the backend; return `{"token", "stored", "id", "name", "updated_at"}`.
+    """Seal a key and store it in the backend. No error shows the key.
 
-    backend_base: with or without `/api`. synth_api_key: the backend's key. token: the task app's key; default:
-    ENVIRONMENT_API_KEY of the process environment, or a new key when that is not set. timeout: seconds for each of the
-    two requests. `token` in the result is the key itself, the rest is the backend's response.
+    Args:
+        backend_base: The backend's address, with or without `/api`.
+        synth_api_key: The backend's key.
+        token: The task app's key; None for ENVIRONMENT_API_KEY of the process environment, or a new key when that is not
+            set.
+        timeout: Seconds for each of the two requests.
 
-    Raises JobConfigError for an invalid value, BackendError (`status`) and BackendUnreachable, Unavailable without PyNaCl.
-    No error shows the key.
+    Returns:
+        `{"token", "stored", "id", "name", "updated_at"}`: `token` is the key itself, the rest is the backend's response.
+
+    Raises:
+        JobConfigError: A value is invalid.
+        BackendError: The backend refuses (`status`).
+        BackendUnreachable: There is no response.
+        Unavailable: PyNaCl is not installed.
     """
     return run(setup_environment_api_key_async(backend_base, synth_api_key, token, timeout=timeout))
 

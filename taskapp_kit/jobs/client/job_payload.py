@@ -32,11 +32,18 @@ def build_rl_payload(
 ) -> Json:
     """Return the body of `POST {backend}/rl/jobs`; `config` is not changed.
 
-    task_app_url: default: TASK_APP_URL, else the config's `services.task_url`. backend_url: with or without `/api`;
-    sent in `metadata`. model: an id that replaces the config's; one that begins with `ft:` or `rl:` is a finetuned
-    `source`. trainer_id: sent at the top level. allow_experimental: sent in `metadata`; None is not sent.
+    `data.config` is the TOML with derived values filled in: see `settled`.
 
-    `data.config` is the TOML with derived values filled in: see `settled`. Raises JobConfigError.
+    Args:
+        config: The job's config.
+        task_app_url: None for TASK_APP_URL, else the config's `services.task_url`.
+        backend_url: With or without `/api`; sent in `metadata`.
+        model: An id that replaces the config's; one that begins with `ft:` or `rl:` is a finetuned `source`.
+        trainer_id: Sent at the top level.
+        allow_experimental: Sent in `metadata`; None is not sent.
+
+    Raises:
+        JobConfigError: An address or the model's id cannot be used.
     """
     if model is not None:
         if not model.strip():

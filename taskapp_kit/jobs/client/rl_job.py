@@ -49,7 +49,11 @@ __all__ = ["SUCCEEDED", "TERMINAL", "RLJob"]
 
 
 class RLJob:
-    """One job, created by `from_config` (to submit it) or `from_job_id` (to follow it)."""
+    """One job, created by `from_config` (to submit it) or `from_job_id` (to follow it).
+
+    Every method that asks the backend raises BackendError (`status`) when it refuses, BackendUnreachable when there is no
+    response, and JobError for a job that was not submitted yet.
+    """
 
     def __init__(
         self,
@@ -89,11 +93,22 @@ class RLJob:
     ) -> RLJob:
         """Return a job to be submitted. Sends no request.
 
-        Defaults: backend_url BACKEND_BASE_URL, api_key SYNTH_API_KEY, task_app_url TASK_APP_URL, else the file's
-        `services.task_url`; task_app_api_key ENVIRONMENT_API_KEY, else the backend checks the task app with its own key.
-        overrides: nested tables that replace values of the file; they are checked as the file is.
+        Args:
+            config_path: The RL config, a TOML file.
+            backend_url: None for BACKEND_BASE_URL.
+            api_key: The backend's key; None for SYNTH_API_KEY.
+            task_app_url: None for TASK_APP_URL, else the file's `services.task_url`.
+            task_app_api_key: None for ENVIRONMENT_API_KEY; without either, the backend checks the task app with its own
+                key.
+            allow_experimental: Sent to the backend; None is not sent.
+            overrides: Nested tables that replace values of the file; they are checked as the file is.
+            idempotency_key: With one, a submission whose answer was lost is repeated, and creates one job.
+            trainer_id: One of the backend's trainers.
+            model: An id that replaces the file's.
 
-        Raises FileNotFoundError; JobConfigError (a ConfigError and ValueError) for everything that cannot be used.
+        Raises:
+            FileNotFoundError: There is no such file.
+            JobConfigError: Something cannot be used; it is a ConfigError and a ValueError.
         """
         from taskapp_kit.jobs.client.config.rl_config import load_rl_config
         from taskapp_kit.jobs.client.job_payload import build_rl_payload
@@ -120,7 +135,16 @@ class RLJob:
 
     @classmethod
     def from_job_id(cls, job_id: str, backend_url: str | None = None, api_key: str | None = None) -> RLJob:
-        """Return a job that was submitted before. Raises JobConfigError."""
+        """Return a job that was submitted before.
+
+        Args:
+            job_id: Its id.
+            backend_url: None for BACKEND_BASE_URL.
+            api_key: The backend's key; None for SYNTH_API_KEY.
+
+        Raises:
+            JobConfigError: The id is empty, or there is no address or key.
+        """
         if not job_id or not job_id.strip():
             raise JobConfigError("The job's id is empty.")
         return cls(backend_url=backend_address(backend_url), api_key=backend_key(api_key), job_id=job_id.strip())
@@ -146,53 +170,67 @@ class RLJob:
     def submit(self) -> str:
         """Check the task app's health, then submit the job to the backend; return the job's id.
 
-        Raises TaskAppError when the task app cannot be used (nothing was submitted), BackendError, BackendUnreachable,
-        JobError when the job was submitted before.
+        Raises:
+            TaskAppError: The task app cannot be used; nothing was submitted.
+            BackendError: The backend refuses the job.
+            BackendUnreachable: There is no response.
+            JobError: The job was submitted before.
         """
         return run(self.submit_async())
 
     def get_status(self) -> dict[str, Any]:
-        """Return the job's present `status`, `progress`, `metrics` and other members. Raises BackendError."""
+        """Return the job's present `status`, `progress`, `metrics` and other members."""
         return run(self.get_status_async())
 
     def poll_until_complete(
         self, *, timeout: float = 7200.0, interval: float = 10.0, on_status: OnStatus | None = None
     ) -> dict[str, Any]:
-        """Wait until the job is over; return its last status, with `final_reward` and `metrics`, however it ended.
+        """Wait until the job is over. While the backend is unreachable or answers 5xx, the wait goes on until `timeout`.
 
-        timeout: seconds in all. interval: seconds between polls. on_status: called at the first poll, and whenever
-        status, progress or metrics have changed since the last one. An exception that it raises ends the wait.
+        Args:
+            timeout: Seconds in all.
+            interval: Seconds between polls.
+            on_status: Called at the first poll, and whenever status, progress or metrics have changed since the last one.
+                An exception that it raises ends the wait.
 
-        While the backend is unreachable or answers 5xx, the wait goes on until `timeout`. Raises JobTimeout (a
-        TimeoutError): the job continues; BackendError for an unknown job or a refused key.
+        Returns:
+            The job's last status, with `final_reward` and `metrics`, however it ended.
+
+        Raises:
+            JobTimeout: It was not over in time, and continues; a TimeoutError.
+            BackendError: The job is unknown, or the key is refused.
         """
         return run(self.poll_until_complete_async(timeout=timeout, interval=interval, on_status=on_status))
 
     def get_results(self) -> dict[str, Any]:
-        """Return the last status of a succeeded job: `final_reward`, `metrics`, `results`. Raises JobFailed for others."""
+        """Return the last status of a succeeded job: `final_reward`, `metrics`, `results`.
+
+        Raises:
+            JobFailed: It has not succeeded.
+        """
         return run(self.get_results_async())
 
     def events(self, since_seq: int = 0) -> list[dict[str, Any]]:
-        """Return every event so far after number `since_seq`. Raises BackendError."""
+        """Return every event so far after number `since_seq`."""
         return run(self.events_async(since_seq))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return every point so far: `{name, value, step, …}`. Raises BackendError."""
+        """Return every point so far: `{name, value, step, …}`."""
         return run(self.metrics_async())
 
     def cancel(self) -> dict[str, Any]:
-        """End the job. Raises BackendError."""
+        """End the job."""
         return run(self.cancel_async())
 
     def start(self) -> dict[str, Any]:
-        """Let a job that failed or was cancelled go on from its last checkpoint; return its status. Raises BackendError.
+        """Let a job that failed or was cancelled go on from its last checkpoint; return its status.
 
         Nothing happens to other jobs, and where the backend's engine stores no checkpoints.
         """
         return run(self.start_async())
 
     def stream(self, since_seq: int = 0) -> Iterator[dict[str, Any]]:
-        """Yield the events as they occur, without a gap, until the job is over. Raises BackendError."""
+        """Yield the events as they occur, without a gap, until the job is over."""
         return iterate(lambda: self.stream_async(since_seq))
 
     # asynchronous

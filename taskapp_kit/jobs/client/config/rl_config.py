@@ -41,9 +41,14 @@ WHAT = "RL config"
 
 @dataclass(frozen=True, slots=True)
 class RlConfig:
-    """A valid config. document: the TOML as written, with overrides. values: the same as its type. path: of its file.
+    """A valid config.
 
-    warnings: sentences about what may be a mistake. Neither they nor a problem show a value that looks like a key.
+    Attributes:
+        document: The TOML as written, with overrides.
+        values: The same as its type.
+        path: Of its file.
+        warnings: Sentences about what may be a mistake. Neither they nor a problem show a value that looks like a key.
+        lines: The line of each place in the file.
     """
 
     document: Document = field(repr=False)
@@ -53,11 +58,15 @@ class RlConfig:
     lines: Mapping[Place, int] = field(default_factory=dict, repr=False, compare=False)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> RlConfig:
-        """A config with these values in place of its own, checked again; neither it nor `overrides` is changed.
+        """Return a config with these values in place of its own, checked again; neither it nor `overrides` is changed.
 
-        Sections merge key by key; a list replaces a list; None removes a key. A model that is named replaces every
-        place that named one. `model` and `task_url` may also be texts, as in the original SDK: the model's id, and
-        `services.task_url`. Raises JobConfigError.
+        Args:
+            overrides: Sections merge key by key; a list replaces a list; None removes a key. A model that is named
+                replaces every place that named one. `model` and `task_url` may also be texts, as in the original SDK: the
+                model's id, and `services.task_url`.
+
+        Raises:
+            JobConfigError: With every problem.
         """
         return _overridden(self.document, self.path, self.lines, overrides)
 
@@ -81,9 +90,15 @@ class RlConfig:
 
 
 def load_rl_config(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RlConfig:
-    """Read the config of a TOML file. overrides: as for `with_overrides`; they apply before anything is found missing.
+    """Read the config of a TOML file.
 
-    Raises FileNotFoundError, and JobConfigError with every problem that the file has.
+    Args:
+        path: The file.
+        overrides: As for `RlConfig.with_overrides`; they apply before anything is found missing.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        JobConfigError: With every problem that the file has.
     """
     path = Path(path)
     document, lines = read_toml(path, WHAT)
