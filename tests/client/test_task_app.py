@@ -227,12 +227,34 @@ def enveloped(code: str, **more: Any) -> dict[str, Any]:
 GOOD = (200, {"metrics": {"mean_return": 1.0}})
 
 
-@pytest.mark.parametrize(("status", "code"), [(503, "saturated"), (503, "draining"), (429, "key_quota_reached")])
-def test_what_was_refused_before_it_ran_is_asked_for_again_without_a_key(status: int, code: str) -> None:
-    app, seen = scripted((status, enveloped(code), {"Retry-After": "0"}), GOOD)
+CANCELLED = enveloped("server_stopping", boundary="cancelled", rollout_id="a" * 32)
+REPEATED: list[tuple[int, Any, bool]] = [
+    *(
+        (status, enveloped(code), True)
+        for status, code in ((503, "saturated"), (503, "draining"), (429, "key_quota_reached"))
+    ),
+    *((status, b"<html>secret-in-a-page</html>", False) for status in (500, 502, 503, 504)),
+    *((status, enveloped("internal_error"), False) for status in (500, 502, 503, 504)),
+    (503, CANCELLED, False),
+]
+"""Status and body of an answer, and whether the request is repeated without a key, too: nothing has run."""
+
+
+@pytest.mark.parametrize(("status", "body", "always"), REPEATED)
+def test_a_request_is_repeated_without_a_key_only_where_nothing_ran(status: int, body: Any, always: bool) -> None:
+    app, seen = scripted((status, body, {"Retry-After": "0"}), GOOD)
     with listening(app) as url:
-        assert ask(url, {})["metrics"]["mean_return"] == 1.0
-    assert len(seen) == 2
+        assert ask(url, {}, idempotency_key="again") == GOOD[1]
+        assert [sent.get("Idempotency-Key") for sent in seen] == ["again", "again"]
+        seen.clear()
+        if always:
+            assert ask(url, {}) == GOOD[1]
+            return
+        with pytest.raises(TaskAppError) as told:
+            ask(url, {})
+    assert told.value.status == status and "secret" not in str(told.value)
+    assert (told.value.boundary == "cancelled") == (body is CANCELLED)
+    assert len(seen) == 1
 
 
 @pytest.mark.ci
@@ -245,21 +267,6 @@ def test_a_full_server_is_waited_for_as_long_as_there_is_time() -> None:
             ask(url, {}, retries=0, timeout_seconds=0.3)  # told by the server, or no longer asked
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_a_foreign_trouble_is_told_without_a_key_and_tried_again_with_one(status: int) -> None:
-    for body in (b"<html>secret-in-a-page</html>", enveloped("internal_error")):
-        app, seen = scripted((status, body, {"Retry-After": "0"}), GOOD)
-        with listening(app) as url:
-            with pytest.raises(TaskAppError) as told:
-                ask(url, {})
-            assert told.value.status == status
-            assert "secret" not in str(told.value)
-            assert len(seen) == 1
-            seen.clear()
-            assert ask(url, {}, idempotency_key="again")
-        assert [sent.get("Idempotency-Key") for sent in seen] == ["again", "again"]
-
-
 def test_a_failed_rollout_is_told_and_never_asked_for_again(played: Counted) -> None:
     with pytest.raises(TaskAppError) as told:
         ask(played.url, a_rollout(14, breaks=True), idempotency_key="breaks")
@@ -268,17 +275,6 @@ def test_a_failed_rollout_is_told_and_never_asked_for_again(played: Counted) -> 
     assert len(error.rollout_id) == 32
     assert error.rollout_id in str(error) and "error id" in str(error)
     assert played.episodes == [14]
-
-
-def test_a_cancelled_rollout_is_asked_for_again_with_a_key() -> None:
-    app, seen = scripted((503, enveloped("server_stopping", boundary="cancelled", rollout_id="a" * 32)), GOOD)
-    with listening(app) as url:
-        assert ask(url, {}, idempotency_key="k")
-        seen.clear()
-        with pytest.raises(TaskAppError) as told:
-            ask(url, {})
-    assert (told.value.boundary, told.value.code) == ("cancelled", "server_stopping")
-    assert len(seen) == 1
 
 
 @pytest.mark.parametrize(
@@ -548,15 +544,6 @@ def test_the_blocking_client_also_inside_a_loop(played: Counted) -> None:
     with pytest.raises(TaskAppError):
         client.get("/nowhere")
     assert KEY not in repr(client) + repr(vars(client))
-
-
-def test_many_at_once_over_one_client(played: Counted) -> None:
-    async def many(client: TaskAppClient) -> list[Any]:
-        return await asyncio.gather(*(client.rollout(a_rollout(seed)) for seed in range(100, 140)))
-
-    answers = call(played.url, many)
-    assert [answer["metrics"]["details"]["seed"] for answer in answers] == list(range(100, 140))
-    assert sorted(played.episodes) == list(range(100, 140))
 
 
 def test_who_stops_waiting_hangs_up(played: Counted) -> None:

@@ -239,7 +239,7 @@ CONFIGURED = schemathesis.Config.from_dict(
         "headers": HEADERS,
         "generation": {
             "max-examples": share(0.02, 4),
-            "with-security-parameters": False,  # tests/jobs/server/test_door.py attacks the key
+            "with-security-parameters": False,  # tests/jobs/server/test_hostile_requests.py attacks the key
             "deterministic": QUICK,
             "no-shrink": not QUICK,
         },

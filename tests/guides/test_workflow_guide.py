@@ -49,6 +49,7 @@ PUSHES = {
     "await trainer.push_weights.route(training_step)": PUSHED,
     "await policy.update_weights.fanout(training_step)": PUSHED,
 }
+SKIPS = {"if batch is None:": SHORT, "continue": SHORT}
 ALL = [
     Script("episode_generation", 0),
     Script("asynchronous_rl", 1, arguments=UPDATES),
@@ -87,19 +88,13 @@ ALL = [
         },
     ),
     Script("warm_up", 6, arguments=UPDATES),
-    Script("evaluation_between", 7, {}, {"if batch is None:": SHORT, "continue": SHORT, **PUSHES}, UPDATES),
+    Script("evaluation_between", 7, {}, {**SKIPS, **PUSHES}, UPDATES),
     Script("curriculum", 8, arguments=UPDATES),
     Script(
         "several_tasks",
         9,
         {},
-        {
-            "if batch is None:": SHORT,
-            "continue": SHORT,
-            "training_step = 0": PUSHED,
-            "training_step += 1": PUSHED,
-            **PUSHES,
-        },
+        {**SKIPS, "training_step = 0": PUSHED, "training_step += 1": PUSHED, **PUSHES},
         UPDATES,
     ),
     Script(
@@ -122,12 +117,7 @@ ALL = [
         "metrics",
         12,
         {},
-        {
-            "await trainer.push_weights.route(training_step)": PUSHED,
-            "await policy.update_weights.fanout(training_step)": PUSHED,
-            "else:": SHORT,
-            "await asyncio.sleep(0.1)": SHORT,
-        },
+        {**PUSHES, "else:": SHORT, "await asyncio.sleep(0.1)": SHORT},
         UPDATES,
     ),
 ]
