@@ -60,7 +60,7 @@ STANDS_FOR = "Qwen/Qwen3-0.6B=tiny,Qwen/Qwen3-4B=tiny,ft:Qwen/Qwen3-4B:adder-sft
 
 
 @dataclass
-class Place:
+class Workspace:
     """The folder in which the blocks run, and what runs beside it."""
 
     folder: Path
@@ -186,7 +186,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     until(answers, what=f"{url} answers")
 
 
-def furnished(folder: Path) -> None:
+def write_files(folder: Path) -> None:
     """The files that the guides take for granted."""
     examples = ROOT / "examples"
     task_app = examples / "rl" / "task_app.py"
@@ -226,7 +226,7 @@ def shorten(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module", params=[ROLLOUTS, pytest.param(LOCAL, marks=pytest.mark.train)])
-def place(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Place]:
+def workspace(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Workspace]:
     pytest.importorskip("nacl", reason="needs taskapp-kit[jobs]")
     engine: str = request.param
     if engine == LOCAL:
@@ -235,7 +235,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     top = tmp_path_factory.mktemp("guides")
     folder = top / "work"
     folder.mkdir()
-    furnished(folder)
+    write_files(folder)
     if engine == LOCAL:
         shorten(folder)
     ports = [free_port() for _ in range(3)]
@@ -251,7 +251,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     try:
         for url, process, log in zip(urls, processes, logs, strict=True):
             wait_for(url, process, log)
-        made = Place(folder, engine, urls[0], urls[1], urls[2])
+        made = Workspace(folder, engine, urls[0], urls[1], urls[2])
         (folder / "models.toml").write_text(f'["ft:..."]\nurl = "{urls[2]}/v1"\nmodel = "m"\n')
         finished = finished_job(made)
         made.finished_job = finished["job_id"]
@@ -268,28 +268,28 @@ def place(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
                 process.kill()
 
 
-def finished_job(place: Place) -> dict[str, Any]:
+def finished_job(workspace: Workspace) -> dict[str, Any]:
     job = RLJob.from_config(
-        place.folder / "rl_config.toml",
-        backend_url=place.backend,
+        workspace.folder / "rl_config.toml",
+        backend_url=workspace.backend,
         api_key=SYNTH_KEY,
-        task_app_url=place.task_app,
+        task_app_url=workspace.task_app,
         task_app_api_key=TASK_APP_KEY,
     )
     job.submit()
     last = job.poll_until_complete(timeout=SECONDS, interval=0.5)
     assert last["status"] == "succeeded", last
-    assert last["updates_weights"] is (place.engine == LOCAL)
+    assert last["updates_weights"] is (workspace.engine == LOCAL)
     return last
 
 
-def exported(place: Place, model: str) -> str:
+def exported(workspace: Workspace, model: str) -> str:
     """Move a trained model from the models of this machine into the archive that the guide names; return its name."""
-    archive = place.folder / ARCHIVE
+    archive = workspace.folder / ARCHIVE
     archive.unlink()
     for command in (("export", model, str(archive)), ("rm", model)):
         taskapp = [sys.executable, "-m", "taskapp_kit", "models", *command]
-        subprocess.run(taskapp, check=True, cwd=place.folder, env=place.environ(), stdin=subprocess.DEVNULL)
+        subprocess.run(taskapp, check=True, cwd=workspace.folder, env=workspace.environ(), stdin=subprocess.DEVNULL)
     return model
 
 
@@ -302,49 +302,49 @@ class Ran:
     difference: str
 
 
-def script_of(line: Line, place: Place) -> tuple[str, str]:
+def script_of(line: Line, workspace: Workspace) -> tuple[str, str]:
     """(python or bash, the block as it is run)."""
     kind, text = line.text()
     changes = of_block(line.guide, line.number)
     for each in changes:
         if each.old:
-            text = text.replace(each.old, each.new.format(**facts_of(place)))
+            text = text.replace(each.old, each.new.format(**facts_of(workspace)))
     if re.search(r"^async with", text, re.MULTILINE):
         inner = textwrap.indent(text, "    ")
         text = f"import asyncio\nasync def block():\n{inner}\n    return result\n\nresult = asyncio.run(block())\n"
-    before = [each.new.replace("{job}", place.finished_job) for each in changes if not each.old and not each.after]
+    before = [each.new.replace("{job}", workspace.finished_job) for each in changes if not each.old and not each.after]
     after = [each.new for each in changes if each.after]
     return kind, "\n".join([*before, text, *after])
 
 
-def facts_of(place: Place) -> dict[str, str]:
+def facts_of(workspace: Workspace) -> dict[str, str]:
     return {
-        "backend": place.backend,
-        "task_app": place.task_app,
-        "job": place.finished_job,
-        "trained": place.trained_model,
-        "port": place.extra.get("PORT", ""),
+        "backend": workspace.backend,
+        "task_app": workspace.task_app,
+        "job": workspace.finished_job,
+        "trained": workspace.trained_model,
+        "port": workspace.extra.get("PORT", ""),
     }
 
 
-def run(line: Line, place: Place) -> Ran:
+def run(line: Line, workspace: Workspace) -> Ran:
     original = line.text()[1]
     if line.serves:
-        place = Place(**{**vars(place), "extra": {**place.extra, "PORT": str(free_port())}})
-    kind, script = script_of(line, place)
+        workspace = Workspace(**{**vars(workspace), "extra": {**workspace.extra, "PORT": str(free_port())}})
+    kind, script = script_of(line, workspace)
     difference = "".join(
         difflib.unified_diff(original.splitlines(True), script.splitlines(True), "the guide", "as it runs", n=0)
     )
     command = [sys.executable, "-c", script] if kind == "python" else ["bash", "-c", script]
     if line.serves:
-        return Ran(0, served(command, place), difference)
+        return Ran(0, served(command, workspace), difference)
     done = subprocess.run(
         command,
         check=False,
-        cwd=place.folder,
+        cwd=workspace.folder,
         env={
             name: value
-            for name, value in place.environ().items()
+            for name, value in workspace.environ().items()
             if not (line.bare and name.endswith(("_KEY", "_URL")))
         },
         stdin=subprocess.DEVNULL,
@@ -356,14 +356,19 @@ def run(line: Line, place: Place) -> Ran:
     return Ran(done.returncode, done.stdout, difference)
 
 
-def served(command: list[str], place: Place) -> str:
+def served(command: list[str], workspace: Workspace) -> str:
     """What the served app says of its health."""
-    log = place.folder.parent / "served.log"
+    log = workspace.folder.parent / "served.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, cwd=place.folder, env=place.environ(), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=workspace.folder,
+            env=workspace.environ(),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-    url = f"http://127.0.0.1:{place.extra['PORT']}"
+    url = f"http://127.0.0.1:{workspace.extra['PORT']}"
     try:
         wait_for(url, process, log)
         return httpx.get(f"{url}/health", headers={"X-API-Key": TASK_APP_KEY}).text
@@ -374,37 +379,37 @@ def served(command: list[str], place: Place) -> str:
 
 
 @pytest.fixture(scope="module")
-def ran(place: Place, request: pytest.FixtureRequest) -> dict[str, Ran]:
+def ran(workspace: Workspace, request: pytest.FixtureRequest) -> dict[str, Ran]:
     """The blocks that this run tests, a few at a time: most of a block's time is waiting for the next look at its job."""
 
     def once(line: Line) -> Ran:
         try:
-            return modal_line(line, place) if line.guide == OVERVIEW and line.number == 2 else run(line, place)
+            return modal_line(line, workspace) if line.guide == OVERVIEW and line.number == 2 else run(line, workspace)
         except subprocess.TimeoutExpired as error:
             return Ran(-1, f"not done after {SECONDS:g} s\n{error.output}", "")
         except AssertionError as error:
             return Ran(-1, str(error), "")
 
     selected = {item.name for item in request.session.items}
-    lines = [line for line in LINES if f"{test_a_block_of_the_guides.__name__}[{place.engine}-{line}]" in selected]
+    lines = [line for line in LINES if f"{test_a_block_of_the_guides.__name__}[{workspace.engine}-{line}]" in selected]
     with ThreadPoolExecutor(4) as pool:
         return dict(zip(map(str, lines), pool.map(once, lines), strict=True))
 
 
-def modal_line(line: Line, place: Place) -> Ran:
+def modal_line(line: Line, workspace: Workspace) -> Ran:
     """Deploys to a control plane on loopback (see tests/deploy), where the task app on this machine answers for it."""
     pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
     from tests.deploy.control_plane import ControlPlane  # type: ignore[import-not-found]
 
     secrets = {"crafter-environment-sdk": {"ENVIRONMENT_API_KEY"}}
-    with ControlPlane(secrets, web_url=place.task_app).running() as plane:
+    with ControlPlane(secrets, web_url=workspace.task_app).running() as plane:
         modal = {
             "MODAL_SERVER_URL": plane.url,
             "MODAL_TOKEN_ID": "ak-1",
             "MODAL_TOKEN_SECRET": "as-1",
-            "MODAL_CONFIG_PATH": str(place.folder / "none.toml"),
+            "MODAL_CONFIG_PATH": str(workspace.folder / "none.toml"),
         }
-        return run(line, Place(**{**vars(place), "extra": modal}))
+        return run(line, Workspace(**{**vars(workspace), "extra": modal}))
 
 
 @pytest.mark.ci
@@ -415,12 +420,12 @@ def modal_line(line: Line, place: Place) -> Ran:
         for line in LINES
     ],
 )
-def test_a_block_of_the_guides(line: Line, place: Place, ran: dict[str, Ran]) -> None:
+def test_a_block_of_the_guides(line: Line, workspace: Workspace, ran: dict[str, Ran]) -> None:
     found = ran[str(line)]
-    print(f"{line}: {line.verdict_with(place.engine)}\n{found.difference or 'unchanged'}\n{found.shown}")
+    print(f"{line}: {line.verdict_with(workspace.engine)}\n{found.difference or 'unchanged'}\n{found.shown}")
     assert found.status == 0, found.shown
     assert re.search(line.shows, found.shown, re.MULTILINE), found.shown
-    if place.engine == LOCAL:
+    if workspace.engine == LOCAL:
         assert "weights are updated" not in found.shown and "weights were updated" not in found.shown
 
 

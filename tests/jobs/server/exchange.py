@@ -58,7 +58,7 @@ def failure(boundary: str = "environment", code: str = "environment_raised", sta
 class ScriptedApp:
     """A task app. play: what a rollout's body is answered with; seeds: as /task_info tells them.
 
-    asked: (Idempotency-Key, body) of every POST; most: the highest number in flight; dropped: POSTs whose caller went.
+    requests: (Idempotency-Key, body) of every POST; most: the highest number in flight; dropped: POSTs whose caller went.
     """
 
     play: Callable[[dict[str, Any]], Answer | Awaitable[Answer]] = lambda body: episode()
@@ -70,7 +70,7 @@ class ScriptedApp:
         }
     )  # fmt: skip
     key: str | None = APP_KEY
-    asked: list[tuple[str | None, dict[str, Any]]] = field(default_factory=list)
+    requests: list[tuple[str | None, dict[str, Any]]] = field(default_factory=list)
     in_flight: int = 0
     most: int = 0
     dropped: int = 0
@@ -100,7 +100,7 @@ class ScriptedApp:
         if refused is not None:
             return refused
         body = await request.json()
-        self.asked.append((request.headers.get("idempotency-key"), body))
+        self.requests.append((request.headers.get("idempotency-key"), body))
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
         try:
@@ -156,14 +156,14 @@ class Backend:
 
 def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
     """The last status of a job that comes to an end."""
-    found: dict[str, Any] = {}
 
-    def over() -> bool:
-        found.update(http.get(f"/rl/jobs/{job_id}").json())
-        return found["status"] in ("succeeded", "failed", "cancelled")
+    def last_status() -> dict[str, Any] | None:
+        status: dict[str, Any] = http.get(f"/rl/jobs/{job_id}").json()
+        return status if status["status"] in ("succeeded", "failed", "cancelled") else None
 
-    until(over, WAIT_SECONDS)
-    return found
+    status = until(last_status, WAIT_SECONDS)
+    assert status is not None
+    return status
 
 
 @contextmanager

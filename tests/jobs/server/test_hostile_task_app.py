@@ -141,7 +141,7 @@ def test_splits_of_a_stranger_are_bounded() -> None:
                 "inference": {"policies": ["scripted"]}}  # fmt: skip
     with serving(app.app()) as url, backend() as back:
         assert back.ended(back.submit(url))["status"] == "succeeded"
-    assert {body["env"]["config"]["split"] for _, body in app.asked} == {"small"}
+    assert {body["env"]["config"]["split"] for _, body in app.requests} == {"small"}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class ScriptedModels:
     """A model server without a model. names: of its models, which `train` adds to."""
 
     names: list[str] = field(default_factory=lambda: ["tiny", IMPORTED])
-    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     routes: list[str] = field(default_factory=list)
     answer: HttpResponse | Exception = field(
         default_factory=lambda: HttpResponse(200, b'{"choices": []}', {"content-type": "application/json", "x": "y"})
@@ -51,7 +51,7 @@ class ScriptedModels:
 
     async def complete(self, model: AvailableModel, route: str, body: bytes) -> HttpResponse:
         self.routes.append(route)
-        self.asked.append((model.name, orjson.loads(body)))
+        self.requests.append((model.name, orjson.loads(body)))
         if self.held:
             try:
                 await asyncio.Event().wait()
@@ -102,7 +102,7 @@ def test_a_model_is_for_the_key_whose_job_made_it() -> None:
         refused = [ask(back.http, foreign), ask(other, mine), ask(other, "rl:tiny:absent:checkpoint-1")]
         assert {(answer.status_code, code(answer)) for answer in refused} == {(404, "model_not_found")}
         assert len({answer.text for answer in refused}) == 1, "what is another's looks like what is not there"
-    assert [name for name, _ in models.asked] == [mine, foreign]
+    assert [name for name, _ in models.requests] == [mine, foreign]
 
 
 def test_an_imported_model_is_the_operators_whose_key_comes_first() -> None:
@@ -126,7 +126,7 @@ def test_the_body_goes_on_as_it_is_and_the_answer_comes_back() -> None:
         models.answer = Unavailable("A model cannot be served without the package torch.", hint="pip install it")
         missing = ask(back.http, "tiny")
         assert (missing.status_code, code(missing)) == (501, "unavailable")
-    sent = models.asked[0][1]
+    sent = models.requests[0][1]
     assert (sent["temperature"], sent["stream"], sent["tools"]) == (0.2, True, [{"type": "function"}])
     assert models.closed
 
@@ -156,7 +156,7 @@ def test_no_path_in_a_request_is_opened(member: str) -> None:
     with opened(models) as (back, _):
         answer = ask(back.http, "tiny", **{member: "/etc/passwd"})
         assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert not models.asked
+    assert not models.requests
 
 
 def test_no_odd_name_is_a_model() -> None:
@@ -176,7 +176,7 @@ def test_no_odd_name_is_a_model() -> None:
             "\x00",
         ):
             assert ask(back.http, name).status_code in (404, 422), name
-    assert not models.asked
+    assert not models.requests
 
 
 def test_bad_bodies_reach_no_model() -> None:
@@ -195,7 +195,7 @@ def test_bad_bodies_reach_no_model() -> None:
             assert (answer.status_code, code(answer)) == (status, expected)
         large = back.http.post(url, content=b" " * (MAX_BODY_BYTES + 1))
         assert (large.status_code, code(large)) == (413, "body_too_large")
-    assert not models.asked
+    assert not models.requests
 
 
 def test_a_job_starts_from_no_model_of_another_key() -> None:
@@ -227,7 +227,7 @@ def test_a_client_that_hangs_up_ends_its_request() -> None:
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, trust_env=False) as http:
             path = f"{url}/api/inference/v1/chat/completions"
             asking = asyncio.ensure_future(http.post(path, json={"model": "tiny", "messages": []}))
-            while not models.asked:
+            while not models.requests:
                 await asyncio.sleep(0.01)
             asking.cancel()
             await asyncio.wait((asking,))

@@ -175,7 +175,7 @@ def test_a_task_app_that_does_not_answer_in_time_is_asked_when_the_job_begins() 
         status = back.ended(back.submit(url, a_config(rollout={"policy_name": "scriptd"})))
     assert status["status"] == "failed"
     assert "rollout.policy_name" in status["error"] and "Did you mean 'scripted'" in status["error"]
-    assert scripted.asked == []
+    assert scripted.requests == []
 
 
 def test_a_job_that_is_known_is_given_again_without_asking() -> None:

@@ -63,7 +63,7 @@ def test_jobs_beyond_the_limit_wait_their_turn_and_can_be_cancelled_there() -> N
         app.gate.open()
         assert back.ended(first)["status"] == back.ended(third)["status"] == "succeeded"
         assert back.status(second)["status"] == "cancelled"
-        assert {body["run_id"] for _, body in app.asked} == {first, third}
+        assert {body["run_id"] for _, body in app.requests} == {first, third}
 
 
 def test_the_next_backend_of_the_store_goes_on(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_the_next_backend_of_the_store_goes_on(tmp_path: Path) -> None:
             running = back.submit(url, a_config(training={"iterations_per_epoch": 2}))
             until(lambda: app.in_flight == 4)
         assert app.in_flight == 0
-        before = {key for key, _ in app.asked}
+        before = {key for key, _ in app.requests}
         app.gate.open()
         with backend(store=store) as back:
             status, events = back.ended(running), back.events(running)
@@ -83,7 +83,7 @@ def test_the_next_backend_of_the_store_goes_on(tmp_path: Path) -> None:
         "rl.job.created", "rl.train.started", "rl.job.resumed", "rl.train.step", "rl.train.step", "rl.job.completed",
     ]  # fmt: skip
     by_key: dict[str | None, Any] = {}
-    for key, body in app.asked:
+    for key, body in app.requests:
         assert by_key.setdefault(key, body) == body, "the same key is sent with the same body"
     assert before < set(by_key)
     assert len(by_key) == 8
@@ -110,7 +110,7 @@ def test_a_job_that_goes_on_counts_each_rollout_once(tmp_path: Path) -> None:
     (step,) = (event["data"] for event in events if event["type"] == "rl.train.step")
     assert (step["rollouts"], step["scored"], step["reward"]) == (4, 4, 0.5)
     assert status["results"]["rollouts"]["played"] == status["progress"]["completed"] == 4
-    times = Counter(body["policy"]["config"]["sample"] for _, body in app.asked)
+    times = Counter(body["policy"]["config"]["sample"] for _, body in app.requests)
     assert times == {0: 2, 1: 4}, "those that were over are not asked for again"
 
 
@@ -128,7 +128,7 @@ def test_a_job_that_was_to_be_cancelled_is_not_taken_up_again(tmp_path: Path) ->
     asyncio.run(ask())
     with backend(store=str(store)) as back:
         assert back.ended(job_id)["status"] == "cancelled"
-    assert len(app.asked) == 4
+    assert len(app.requests) == 4
 
 
 def test_a_store_has_one_backend(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_the_jobs_of_one_key_do_not_keep_those_of_another_waiting() -> None:
         app.gate.open()
         back.ended(many[-1])
         until(lambda: other.get(f"/rl/jobs/{theirs}").json()["status"] == "succeeded")
-    first_asked = list(dict.fromkeys(body["run_id"] for _, body in app.asked))
+    first_asked = list(dict.fromkeys(body["run_id"] for _, body in app.requests))
     assert set(first_asked[:2]) == set(many[:2])
     assert theirs in first_asked[:4], "it did not wait for all four"
 

@@ -32,10 +32,10 @@ def test_groups_of_one_seed_are_asked_for_with_samples_and_keys() -> None:
     status, _ = played(app, a_config(training={"iterations_per_epoch": 2, "num_epochs": 2}))
     assert status["status"] == "succeeded"
     assert status["progress"] == {"completed": 16, "total": 16, "unit": "rollouts"}
-    keys = [key for key, _ in app.asked]
+    keys = [key for key, _ in app.requests]
     assert len(set(keys)) == len(keys) == 16
     groups: dict[str, list[dict[str, Any]]] = {}
-    for key, body in app.asked:
+    for key, body in app.requests:
         assert body["run_id"] == status["job_id"]
         assert body["mode"] == "rl"
         assert body["policy"]["policy_name"] == "scripted"
@@ -48,7 +48,7 @@ def test_groups_of_one_seed_are_asked_for_with_samples_and_keys() -> None:
     for group in groups.values():
         assert sorted(body["policy"]["config"]["sample"] for body in group) == [0, 1]
         assert len({body["env"]["seed"] for body in group}) == 1
-    assert len({body["env"]["seed"] for _, body in app.asked}) > 2
+    assert len({body["env"]["seed"] for _, body in app.requests}) > 2
 
 
 def test_it_says_everywhere_that_no_weights_are_updated() -> None:
@@ -68,7 +68,7 @@ def test_the_given_seeds_are_played_in_turn() -> None:
     config = a_config(training={"iterations_per_epoch": 2, "batch_size": 2, "group_size": 1}, data={"seeds": [5, 6, 7]})
     config["rollout"]["max_concurrent_rollouts"] = 1
     played(app, config)
-    assert [body["env"]["seed"] for _, body in app.asked] == [5, 6, 7, 5]
+    assert [body["env"]["seed"] for _, body in app.requests] == [5, 6, 7, 5]
 
 
 @pytest.mark.parametrize(("semaphore", "rollouts", "most"), [(3, 8, 3), (50, 2, 2)])
@@ -163,7 +163,7 @@ def test_a_job_most_of_whose_rollouts_fail_ends_failed_with_the_cause(share: str
     assert (status["status"], status["final_reward"]) == ("failed", None)
     assert "environment" in status["error"] and "It broke." in status["error"]
     assert (events[-1]["type"], events[-1]["message"]) == ("rl.job.failed", status["error"])
-    assert len(app.asked) < 20, "it stops when the rest cannot matter"
+    assert len(app.requests) < 20, "it stops when the rest cannot matter"
 
 
 def test_one_episode_in_two_answers_counts_once() -> None:
@@ -192,7 +192,7 @@ def test_evaluations_are_played_at_the_cadence_on_their_seeds() -> None:
         ("rl.train.step", 3), ("rl.train.step", 4), ("rl.eval.started", 4), ("rl.eval.summary", 4), ("rl.train.step", 5),
     ]  # fmt: skip
     asked = [
-        (body["env"]["seed"], body["policy"]["config"]["sample"]) for _, body in app.asked if body["mode"] == "eval"
+        (body["env"]["seed"], body["policy"]["config"]["sample"]) for _, body in app.requests if body["mode"] == "eval"
     ]
     assert sorted(asked) == sorted([(11, 0), (12, 0), (11, 1)] * 2)
     assert status["final_reward"] == 0.75
@@ -213,7 +213,7 @@ def test_points_of_a_step_come_whole() -> None:
     config = a_config(evaluation={"instances": 1, "every_n_iters": 1, "seeds": [1]})
     with serving(app.app()) as url, backend() as back:
         job_id = back.submit(url, config)
-        until(lambda: any(body["mode"] == "eval" for _, body in app.asked))
+        until(lambda: any(body["mode"] == "eval" for _, body in app.requests))
         assert back.http.get(f"/rl/jobs/{job_id}/metrics?after_step=-1").json() == {"points": []}
         assert back.status(job_id)["metrics"]["reward"] == 1.0
         gate.open()
@@ -239,7 +239,7 @@ def test_a_models_address_and_its_sampling_reach_the_task_app() -> None:
     config = a_config(policy={"inference_url": "http://127.0.0.1:9/v1", "temperature": 0.5, "max_tokens": 64})
     config["rollout"]["policy_config"] = {"temperature": 0.25}
     played(app, config)
-    sent = app.asked[0][1]["policy"]["config"]
+    sent = app.requests[0][1]["policy"]["config"]
     assert sent["inference_url"] == "http://127.0.0.1:9/v1"
     assert (sent["temperature"], sent["max_tokens"], sent["model"]) == (0.25, 64, "Qwen/Qwen3-4B")
 
@@ -253,7 +253,7 @@ def test_a_job_that_names_no_player_gets_random_and_is_told_so() -> None:
         status, events = back.ended(job_id), back.events(job_id)
     assert status["status"] == "succeeded"
     assert status["model"] == "Qwen/Qwen3-0.6B"
-    assert [body["policy"]["policy_name"] for _, body in app.asked] == ["random"] * 3
+    assert [body["policy"]["policy_name"] for _, body in app.requests] == ["random"] * 3
     assert any(event["level"] == "warning" and "random" in event["message"] for event in events)
 
 
@@ -261,7 +261,7 @@ def test_rows_carry_their_split() -> None:
     app = ScriptedApp()
     app.info = {"taskset": {"kind": "rows", "default_split": "train", "seeds": {"train": [0, 9], "test": [0, 4]}}}
     played(app, a_config(evaluation={"instances": 2, "every_n_iters": 1, "seeds": [0, 1]}))
-    splits = {body["mode"]: body["env"]["config"].get("split") for _, body in app.asked}
+    splits = {body["mode"]: body["env"]["config"].get("split") for _, body in app.requests}
     assert splits == {"rl": "train", "eval": None}  # a given seed is the caller's own
 
 

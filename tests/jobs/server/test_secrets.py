@@ -27,7 +27,7 @@ def a_key(name: str) -> Key:
     return Key(name, f'{first}/+=%7E~"&<{last}')
 
 
-class Told:
+class AnswerLog:
     """Every answer, byte for byte."""
 
     def __init__(self, url: str) -> None:
@@ -64,7 +64,7 @@ def test_no_key_comes_out_of_a_backend(tmp_path: Path) -> None:
     def play(body: dict[str, Any]) -> Any:
         """Answers that repeat every key that the task app was sent, wherever there is room for a text."""
         shown = " ".join(text[name] for name in ("own", "uploaded", "uploaded_too"))
-        number = len(app.asked) % 4
+        number = len(app.requests) % 4
         if number == 0:
             return episode(1.0, rollout_id=text["own"][:40], pipeline_metadata={"key": shown}, stop_reason=shown)
         if number == 1:
@@ -82,8 +82,8 @@ def test_no_key_comes_out_of_a_backend(tmp_path: Path) -> None:
     with serving(app.app()) as url:
         try:
             process.start()
-            told = Told(process.url)
-            a_whole_life(told, url, text["bearer"], text)
+            log = AnswerLog(process.url)
+            a_whole_life(log, url, text["bearer"], text)
         finally:
             status = process.end()
     assert status == 0, process.err
@@ -91,24 +91,24 @@ def test_no_key_comes_out_of_a_backend(tmp_path: Path) -> None:
     search = Search(
         list(ring.values()), lambda hit: hit.key == "quoted" and hit.place == "the answer to POST /api/rl/jobs"
     )
-    for what, answer in told.answers:
+    for what, answer in log.answers:
         search.unpack(answer, f"the answer to {what}")
     search.folder(tmp_path)
     assert not search.hits, "\n".join(map(str, search.hits))
     assert search.databases >= 1
-    assert len(told.answers) > 60
+    assert len(log.answers) > 60
     assert "job over" in process.err
 
 
-def a_whole_life(told: Told, url: str, key: str, text: dict[str, str]) -> None:
-    public = told.ask("GET", "/api/v1/crypto/public-key", key).json()["public_key"]
+def a_whole_life(log: AnswerLog, url: str, key: str, text: dict[str, str]) -> None:
+    public = log.ask("GET", "/api/v1/crypto/public-key", key).json()["public_key"]
     for name in ("uploaded", "uploaded_too"):
         sealed = seal(public, text[name].encode())
         body = {"name": "ENVIRONMENT_API_KEY" + "_TOO" * (name == "uploaded_too"), "ciphertext_b64": sealed}
-        assert told.ask("POST", "/api/v1/env-keys", key, json=body).status_code == 200
-        told.ask("POST", "/api/v1/env-keys", key, json={**body, "ciphertext_b64": text[name]})
-        told.ask("POST", "/api/v1/env-keys", key, json={**body, "name": text[name]})
-    assert told.ask("POST", "/api/rl/verify_task_app", key, json={"endpoint_base_url": url}).json()["any_ok"]
+        assert log.ask("POST", "/api/v1/env-keys", key, json=body).status_code == 200
+        log.ask("POST", "/api/v1/env-keys", key, json={**body, "ciphertext_b64": text[name]})
+        log.ask("POST", "/api/v1/env-keys", key, json={**body, "name": text[name]})
+    assert log.ask("POST", "/api/rl/verify_task_app", key, json={"endpoint_base_url": url}).json()["any_ok"]
 
     # jobs: some rollouts fail, all fail, nobody answers, cancelled; under keys that are keys
     config = a_config(training={"iterations_per_epoch": 2, "batch_size": 4, "group_size": 2},
@@ -117,15 +117,15 @@ def a_whole_life(told: Told, url: str, key: str, text: dict[str, str]) -> None:
         for idempotency in (text[name] for name in names):
             headers = {"Idempotency-Key": idempotency}
             for _ in range(2):
-                made = told.ask("POST", "/api/rl/jobs", key, json=a_job(address, config), headers=headers)
+                made = log.ask("POST", "/api/rl/jobs", key, json=a_job(address, config), headers=headers)
                 assert made.status_code in (200, 201), made.text
-            told.ended(made.json()["job_id"], key)
-            told.ask("POST", "/api/rl/jobs", key, json=a_job(address), headers=headers)
-    made = told.ask("POST", "/api/rl/jobs", key, json=a_job(url, config)).json()["job_id"]
-    told.ask("POST", f"/api/rl/jobs/{made}/cancel", key)
-    told.ended(made, key)
-    made = told.ask("POST", "/api/rl/jobs", text["second"], json=a_job("http://127.0.0.1:9")).json()["job_id"]
-    told.ended(made, text["second"])
+            log.ended(made.json()["job_id"], key)
+            log.ask("POST", "/api/rl/jobs", key, json=a_job(address), headers=headers)
+    made = log.ask("POST", "/api/rl/jobs", key, json=a_job(url, config)).json()["job_id"]
+    log.ask("POST", f"/api/rl/jobs/{made}/cancel", key)
+    log.ended(made, key)
+    made = log.ask("POST", "/api/rl/jobs", text["second"], json=a_job("http://127.0.0.1:9")).json()["job_id"]
+    log.ended(made, text["second"])
 
     # a vendor's key in a config, in every form that has a name
     vendor = text["vendor"]
@@ -138,7 +138,7 @@ def a_whole_life(told: Told, url: str, key: str, text: dict[str, str]) -> None:
         a_config(judge={"options": {"password": vendor}}),
         a_config(data={"seeds": [text["quoted"]]}),
     ):
-        assert told.ask("POST", "/api/rl/jobs", key, json=a_job(url, config)).status_code == 422
+        assert log.ask("POST", "/api/rl/jobs", key, json=a_job(url, config)).status_code == 422
     for body in (
         {"model": "m", "endpoint_base_url": url, "trainer": {"api_key": vendor}},
         {"model": "m", "endpoint_base_url": f"http://me:{vendor}@127.0.0.1:9"},
@@ -148,21 +148,21 @@ def a_whole_life(told: Told, url: str, key: str, text: dict[str, str]) -> None:
         {"job_type": vendor, "data": vendor},
         {vendor: {vendor: vendor}},
     ):
-        assert told.ask("POST", "/api/rl/jobs", key, json=body).status_code == 422
+        assert log.ask("POST", "/api/rl/jobs", key, json=body).status_code == 422
     # tags and metadata are not kept
     tagged = {**a_job(url), "tags": {"a": vendor}, "metadata": {"b": vendor}, "compute": {"c": vendor}}
-    told.ended(told.ask("POST", "/api/rl/jobs", key, json=tagged).json()["job_id"], key)
+    log.ended(log.ask("POST", "/api/rl/jobs", key, json=tagged).json()["job_id"], key)
 
     # keys where something else is due
     for wrong in (text["wrong"], text["bearer"][:-1], text["bearer"] + "x"):
-        assert told.ask("GET", "/api/rl/jobs", wrong).status_code == 401
+        assert log.ask("GET", "/api/rl/jobs", wrong).status_code == 401
     quoted = quote(text["own"], safe="")
     for path in (f"/api/rl/jobs/{quoted}", f"/api/rl/services/{quoted}", f"/{quoted}", f"/api/rl/jobs?status={quoted}",
                  f"/api/rl/jobs?limit={quoted}", f"/api/rl/jobs?model={quoted}&after={quoted}", f"/health?key={quoted}"):  # fmt: skip
-        told.ask("GET", path, key)
+        log.ask("GET", path, key)
     for raw in (text["own"].encode(), json.dumps([text["own"]]).encode(), b'{"' + text["own"][:8].encode()):
-        told.ask("POST", "/api/rl/jobs", key, content=raw, headers={"Content-Type": "application/json"})
-    told.ask("POST", "/api/rl/jobs", key, json={}, headers={"Idempotency-Key": text["own"] + " x"})
-    told.ask("POST", "/api/rl/jobs", key, json={}, headers={"Content-Type": text["own"]})
-    told.ask("POST", "/api/inference/v1/chat/completions", key, json={"model": text["own"]})
-    told.ask("GET", "/api/rl/jobs?limit=1000", key)
+        log.ask("POST", "/api/rl/jobs", key, content=raw, headers={"Content-Type": "application/json"})
+    log.ask("POST", "/api/rl/jobs", key, json={}, headers={"Idempotency-Key": text["own"] + " x"})
+    log.ask("POST", "/api/rl/jobs", key, json={}, headers={"Content-Type": text["own"]})
+    log.ask("POST", "/api/inference/v1/chat/completions", key, json={"model": text["own"]})
+    log.ask("GET", "/api/rl/jobs?limit=1000", key)

@@ -103,7 +103,7 @@ def test_a_task_apps_key_is_sent_to_another_one_only_where_that_is_trusted() -> 
 PUBLIC = "93.184.216.34"
 
 
-class Names(asyncio.SelectorEventLoop):
+class ScriptedResolver(asyncio.SelectorEventLoop):
     """A loop whose names lead where `table` says: to the addresses of the first time, of the second, …"""
 
     table: dict[str, list[list[str]]]
@@ -126,8 +126,8 @@ def resolving(
     own_key: str | None = None,
     **rule: Any,
 ) -> None:
-    def loop() -> Names:
-        made = Names()
+    def loop() -> ScriptedResolver:
+        made = ScriptedResolver()
         made.table = table
         return made
 
@@ -141,7 +141,7 @@ def resolving(
         runner.run(run())
 
 
-def counted() -> tuple[Starlette, list[str]]:
+def counting_app() -> tuple[Starlette, list[str]]:
     """A task app that opens to all, and who came."""
     came: list[str] = []
 
@@ -154,7 +154,7 @@ def counted() -> tuple[Starlette, list[str]]:
 
 @pytest.mark.parametrize("local", [True, False])
 def test_a_name_that_leads_elsewhere_the_second_time_is_not_connected_to(local: bool) -> None:
-    app, came = counted()
+    app, came = counting_app()
     second = "127.0.0.1" if not local else "169.254.169.254"
     with serving(app) as url:
         port = url.rpartition(":")[2]
@@ -180,7 +180,7 @@ def test_a_name_with_a_private_address_beside_a_public_one_is_refused() -> None:
 
 
 def test_a_name_may_change_while_a_client_is_open() -> None:
-    app, came = counted()
+    app, came = counting_app()
     with serving(app) as url:
         port = url.rpartition(":")[2]
 
@@ -197,7 +197,7 @@ def test_a_name_may_change_while_a_client_is_open() -> None:
 
 
 def test_an_allowed_name_may_lead_to_this_machine_but_never_to_metadata() -> None:
-    app, came = counted()
+    app, came = counting_app()
     with serving(app) as url:
         port = url.rpartition(":")[2]
 
