@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.jobs.client.rl_job")
 Answer = TypeVar("Answer")
 
+FLAT = ("task_url", "task_app_url", "backend", "backend_url", "model")
+"""Overrides that are arguments, not tables of the file; some of them exist in the SDK, too."""
+
 __all__ = ["SUCCEEDED", "TERMINAL", "RLJob"]
 
 
@@ -347,10 +350,6 @@ async def _check_health(url: str, key: str | None, backend: BackendClient) -> No
     if wrong.part == "task app":
         raise TaskAppUnreachable(message, code="unreachable", hint=wrong.do)
     raise TaskAppError(message, code="unauthorised" if wrong.part == "key" else "contract", hint=wrong.do)
-
-
-FLAT = ("task_url", "task_app_url", "backend", "backend_url", "model")
-"""Overrides that are arguments, not tables of the file; some of them exist in the SDK, too."""
 
 
 def backend_key(given: str | None) -> str:

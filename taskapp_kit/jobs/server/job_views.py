@@ -1,4 +1,4 @@
-"""Jobs, events and points in the form of responses."""
+"""Jobs, events and points in the form of responses, and the stream of a job's events."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from taskapp_kit.jobs.server.notifier import Page
 from taskapp_kit.jobs.server.schema import CurvePointRow, JobEventRow, JobRow
 from taskapp_kit.net.sse import ALIVE, encode_frame
 
+PAGE = 500
+"""Events that a stream reads at once."""
 PHASES = {
     "rl.job.created": "queued",
     "rl.train.started": "running",
@@ -101,11 +103,17 @@ def timeline_view(job_id: str, events: Sequence[JobEventRow]) -> dict[str, Any]:
     }
 
 
-PAGE = 500
-
-
 async def frames(jobs: Jobs, job_id: str, since_seq: int) -> AsyncGenerator[list[bytes], None]:
-    """Yield the frames after event `since_seq`, page by page, until the job or the backend ends."""
+    """Yield the server-sent events after event `since_seq`, page by page, until the job or the backend ends.
+
+    First the stored ones, then new ones as they occur:
+
+        id: 3
+        event: rl.train.step
+        data: {"seq":3,"type":"rl.train.step",…}
+
+    A client whose stream was cut resumes it with `Last-Event-ID` or `since_seq`.
+    """
 
     async def read(since: int) -> Page:
         over, page = await jobs.records.followed(job_id, since_seq=since, limit=PAGE)
