@@ -18,6 +18,18 @@ KIT_METHODS = ("reset", "close", "final_state", "actions", "setup_worker")
 """The methods that the kit calls itself: none of them may be an action."""
 
 
+# What the kit accepts, and what to change: the second half of each problem.
+SOME_ACTION = ("methods marked @action, or step(self, action: T)", "mark at least one method with @action")
+ONE_TEXT_ACTION = ("at most one", "plain text can go to one action only")
+DESCRIPTION = ("a sentence: it is the tool's description", "write a docstring under the def")
+TOOL_NAME = ("letters, digits, _ and -, at most 64", "give @action(name=...)")
+TEXT_PARAMETER = ("exactly one parameter, a str", "def answer(self, text: str)")
+FITTING_NOOP = ("arguments that the action takes", "fix noop=")
+SAMPLE_FUNCTION = ("fn(rng) -> dict", "give a function")
+KEYS_DICT = ("a dict from key to arguments", 'write keys={"a": {...}}')
+FITTING_KEYS = ("a key's name, and arguments that the action takes", "fix keys=")
+
+
 def check_actions(cls: type, place: str, problems: Problems) -> dict[str, ActionSpec]:
     """The class's actions by tool name: its methods marked `@action`, else its `step`. place: of the class."""
     specs: dict[str, ActionSpec] = {}
@@ -26,11 +38,11 @@ def check_actions(cls: type, place: str, problems: Problems) -> dict[str, Action
     for name, mark, method in marks:
         where = line_of(getattr(cls, method), place)
         if method in KIT_METHODS:
-            problems.add(where, f"action {name!r} is the method {method!r}, which the kit calls by itself",
-                         "a method of another name", f"rename the method, and mark it @action(name={name!r})")  # fmt: skip
+            found = f"action {name!r} is the method {method!r}, which the kit calls by itself"
+            fix = f"rename the method, and mark it @action(name={name!r})"
+            problems.add(where, found, "a method of another name", fix)
         elif name in seen:
-            problems.add(where, f"action {name!r} is declared a second time; the first is at {seen[name]}",
-                         "one declaration for each name", "rename or remove one")  # fmt: skip
+            problems.add_second(where, f"action {name!r}", seen[name])
         else:
             seen[name] = where
             spec = _action(name, method, cls, mark, place, problems)
@@ -41,12 +53,11 @@ def check_actions(cls: type, place: str, problems: Problems) -> dict[str, Action
         if spec is not None:
             specs["step"] = spec
     elif not marks:
-        problems.add(place, f"{cls.__name__} has no action", "methods marked @action, or step(self, action: T)",
-                     "mark at least one method with @action")  # fmt: skip
+        problems.add(place, f"{cls.__name__} has no action", *SOME_ACTION)
     takes_text = [name for name, spec in specs.items() if spec.tool.text]
     if len(takes_text) > 1:
-        problems.add(place, f"{cls.__name__} has {len(takes_text)} actions with text=True ({', '.join(takes_text)})",
-                     "at most one", "plain text can go to one action only")  # fmt: skip
+        names = f"{len(takes_text)} actions with text=True ({', '.join(takes_text)})"
+        problems.add(place, f"{cls.__name__} has {names}", *ONE_TEXT_ACTION)
     return specs
 
 
@@ -58,11 +69,9 @@ def _action(name: str, method: str, cls: type, mark: ActionMark, place: str, pro
     check_keywords(action, "@action", mark.unknown, where, problems)
     description = docstring(inspect.getdoc(function))
     if not description:
-        problems.add(where, f"action {name!r} has no docstring", "a sentence: it is the tool's description",
-                     "write a docstring under the def")  # fmt: skip
+        problems.add(where, f"action {name!r} has no docstring", *DESCRIPTION)
     if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii() or len(name) > 64:
-        problems.add(where, f"action {name!r} has a name that models' tool calls refuse",
-                     "letters, digits, _ and -, at most 64", "give @action(name=...)")  # fmt: skip
+        problems.add(where, f"action {name!r} has a name that models' tool calls refuse", *TOOL_NAME)
     try:
         bound = isinstance(inspect.getattr_static(cls, method), (staticmethod, classmethod))
         parameters = parameters_of(function, skip_first=not bound)
@@ -70,22 +79,19 @@ def _action(name: str, method: str, cls: type, mark: ActionMark, place: str, pro
         arguments = Arguments(name, tuple(parameters), whole)
         schema = arguments.schema
     except SignatureProblem as error:
-        problems.add(where, str(error), "annotated parameters that JSON can carry",
-                     "annotate each parameter (int, str, Literal[...], a pydantic model, ...)")  # fmt: skip
+        fix = "annotate each parameter (int, str, Literal[...], a pydantic model, ...)"
+        problems.add(where, str(error), "annotated parameters that JSON can carry", fix)
         return None
     if mark.text and (len(parameters) != 1 or parameters[0].annotation is not str):
-        problems.add(where, f"action {name!r} has text=True", "exactly one parameter, a str",
-                     "def answer(self, text: str)")  # fmt: skip
+        problems.add(where, f"action {name!r} has text=True", *TEXT_PARAMETER)
     if noop is not None:
         try:
             arguments.read(dict(noop))
         except (ValueError, TypeError) as error:
-            problems.add(where, f"noop={noop!r} of action {name!r} does not fit it: {error}",
-                         "arguments that the action takes", "fix noop=")  # fmt: skip
+            problems.add(where, f"noop={noop!r} of action {name!r} does not fit it: {error}", *FITTING_NOOP)
     keys = _keys(mark.keys, arguments, name, where, problems)
     if sample is not None and not callable(sample):
-        problems.add(where, f"sample={sample!r} of action {name!r} is not callable", "fn(rng) -> dict",
-                     "give a function")  # fmt: skip
+        problems.add(where, f"sample={sample!r} of action {name!r} is not callable", *SAMPLE_FUNCTION)
     tool = Tool(name, description, schema, text=mark.text, noop=noop, sample=sample)
     return ActionSpec(tool, method, arguments, where, keys)
 
@@ -95,8 +101,7 @@ def _keys(given: Any, arguments: Arguments, name: str, where: str, problems: Pro
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        problems.add(where, f"keys={given!r} of action {name!r} is not a dict", "a dict from key to arguments",
-                     'write keys={"a": {...}}')  # fmt: skip
+        problems.add(where, f"keys={given!r} of action {name!r} is not a dict", *KEYS_DICT)
         return {}
     for key, values in given.items():
         try:
@@ -104,6 +109,6 @@ def _keys(given: Any, arguments: Arguments, name: str, where: str, problems: Pro
                 raise ValueError(f"{key!r} is the name of no key")
             arguments.read(values)
         except (ValueError, TypeError) as error:
-            problems.add(where, f"keys={{{key!r}: {values!r}}} of action {name!r} does not fit it: {error}",
-                         "a key's name, and arguments that the action takes", "fix keys=")  # fmt: skip
+            found = f"keys={{{key!r}: {values!r}}} of action {name!r} does not fit it: {error}"
+            problems.add(where, found, *FITTING_KEYS)
     return dict(given)

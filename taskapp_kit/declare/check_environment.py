@@ -32,14 +32,32 @@ MODELS = "auxiliary_models"
 RESERVED_CONFIG = ("split", "index")
 
 
+# What the kit accepts, and what to change: the second half of each problem.
+A_CLASS = ("a class", "put @app.environment(...) above a class")
+SPLITS_OR_TASKS = ("one of them", "with rows the splits are the keys of tasks=")
+PARAMETERS = (
+    "annotated parameters with defaults that JSON can carry",
+    "annotate each parameter of __init__: they are env.config",
+)
+NOT_RESERVED = ("another name", "`split` and `index` in env.config select the task and never reach it")
+A_RESET = ("def reset(self, seed: int) -> observation", "add reset; it takes by name any of seed, task, split, context")
+ROWS = ("tasks= on @app.environment", "add tasks={...}, or take 'seed'")
+CLASS_METHOD = ("it runs once per process, before there is an instance", "put @classmethod above it")
+SPLITS = ("a mapping from split to range of seeds", 'e.g. splits={"train": range(0, 100)}')
+SEEDS = ("a range of seeds from 0 that is not empty", 'e.g. splits={"train": range(0, 100)}')
+DISJOINT = ("disjoint ranges", "the seed says which split an episode is of; move one range")
+ROLES = ("different roles: small letters, digits and _, other than policy", 'e.g. models=("user",)')
+ACCEPT = ("a mapping from a check of the doctor to the reason", 'e.g. accept={"private": "…"}')
+BASELINES = ("a mapping from policy to its highest acceptable mean reward", 'e.g. baselines={"random": 0.2}')
+
+
 def check_environment(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
     """The spec of one `@app.environment`; None if it is invalid."""
     cls, options = declared.target, declared.options
     place = line_of(cls, declared.place)
     before = len(problems)
     if not isinstance(cls, type):
-        problems.add(place, f"environment {declared.name!r} is declared on {cls!r}", "a class",
-                     "put @app.environment(...) above a class")  # fmt: skip
+        problems.add(place, f"environment {declared.name!r} is declared on {cls!r}", *A_CLASS)
         return None
     check_name(declared, problems)
     of_adapter = getattr(cls, PROBLEMS, ())
@@ -54,8 +72,7 @@ def check_environment(app: Declarations, declared: Declaration, problems: Proble
     splits = _splits(declared, place, problems)
     if tasks is not None:
         if options["splits"] is not None:
-            problems.add(place, f"environment {declared.name!r} has both splits= and tasks=", "one of them",
-                         "with rows the splits are the keys of tasks=")  # fmt: skip
+            problems.add(place, f"environment {declared.name!r} has both splits= and tasks=", *SPLITS_OR_TASKS)
         problems.extend(tasks.check())
     _limits(options, place, problems)
     models = declared_models(options["models"], place, problems) + tuple(getattr(cls, MODELS, ()))
@@ -104,25 +121,23 @@ def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
     where = line_of(init, place)
     for name in ("__new__", "__init__", "__post_init__"):
         if inspect.iscoroutinefunction(getattr(cls, name, None)):
-            problems.add(line_of(getattr(cls, name), where), f"{cls.__name__}.{name} is async, which Python does not await",
-                         f"def {name}(self, ...)", "await in reset, which may be async")  # fmt: skip
+            found = f"{cls.__name__}.{name} is async, which Python does not await"
+            place = line_of(getattr(cls, name), where)
+            problems.add(place, found, f"def {name}(self, ...)", "await in reset, which may be async")
             return None
     try:
         parameters = parameters_of(init, skip_first=True)
         arguments = Arguments(f"{cls.__name__}_config", tuple(parameters))
         arguments.schema  # noqa: B018  builds it now, so that a problem is reported here
     except SignatureProblem as error:
-        problems.add(where, str(error), "annotated parameters with defaults that JSON can carry",
-                     "annotate each parameter of __init__: they are env.config")  # fmt: skip
+        problems.add(where, str(error), *PARAMETERS)
         return None
     for item in parameters:
         if item.name in RESERVED_CONFIG:
-            problems.add(where, f"__init__ takes {item.name!r}", "another name",
-                         "`split` and `index` in env.config select the task and never reach it")  # fmt: skip
+            problems.add(where, f"__init__ takes {item.name!r}", *NOT_RESERVED)
         if item.default is inspect.Parameter.empty:
-            problems.add(where, f"__init__ has no default for {item.name!r}",
-                         "a default for each parameter, so that a request without env.config can be played",
-                         f"give {item.name!r} a default")  # fmt: skip
+            expected = "a default for each parameter, so that a request without env.config can be played"
+            problems.add(where, f"__init__ has no default for {item.name!r}", expected, f"give {item.name!r} a default")
     return arguments
 
 
@@ -130,17 +145,14 @@ def _reset(cls: type, place: str, problems: Problems, *, rows: bool) -> tuple[st
     """The parameter names of `reset`. rows: whether the environment has rows."""
     reset = getattr(cls, "reset", None)
     if not callable(reset):
-        problems.add(place, f"{cls.__name__} has no reset", "def reset(self, seed: int) -> observation",
-                     "add reset; it takes by name any of seed, task, split, context")  # fmt: skip
+        problems.add(place, f"{cls.__name__} has no reset", *A_RESET)
         return ()
     names = readable_names(reset, place, f"{cls.__name__}.reset", problems)
     for name in names:
         if name not in RESET_NAMES:
-            problems.add(line_of(reset, place), f"{cls.__name__}.reset takes {name!r}, which nothing gives",
-                         f"any of {', '.join(RESET_NAMES)}", did_you_mean(name, RESET_NAMES))  # fmt: skip
+            problems.add_untaken(line_of(reset, place), f"{cls.__name__}.reset", name, RESET_NAMES)
     if "task" in names and not rows:
-        problems.add(line_of(reset, place), f"{cls.__name__}.reset takes 'task' but the environment has no rows",
-                     "tasks= on @app.environment", "add tasks={...}, or take 'seed'")  # fmt: skip
+        problems.add(line_of(reset, place), f"{cls.__name__}.reset takes 'task' but the environment has no rows", *ROWS)
     return names
 
 
@@ -153,13 +165,12 @@ def _hooks(cls: type, problems: Problems) -> None:
         place = line_of(hook, "")
         of_class = isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod))
         if name == "setup_worker" and not of_class:
-            problems.add(place, f"{cls.__name__}.setup_worker is not a classmethod",
-                         "it runs once per process, before there is an instance", "put @classmethod above it")  # fmt: skip
+            problems.add(place, f"{cls.__name__}.setup_worker is not a classmethod", *CLASS_METHOD)
             continue
         needed = needed_names(hook) if place else ()
         if needed:
-            problems.add(place, f"{cls.__name__}.{name} takes {needed[0]!r}, which nothing gives", "no parameters",
-                         f"def {name}({'cls' if of_class else 'self'})")  # fmt: skip
+            found = f"{cls.__name__}.{name} takes {needed[0]!r}, which nothing gives"
+            problems.add(place, found, "no parameters", f"def {name}({'cls' if of_class else 'self'})")
 
 
 def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, range]:
@@ -170,15 +181,13 @@ def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, 
     if given is None:
         return {"default": range(SEED_LIMIT)}
     if not callable(getattr(given, "items", None)):
-        problems.add(place, f"splits={given!r}", "a mapping from split to range of seeds",
-                     "e.g. splits={\"train\": range(0, 100)}")  # fmt: skip
+        problems.add(place, f"splits={given!r}", *SPLITS)
         return {}
     result: dict[str, range] = {}
     for name, seeds in given.items():
         ends = (seeds[0], seeds[-1]) if isinstance(seeds, range) and seeds else (-1, -1)
         if min(ends) < 0 or max(ends) >= SEED_LIMIT:
-            problems.add(place, f"split {name!r} is {seeds!r}", "a range of seeds from 0 that is not empty",
-                         "e.g. splits={\"train\": range(0, 100)}")  # fmt: skip
+            problems.add(place, f"split {name!r} is {seeds!r}", *SEEDS)
         else:
             result[str(name)] = seeds
     if not given:
@@ -186,8 +195,7 @@ def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, 
     shared = overlap(result)
     if shared is not None:
         one, two, seed = shared
-        problems.add(place, f"splits {one!r} and {two!r} overlap: both hold seed {seed}", "disjoint ranges",
-                     "the seed says which split an episode is of; move one range")  # fmt: skip
+        problems.add(place, f"splits {one!r} and {two!r} overlap: both hold seed {seed}", *DISJOINT)
     return result
 
 
@@ -195,8 +203,7 @@ def declared_models(roles: Sequence[str] | str, place: str, problems: Problems) 
     """Checks `models=`: the role of a model that an environment calls, or several."""
     models = (roles,) if isinstance(roles, str) else tuple(roles)
     if len(set(models)) < len(models) or not all(map(is_role, models)):
-        problems.add(place, f"models={roles!r}", "different roles: small letters, digits and _, other than policy",
-                     'e.g. models=("user",)')  # fmt: skip
+        problems.add(place, f"models={roles!r}", *ROLES)
     return models
 
 
@@ -218,8 +225,8 @@ def _steps_parameter(given: Any, config: Arguments | None, place: str, problems:
         return
     steps = _most_steps(given, config)
     if steps is None or steps < 1:
-        problems.add(place, f"max_steps={given!r}", "a whole number ≥ 1, None, or the name of a parameter of __init__ "
-                     "whose default is one", did_you_mean(given, config.names))  # fmt: skip
+        expected = "a whole number ≥ 1, None, or the name of a parameter of __init__ whose default is one"
+        problems.add(place, f"max_steps={given!r}", expected, did_you_mean(given, config.names))
 
 
 def _most_steps(given: Any, config: Arguments) -> int | None:
@@ -238,9 +245,7 @@ def accepted_checks(given: Any, place: str, problems: Problems) -> dict[str, str
         isinstance(text, str) and text.strip() for pair in given.items() for text in pair
     ):
         return dict(given)
-    problems.add(
-        place, f"accept={given!r}", "a mapping from a check of the doctor to the reason", 'e.g. accept={"private": "…"}'
-    )
+    problems.add(place, f"accept={given!r}", *ACCEPT)
     return {}
 
 
@@ -253,8 +258,8 @@ def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
     if seconds is not None and not (is_number(seconds) and seconds > 0):
         problems.add(place, f"step_timeout_seconds={seconds!r}", "seconds > 0, or None", "fix it")
     if options["isolation"] not in ("thread", "process"):
-        problems.add(place, f"isolation={options['isolation']!r}", '"thread" or "process"',
-                     did_you_mean(str(options["isolation"]), ("thread", "process")))  # fmt: skip
+        fix = did_you_mean(str(options["isolation"]), ("thread", "process"))
+        problems.add(place, f"isolation={options['isolation']!r}", '"thread" or "process"', fix)
     bounds = options["reward_range"]
     if bounds is not None and not (
         isinstance(bounds, (tuple, list))
@@ -265,5 +270,4 @@ def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
         problems.add(place, f"reward_range={bounds!r}", "(lowest, highest), finite", "fix reward_range")
     baselines = options["baselines"]
     if baselines is not None and not (isinstance(baselines, Mapping) and all(map(is_number, baselines.values()))):
-        problems.add(place, f"baselines={baselines!r}", "a mapping from policy to its highest acceptable mean reward",
-                     'e.g. baselines={"random": 0.2}')  # fmt: skip
+        problems.add(place, f"baselines={baselines!r}", *BASELINES)

@@ -9,9 +9,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, is_number
+from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, is_number, one_of
 from taskapp_kit.declare.signature import names_of, needed_names
-from taskapp_kit.declare.source_location import did_you_mean, docstring, line_of
+from taskapp_kit.declare.source_location import docstring, line_of
 from taskapp_kit.declare.specs import AggregateSpec, AuthorPolicySpec, MetricSpec
 from taskapp_kit.records.trajectory import RESERVED_METRICS
 
@@ -21,15 +21,24 @@ POLICY_NAMES = ("observation", "rng")
 """The parameters available to a policy; `gold` may also take `task`."""
 
 
+# What the kit accepts, and what to change: the second half of each problem.
+ONE_PARAMETER = ("one parameter: the rollouts' summaries", "def score(rollouts)")
+FIGURES = ('finite numbers by name, for each heading, e.g. {"a paper": {"score": 1.5}}', "fix published")
+ASYNC_FUNCTION = ("async def play(env, model, task)", "write `async def`")
+
+
 def check_policy(app: Declarations, declared: Declaration, problems: Problems) -> AuthorPolicySpec | None:
     """The spec of one `@app.policy`; None if it is invalid."""
     before = len(problems)
     allowed = (*POLICY_NAMES, "task") if declared.name == "gold" else POLICY_NAMES
     members = _members(
-        app, declared, allowed, problems,
+        app,
+        declared,
+        allowed,
+        problems,
         otherwise="what a policy needs to know beside observations goes into rows (tasks=) as Private fields, which the "
         "policy named gold takes as `task`",
-    )  # fmt: skip
+    )
     return AuthorPolicySpec(**members) if len(problems) == before else None
 
 
@@ -37,9 +46,9 @@ def check_metric(app: Declarations, declared: Declaration, problems: Problems) -
     """The spec of one `@app.metric`; None if it is invalid."""
     before = len(problems)
     if declared.name in RESERVED_METRICS:
-        problems.add(line_of(declared.target, declared.place),
-                     f"metric {declared.name!r} has a name that the kit reserves",
-                     f"another name than {', '.join(sorted(RESERVED_METRICS))}", "rename it, or give name=")  # fmt: skip
+        place, found = line_of(declared.target, declared.place), "has a name that the kit reserves"
+        expected = f"another name than {', '.join(sorted(RESERVED_METRICS))}"
+        problems.add(place, f"metric {declared.name!r} {found}", expected, "rename it, or give name=")
     members = _members(app, declared, OUTCOME_NAMES, problems)
     return MetricSpec(**members) if len(problems) == before else None
 
@@ -65,13 +74,11 @@ def check_aggregate(app: Declarations, declared: Declaration, problems: Problems
     before = len(problems)
     names = readable_names(declared.target, place, f"aggregate {declared.name!r}", problems)
     if len(names) != 1:
-        problems.add(place, f"aggregate {declared.name!r} takes {', '.join(names) or 'nothing'}",
-                     "one parameter: the rollouts' summaries", "def score(rollouts)")  # fmt: skip
+        problems.add(place, f"aggregate {declared.name!r} takes {', '.join(names) or 'nothing'}", *ONE_PARAMETER)
     environments = chosen_environments(app, declared, place, problems)
     published = declared.options["published"]
     if not _are_figures(published):
-        problems.add(place, f"aggregate {declared.name!r} has published={published!r}"[:200],
-                     'finite numbers by name, for each heading, e.g. {"a paper": {"score": 1.5}}', "fix published")  # fmt: skip
+        problems.add(place, f"aggregate {declared.name!r} has published={published!r}"[:200], *FIGURES)
     if len(problems) > before:
         return None
     return AggregateSpec(
@@ -99,8 +106,7 @@ def check_rollout(declared: Declaration, problems: Problems) -> None:
     """Checks that `@app.rollout` decorates an async function, in any form; what a lambda returns is seen when it is called."""
     target, called = declared.target, getattr(declared.target, "__call__", None)  # noqa: B004  the method itself
     if not any(map(inspect.iscoroutinefunction, (target, called))) and getattr(target, "__name__", "") != "<lambda>":
-        problems.add(line_of(declared.target, declared.place), "@app.rollout needs an async function",
-                     "async def play(env, model, task)", "write `async def`")  # fmt: skip
+        problems.add(line_of(declared.target, declared.place), "@app.rollout needs an async function", *ASYNC_FUNCTION)
 
 
 def taken_names(
@@ -115,8 +121,7 @@ def taken_names(
     names = tuple(name for name in names if name in allowed or name in needed)  # other parameters use their defaults
     for name in names:
         if name not in allowed:
-            problems.add(place, f"{declared.kind} {declared.name!r} takes {name!r}, which nothing gives",
-                         f"any of {', '.join(allowed)}", did_you_mean(name, allowed, otherwise=otherwise))  # fmt: skip
+            problems.add_untaken(place, f"{declared.kind} {declared.name!r}", name, allowed, otherwise)
     return names
 
 
@@ -137,8 +142,8 @@ def chosen_environments(
     known = [item.name for item in app.declared if item.kind in ("environment", "tasks")]
     for name in names or ():
         if name not in known:
-            problems.add(place, f"{declared.kind} {declared.name!r} is for environment {name!r}, which is not declared",
-                         f"one of {', '.join(known) or '(none is declared)'}", did_you_mean(name, known))  # fmt: skip
+            found = f"{declared.kind} {declared.name!r} is for environment {name!r}, which is not declared"
+            problems.add(place, found, *one_of(name, known or ["(none is declared)"], "one of"))
     return names
 
 

@@ -14,7 +14,7 @@ from taskapp_kit.declare.check_functions import (
     own_docstring,
     taken_names,
 )
-from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, is_number
+from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, is_number, one_of
 from taskapp_kit.declare.rubric_file import (
     COMBINATIONS,
     Criterion,
@@ -35,23 +35,37 @@ GROUP_NAMES = ("trajectories", "task", "config")
 """The parameters available to a group judge."""
 
 
+# What the kit accepts, and what to change: the second half of each problem.
+WEIGHT_IF_REQUIRED = ("a weight > 0: 0 only measures", "give it a weight, or drop required=True")
+NO_SCALE = ("no scale: the scores of steps are summed", "drop scale=, or weigh it by weight=")
+GROUP_FUNCTION = ("def rank(trajectories), returning one text for each", "take trajectories")
+NO_GROUP = ("one number for one rollout", "drop group= and choices=")
+QUESTION = ("the question that the model is asked", "write the question as the docstring")
+MODEL_ROLES = ("a role, or several: small letters, digits and _", 'e.g. model="judge"')
+OWN_NAME = ("a name of its own for the judge's question", "rename it, or drop judge, choices, scale, call")
+DECLARED_JUDGE = ("neither judge = false nor a call", "drop it")
+RUBRIC = ("an @app.rubric that scores it", "declare the rubric, or set judge = true")
+DESCRIPTION = ("the question that a judge is asked", "give it a description, or declare the rubric")
+BLEND = ("weights that are finite, ≥ 0 and not all 0", "e.g. Blend(env=1.0)")
+WEIGHT = ("a finite number ≥ 0", "0 only measures; a penalty is a criterion that scores low")
+SCALE = ("(lowest, highest), finite", "fix scale")
+
+
 def check_criterion(app: Declarations, declared: Declaration, problems: Problems) -> CriterionSpec | None:
     """The spec of one `@app.rubric`; None if it is invalid."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
     before = len(problems)
     if options["of"] not in ("outcome", "events"):
-        problems.add(place, f"rubric {declared.name!r} has of={options['of']!r}", '"outcome" or "events"',
-                     did_you_mean(str(options["of"]), ("outcome", "events")))  # fmt: skip
+        fix = did_you_mean(str(options["of"]), ("outcome", "events"))
+        problems.add(place, f"rubric {declared.name!r} has of={options['of']!r}", '"outcome" or "events"', fix)
     parameters = taken_names(declared, place, EVENT_NAMES if options["of"] == "events" else OUTCOME_NAMES, problems)
     _weight(declared, place, problems)
     if options["required"] and options["weight"] == 0:
-        problems.add(place, f"rubric {declared.name!r} is required and has weight 0", "a weight > 0: 0 only measures",
-                     "give it a weight, or drop required=True")  # fmt: skip
+        problems.add(place, f"rubric {declared.name!r} is required and has weight 0", *WEIGHT_IF_REQUIRED)
     scale = _scale(declared, place, problems)
     if options["of"] == "events" and tuple(scale) != (0, 1):
-        problems.add(place, f"rubric {declared.name!r} of events has scale={options['scale']!r}",
-                     "no scale: the scores of steps are summed", "drop scale=, or weigh it by weight=")  # fmt: skip
+        problems.add(place, f"rubric {declared.name!r} of events has scale={options['scale']!r}", *NO_SCALE)
     environments = chosen_environments(app, declared, place, problems)
     if len(problems) > before:
         return None
@@ -76,18 +90,15 @@ def check_judge(app: Declarations, declared: Declaration, problems: Problems) ->
     before = len(problems)
     parameters = taken_names(declared, place, GROUP_NAMES if options["group"] else OUTCOME_NAMES, problems)
     if options["group"] and "trajectories" not in parameters:
-        problems.add(place, f"group judge {declared.name!r} does not take 'trajectories'",
-                     "def rank(trajectories), returning one text for each", "take trajectories")  # fmt: skip
+        problems.add(place, f"group judge {declared.name!r} does not take 'trajectories'", *GROUP_FUNCTION)
     _weight(declared, place, problems)
     environments = chosen_environments(app, declared, place, problems)
     scale = _scale(declared, place, problems)
     call_options = _call_options(declared, place, problems)
     if options["kind"] == "reward_model" and (options["group"] or call_options["choices"]):
-        problems.add(place, f"judge {declared.name!r} is a reward model with group= or choices=",
-                     "one number for one rollout", "drop group= and choices=")  # fmt: skip
+        problems.add(place, f"judge {declared.name!r} is a reward model with group= or choices=", *NO_GROUP)
     if not own_docstring(function):
-        problems.add(place, f"judge {declared.name!r} has no docstring", "the question that the model is asked",
-                     "write the question as the docstring")  # fmt: skip
+        problems.add(place, f"judge {declared.name!r} has no docstring", *QUESTION)
     if len(problems) > before:
         return None
     return JudgeSpec(
@@ -112,16 +123,14 @@ def _call_options(declared: Declaration, place: str, problems: Problems) -> dict
     if type(options["samples"]) is not int or options["samples"] < 1:
         problems.add(place, f"{what} has samples={options['samples']!r}", "a whole number ≥ 1", "fix samples")
     if not models or len(set(models)) < len(models) or not all(map(is_role, models)):
-        problems.add(place, f"{what} has model={options['model']!r}", "a role, or several: small letters, digits and _",
-                     'e.g. model="judge"')  # fmt: skip
+        problems.add(place, f"{what} has model={options['model']!r}", *MODEL_ROLES)
     for name, known in (
         ("combine", COMBINATIONS),
         ("kind", ("chat", "reward_model")),
         ("form", ("json_schema", "text")),
     ):
         if options[name] not in known:
-            problems.add(place, f"{what} has {name}={options[name]!r}", f"one of {', '.join(known)}",
-                         did_you_mean(str(options[name]), known))  # fmt: skip
+            problems.add(place, f"{what} has {name}={options[name]!r}", *one_of(options[name], known, "one of"))
     why = wrong_choices(choices)
     if why is not None:
         problems.add(place, f"{what} has choices={choices!r}", why, "fix choices")
@@ -157,9 +166,12 @@ def check_rubric_file(
         own = [at for at, spec in enumerate(updated) if spec.name == entry.id and meet(spec.environments, environments)]
         for at in own:
             updated[at] = replace(
-                updated[at], description=entry.description or updated[at].description, weight=entry.weight,
-                required=entry.required, accumulate=entry.accumulate,
-            )  # fmt: skip
+                updated[at],
+                description=entry.description or updated[at].description,
+                weight=entry.weight,
+                required=entry.required,
+                accumulate=entry.accumulate,
+            )
         same = [
             at
             for at, spec in enumerate(updated_judges)
@@ -168,9 +180,13 @@ def check_rubric_file(
         for at in same:
             spec = updated_judges[at]
             updated_judges[at] = replace(
-                spec, description=entry.description or spec.description, weight=entry.weight,
-                required=entry.required, scale=entry.scale or spec.scale, choices=entry.choices or spec.choices,
-            )  # fmt: skip
+                spec,
+                description=entry.description or spec.description,
+                weight=entry.weight,
+                required=entry.required,
+                scale=entry.scale or spec.scale,
+                choices=entry.choices or spec.choices,
+            )
         _matches(entry, bool(own), bool(same), problems)
         if file is not None and not own and not same:
             updated_judges.append(_judge_of(entry, file.judge, environments))
@@ -181,17 +197,13 @@ def _matches(entry: Criterion, code: bool, declared_judge: bool, problems: Probl
     """Checks an entry against what is declared under its name."""
     name = f"criterion {entry.id!r}"
     if code and (entry.judge or entry.of_a_judge):
-        problems.add(entry.place, f"{name} is for a judge, and an @app.rubric of its name scores it in code",
-                     "a name of its own for the judge's question", "rename it, or drop judge, choices, scale, call")  # fmt: skip
+        problems.add(entry.place, f"{name} is for a judge, and an @app.rubric of its name scores it in code", *OWN_NAME)
     elif declared_judge and (entry.judge is False or entry.call is not None):
-        problems.add(entry.place, f"{name} is declared as an @app.judge, which has its own call",
-                     "neither judge = false nor a call", "drop it")  # fmt: skip
+        problems.add(entry.place, f"{name} is declared as an @app.judge, which has its own call", *DECLARED_JUDGE)
     elif not code and not declared_judge and entry.judge is False:
-        problems.add(entry.place, f"{name} is not for a judge, and no @app.rubric has its name",
-                     "an @app.rubric that scores it", "declare the rubric, or set judge = true")  # fmt: skip
+        problems.add(entry.place, f"{name} is not for a judge, and no @app.rubric has its name", *RUBRIC)
     elif not code and not declared_judge and not entry.description:
-        problems.add(entry.place, f"{name} has no description, and no @app.rubric has its name",
-                     "the question that a judge is asked", "give it a description, or declare the rubric")  # fmt: skip
+        problems.add(entry.place, f"{name} has no description, and no @app.rubric has its name", *DESCRIPTION)
 
 
 def _judge_of(entry: Criterion, table: JudgeTable, environments: tuple[str, ...] | None) -> JudgeSpec:
@@ -223,16 +235,14 @@ def check_blend(app: Declarations, problems: Problems) -> Blend | None:
         return None
     parts = (blend.env, blend.event, blend.outcome)
     if not all(is_number(part) and part >= 0 for part in parts) or not any(parts):
-        problems.add(app.place, f"reward={blend!r}", "weights that are finite, ≥ 0 and not all 0",
-                     "e.g. Blend(env=1.0)")  # fmt: skip
+        problems.add(app.place, f"reward={blend!r}", *BLEND)
     return blend
 
 
 def _weight(declared: Declaration, place: str, problems: Problems) -> None:
     weight = declared.options["weight"]
     if not is_number(weight) or weight < 0:
-        problems.add(place, f"{declared.kind} {declared.name!r} has weight={weight!r}", "a finite number ≥ 0",
-                     "0 only measures; a penalty is a criterion that scores low")  # fmt: skip
+        problems.add(place, f"{declared.kind} {declared.name!r} has weight={weight!r}", *WEIGHT)
 
 
 def _scale(declared: Declaration, place: str, problems: Problems) -> Sequence[float]:
@@ -240,7 +250,6 @@ def _scale(declared: Declaration, place: str, problems: Problems) -> Sequence[fl
     if not (
         isinstance(scale, (tuple, list)) and len(scale) == 2 and all(map(is_number, scale)) and scale[0] < scale[1]
     ):
-        problems.add(place, f"{declared.kind} {declared.name!r} has scale={scale!r}", "(lowest, highest), finite",
-                     "fix scale")  # fmt: skip
+        problems.add(place, f"{declared.kind} {declared.name!r} has scale={scale!r}", *SCALE)
         return (0.0, 1.0)
     return scale

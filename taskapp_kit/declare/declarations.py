@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from taskapp_kit.declare.source_location import did_you_mean
+from taskapp_kit.declare.source_location import RENAME, did_you_mean
 from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.errors import Problem
 from taskapp_kit.records.scorecard import Blend
 
 Names = str | Sequence[str] | None
+
+
+# What the kit accepts, and what to change: the second half of each problem.
+PRINTABLE_NAME = ("1 to 128 printable characters without /", "rename it")
 
 
 class NotGiven(enum.Enum):
@@ -82,13 +86,26 @@ class Problems(list[Problem]):
         """Adds a problem: the place, what is wrong there, what the kit accepts, what to change."""
         self.append(Problem(place, found, expected, fix))
 
+    def add_untaken(self, place: str, what: str, name: str, allowed: Sequence[str], otherwise: str = RENAME) -> None:
+        """Adds a parameter that nothing gives; what: the function that takes it."""
+        self.add(place, f"{what} takes {name!r}, which nothing gives", *one_of(name, allowed, otherwise=otherwise))
+
+    def add_second(self, place: str, what: str, first: str) -> None:
+        """Adds a declaration whose name is taken; first: the place of the one that has it."""
+        found = f"{what} is declared a second time; the first is at {first}"
+        self.add(place, found, "one declaration for each name", "rename or remove one")
+
+
+def one_of(name: object, known: Sequence[str], words: str = "any of", otherwise: str = RENAME) -> tuple[str, str]:
+    """What is accepted instead of `name`, which is not known, and what to change."""
+    return f"{words} {', '.join(known)}", did_you_mean(str(name), known, otherwise)
+
 
 def check_name(declared: Declaration, problems: Problems) -> None:
     """Checks the name of an environment: it appears in URLs, tables and terminals."""
     name = declared.name
     if not name or not isinstance(name, str) or len(name) > 128 or not name.isprintable() or "/" in name:
-        problems.add(declared.place, f"{declared.kind} has the name {name!r}",
-                     "1 to 128 printable characters without /", "rename it")  # fmt: skip
+        problems.add(declared.place, f"{declared.kind} has the name {name!r}", *PRINTABLE_NAME)
 
 
 def check_keywords(
@@ -97,17 +114,17 @@ def check_keywords(
     """Reports each keyword that the decorator, shown as "@app.rubric", does not take."""
     known = [item.name for item in inspect.signature(decorator).parameters.values() if item.kind is item.KEYWORD_ONLY]
     for keyword in unknown:
-        problems.add(place, f"{shown} was given {keyword!r}, which it does not take",
-                     f"any of {', '.join(known)}" if known else "no keywords",
-                     did_you_mean(keyword, known, "remove it"))  # fmt: skip
+        accepted = one_of(keyword, known, otherwise="remove it") if known else ("no keywords", "remove it")
+        problems.add(place, f"{shown} was given {keyword!r}, which it does not take", *accepted)
 
 
 def check_splits(shown: str, splits: Any, place: str, problems: Problems) -> bool:
     """Whether `splits`, shown as "splits=", maps names to rows or is None."""
     if splits is None or isinstance(splits, Mapping):
         return True
-    problems.add(place, f"{shown}{splits!r}", "a mapping from each split's name to its rows",
-                 f"write {shown}{{\"train\": …}}")  # fmt: skip
+    problems.add(
+        place, f"{shown}{splits!r}", "a mapping from each split's name to its rows", f'write {shown}{{"train": …}}'
+    )
     return False
 
 

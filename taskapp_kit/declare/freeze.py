@@ -32,6 +32,10 @@ ONE_NAME_EACH = (("environment", "tasks"), ("rubric", "judge"), ("policy",), ("m
 """Kinds of declarations that share one set of names; there is one rollout function, whatever its name."""
 
 
+# What the kit accepts, and what to change: the second half of each problem.
+AN_ENVIRONMENT = ("one environment or one set of tasks", 'add @app.environment("name") to a class, or app.tasks(...)')
+
+
 def freeze(app: Declarations) -> AppSpec:
     """The checked spec of an app. Raises DeclarationError with all problems, sorted by place."""
     problems = Problems()
@@ -83,8 +87,7 @@ def _environments(app: Declarations, problems: Problems) -> dict[str, Environmen
         if spec is not None:
             environments.setdefault(spec.name, spec)
     if not declarations:
-        problems.add(app.place, "the app declares no environment", "one environment or one set of tasks",
-                     "add @app.environment(\"name\") to a class, or app.tasks(...)")  # fmt: skip
+        problems.add(app.place, "the app declares no environment", *AN_ENVIRONMENT)
     return environments
 
 
@@ -105,10 +108,8 @@ def _duplicates(app: Declarations, problems: Problems) -> None:
             first = next((o for o in others if meet(named_environments(o), named_environments(declared))), None)
             others.append(declared)
             if first is not None:
-                problems.add(line_of(declared.target, declared.place),
-                             f"{declared.kind} {declared.name!r} is declared a second time; the first is at "
-                             f"{line_of(first.target, first.place)}",
-                             "one declaration for each name", "rename or remove one")  # fmt: skip
+                place, taken = (line_of(each.target, each.place) for each in (declared, first))
+                problems.add_second(place, f"{declared.kind} {declared.name!r}", taken)
 
 
 def _declared(app: Declarations, *kinds: str) -> list[Declaration]:

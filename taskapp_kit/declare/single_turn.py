@@ -11,7 +11,7 @@ from typing import Any
 
 from taskapp_kit.declare.check_actions import check_actions
 from taskapp_kit.declare.check_environment import accepted_checks, check_limit, declared_models
-from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, check_name, check_splits
+from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, check_name, check_splits, one_of
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.private_fields import private_fields
 from taskapp_kit.declare.signature import Arguments
@@ -21,6 +21,14 @@ from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.errors import DeclarationError
 from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.trajectory import Step
+
+# What the kit accepts, and what to change: the second half of each problem.
+A_SPLIT = ("at least one, e.g. train=[…]", 'add train=[...] or train="train.jsonl"')
+A_PROMPT = ("a str or fn(row) -> str", 'give prompt="…{field}…"')
+EACH_ONCE = ("each split once", "remove one of them")
+FORMAT_STRING = ("{name} for a field of the row, {{ and }} for braces", "double the braces that are text")
+PUBLIC_FIELDS = ("public fields only", "take it out of the prompt, or make the field public")
+FITTING_PROMPT = ("public fields that each row has; members as {field[name]}", "fix the prompt or the row")
 
 
 def check_questions(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
@@ -35,15 +43,13 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
     misspelt = _keywords(app, declared, problems)
     source = replace(source, sources={name: rows for name, rows in source.sources.items() if name not in misspelt})
     if not source.sources and not misspelt:
-        problems.add(place, f"tasks {declared.name!r} has no split", "at least one, e.g. train=[…]",
-                     "add train=[...] or train=\"train.jsonl\"")  # fmt: skip
+        problems.add(place, f"tasks {declared.name!r} has no split", *A_SPLIT)
     rows_problems = source.check()
     problems.extend(rows_problems)
     prompt = options["prompt"]
     if not isinstance(prompt, str) and not callable(prompt):
         found = "no prompt" if prompt is None else f"prompt={prompt!r}"
-        problems.add(place, f"tasks {declared.name!r} have {found}", "a str or fn(row) -> str",
-                     'give prompt="…{field}…"')  # fmt: skip
+        problems.add(place, f"tasks {declared.name!r} have {found}", *A_PROMPT)
     elif (not isinstance(prompt, str) or _names_fit(declared, source, prompt, problems)) and not rows_problems:
         _try_prompt(declared, source, prompt, problems)
     models = declared_models(options["models"], place, problems)
@@ -81,8 +87,8 @@ def _keywords(app: Declarations, declared: Declaration, problems: Problems) -> s
     misspelt = set()
     for keyword, value in declared.options["keywords"].items():
         if keyword in (declared.options["tasks"] or {}):
-            problems.add(declared.place, f"split {keyword!r} of tasks {declared.name!r} is both in splits= and a keyword",
-                         "each split once", "remove one of them")  # fmt: skip
+            found = f"split {keyword!r} of tasks {declared.name!r} is both in splits= and a keyword"
+            problems.add(declared.place, found, *EACH_ONCE)
         if isinstance(value, (str, Path)):
             rows = (app.file.parent / value).is_file()
         else:
@@ -90,8 +96,8 @@ def _keywords(app: Declarations, declared: Declaration, problems: Problems) -> s
         suggestion = did_you_mean(keyword, known, "")
         if suggestion and not rows:
             misspelt.add(keyword)
-            problems.add(declared.place, f"app.tasks was given {keyword}={value!r}, which are not rows of a split",
-                         f"rows for each split, or an option: {', '.join(known)}", suggestion)  # fmt: skip
+            found = f"app.tasks was given {keyword}={value!r}, which are not rows of a split"
+            problems.add(declared.place, found, f"rows for each split, or an option: {', '.join(known)}", suggestion)
     return misspelt
 
 
@@ -125,19 +131,17 @@ def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems:
             name.split(".")[0].split("[")[0] for _, name, _, _ in string.Formatter().parse(prompt) if name is not None
         }
     except ValueError as error:
-        problems.add(declared.place, f"the prompt of {declared.name!r} is not a format string: {error}",
-                     "{name} for a field of the row, {{ and }} for braces", "double the braces that are text")  # fmt: skip
+        problems.add(declared.place, f"the prompt of {declared.name!r} is not a format string: {error}", *FORMAT_STRING)
         return False
     before = len(problems)
     hidden = private_fields(source.row)
     for name in sorted(names & hidden)[:1]:
-        problems.add(declared.place, f"the prompt of {declared.name!r} shows private field {name!r}",
-                     "public fields only", "take it out of the prompt, or make the field public")  # fmt: skip
+        problems.add(declared.place, f"the prompt of {declared.name!r} shows private field {name!r}", *PUBLIC_FIELDS)
     fields = set(getattr(source.row, "model_fields", {}) or getattr(source.row, "__dataclass_fields__", {}))
     public = fields - hidden
     for name in sorted(names - fields) if fields else ():
-        problems.add(declared.place, f"the prompt of {declared.name!r} names {name!r}, which rows do not have",
-                     f"one of {', '.join(sorted(public))}", did_you_mean(name, public))  # fmt: skip
+        found = f"the prompt of {declared.name!r} names {name!r}, which rows do not have"
+        problems.add(declared.place, found, *one_of(name, sorted(public), "one of"))
     return len(problems) == before
 
 
@@ -156,8 +160,6 @@ def _try_prompt(
                     problems.append(replace(problem, found=found))
                 return
             except Exception as error:
-                problems.add(line_of(prompt, declared.place), f"the prompt of {declared.name!r} does not fit {where}: "
-                             f"{type(error).__name__}: {error}",
-                             "public fields that each row has; members as {field[name]}",
-                             "fix the prompt or the row")  # fmt: skip
+                found = f"the prompt of {declared.name!r} does not fit {where}: {type(error).__name__}: {error}"
+                problems.add(line_of(prompt, declared.place), found, *FITTING_PROMPT)
                 return

@@ -48,7 +48,10 @@ def in_order(place: str) -> list[tuple[str, int]]:
     return [(words, int(digits or 0)) for words, digits in re.findall(r"(\D*)(\d*)", place)]
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str = "rename it, or declare it") -> str:
+RENAME = "rename it, or declare it"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = RENAME) -> str:
     """What to do about an unknown name: the closest known one, or `otherwise` when none is close."""
     close = closest(name, known)
     return f"did you mean {close!r}?" if close else otherwise
