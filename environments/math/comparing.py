@@ -153,8 +153,10 @@ def confine(memory_bytes: int) -> None:
     os.nice(10)
 
     for limit, value in (
-        (resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0),
-    ):  # fmt: skip
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
         with suppress(ValueError, OSError):  # macOS has no memory limit; the clock still runs
             resource.setrlimit(limit, (value, value))
 

@@ -20,7 +20,7 @@ CONTROLS = frozenset(
 
 FIELDS = frozenset(
     {"checkbox", "combobox", "listbox", "radio", "searchbox", "slider", "spinbutton", "switch", "textbox"}
-)  # fmt: skip
+)
 """Roles whose name is, as a rule, the text of a label beside them."""
 
 MAX_CHARACTERS = 20_000

@@ -37,9 +37,11 @@ def find_environment(app: AppSpec, name: str | None) -> EnvironmentSpec:
         known = ", ".join(app.environments)
         close = closest(name, app.environments)
         raise _wrong(
-            ("env", "env_name"), f"there is no environment {name[:80]!r} here; there are: {known}.", "unknown_environment",
+            ("env", "env_name"),
+            f"there is no environment {name[:80]!r} here; there are: {known}.",
+            "unknown_environment",
             hint=f"Did you mean {close!r}?" if close else "",
-        )  # fmt: skip
+        )
     return spec
 
 
@@ -182,9 +184,10 @@ def seed_of_index(spec: EnvironmentSpec, split: str | None, index: int) -> int:
         return seeds[index]
     except IndexError:
         raise _wrong(
-            ("env", "config", "index"), f"index {index} is past the end of split {name!r}, whose last seed is {seeds[-1]}.",
+            ("env", "config", "index"),
+            f"index {index} is past the end of split {name!r}, whose last seed is {seeds[-1]}.",
             "seed_out_of_range",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _wrong(loc: tuple[str, ...], message: str, code: str, *, hint: str = "") -> RequestError:

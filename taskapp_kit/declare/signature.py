@@ -88,9 +88,11 @@ class Arguments:
         if fields is None or getattr(annotation, "model_config", {}).get("extra") is not None:
             return None
         return frozenset(
-            name for key, info in fields.items() for name in (key, info.alias, info.validation_alias)
+            name
+            for key, info in fields.items()
+            for name in (key, info.alias, info.validation_alias)
             if isinstance(name, str)
-        )  # fmt: skip
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -146,9 +148,7 @@ class Arguments:
                 values, repaired = _repair_choices(values, error)
                 coerced += repaired
                 if not repaired or coerced > 1000:
-                    raise BadArguments(
-                        [(tuple(item["loc"]), _sentence(item)) for item in _errors(error)]
-                    ) from None  # fmt: skip
+                    raise BadArguments([(tuple(item["loc"]), _sentence(item)) for item in _errors(error)]) from None
 
     def _wanted(self) -> str:
         return ", ".join(self.schema.get("properties", ())) or "no members"

@@ -298,10 +298,12 @@ def _targets() -> Iterator[_Targets]:
         tcp, udp, named, abstract = (
             opened.enter_context(socket.socket(family, kind))
             for family, kind in (
-                (socket.AF_INET, socket.SOCK_STREAM), (socket.AF_INET, socket.SOCK_DGRAM),
-                (socket.AF_UNIX, socket.SOCK_STREAM), (socket.AF_UNIX, socket.SOCK_STREAM),
+                (socket.AF_INET, socket.SOCK_STREAM),
+                (socket.AF_INET, socket.SOCK_DGRAM),
+                (socket.AF_UNIX, socket.SOCK_STREAM),
+                (socket.AF_UNIX, socket.SOCK_STREAM),
             )
-        )  # fmt: skip
+        )
         folder = Path(tempfile.mkdtemp(prefix="taskapp-probe-"))
         opened.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o777)

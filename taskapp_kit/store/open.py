@@ -43,8 +43,10 @@ def open_store(url: str, *, create: bool = True) -> Store:
     scheme, separator, rest = url.partition("://")
     if not separator:
         if _MEANT_FOR_POSTGRES.search(url):
-            raise ConfigError("a Postgres address begins with postgresql://, and this one does not.",
-                              hint="Give postgresql://USER:PASSWORD@HOST:5432/DATABASE.")  # fmt: skip
+            raise ConfigError(
+                "a Postgres address begins with postgresql://, and this one does not.",
+                hint="Give postgresql://USER:PASSWORD@HOST:5432/DATABASE.",
+            )
         return _sqlite(Path(url).expanduser(), create=create)
     scheme = scheme.lower()
     if scheme == "sqlite":

@@ -73,8 +73,10 @@ def explain(fault: Exception, place: str, doing: str) -> StoreError:
             cause = ("the connection was lost", _LATER)
     code = f" ({state})" if state else f" ({kind})"
     if cause is None:
-        return StoreError(f"could not {doing} the store {place}: {kind}{code if state else ''}.",
-                          hint="Check the Postgres server's log.")  # fmt: skip
+        return StoreError(
+            f"could not {doing} the store {place}: {kind}{code if state else ''}.",
+            hint="Check the Postgres server's log.",
+        )
     if state == "42501" and isinstance(origin, psycopg.Error) and origin.diag.message_primary:
         code = f": {origin.diag.message_primary}{code}"  # names the table or the schema, and no data
     error = StoreRefusal if state.startswith("54") else StoreError
