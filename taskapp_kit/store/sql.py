@@ -11,22 +11,20 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Delete,
-    Select,
     Table,
     bindparam,
     delete,
     except_,
     false,
     func,
-    or_,
     select,
     true,
     tuple_,
@@ -34,7 +32,6 @@ from sqlalchemy import (
 
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.records.protocols import (
-    LISTED,
     Annotation,
     Clock,
     RolloutQuery,
@@ -48,7 +45,8 @@ from taskapp_kit.store.batch_thread import BatchThread
 from taskapp_kit.store.database import Driver, SqlDatabase
 from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
-from taskapp_kit.store.rows import SOURCE_COLUMNS, Row, differing, from_row, source_row, to_row
+from taskapp_kit.store.queries import NEWEST_FIRST, QUERIED, SUMMARY, matching, ordered_rows
+from taskapp_kit.store.rows import Row, differing, from_row, source_row, to_row
 from taskapp_kit.store.schema import BLOBS, IDEMPOTENCY_KEYS, ROLLOUTS
 from taskapp_kit.store.scores import (
     prune_annotations,
@@ -70,89 +68,12 @@ SAVE_SECONDS = 60.0
 
 _ROLLOUT = select(*ROLLOUTS.columns).where(ROLLOUTS.c.rollout_id == bindparam("rollout_id"))
 _BLOB = select(BLOBS.c.bytes).where(BLOBS.c.sha256 == bindparam("sha256"))
-_COLUMN_OF = {"policy": "policy_name", "boundary": "failure_boundary"}
-_EQUAL = ("app", "environment", "policy", "status", "boundary", "run_id", "group_id", "key_label")
 _LISTED = [column for column in ROLLOUTS.columns if column.name != "events"]
 _RECENT = select(*_LISTED).order_by(ROLLOUTS.c.created_at.desc(), ROLLOUTS.c.rollout_id).limit(bindparam("limit"))
 _RECENT_OF = _RECENT.where(ROLLOUTS.c.environment == bindparam("environment"))
 
-
-_NEWEST_FIRST = (ROLLOUTS.c.created_at.desc(), ROLLOUTS.c.rollout_id.desc())
-_QUERIED = ("rollout_id", *LISTED)
-_SUMMARY = select(*(ROLLOUTS.c[_COLUMN_OF.get(name, name)] for name in _QUERIED)).order_by(*_NEWEST_FIRST)
-
 PRUNED_AT_ONCE = 200
 """The limit on rollouts removed in one transaction, so that no save waits long for it."""
-
-
-_ROWS = select(*(ROLLOUTS.c[name] for name in SOURCE_COLUMNS))
-_ORDERS: dict[RowOrder, ColumnElement[Any]] = {
-    "worst": ROLLOUTS.c.reward,
-    "best": ROLLOUTS.c.reward.desc(),
-    "cost": ROLLOUTS.c.cost.desc(),
-    "tokens": ROLLOUTS.c.tokens.desc(),
-    "seconds": ROLLOUTS.c.seconds.desc(),
-    "length": ROLLOUTS.c.length.desc(),
-}
-_EQUAL_VALUES = (
-    ROLLOUTS.c.environment,
-    ROLLOUTS.c.split,
-    ROLLOUTS.c.seed,
-    ROLLOUTS.c.created_at,
-    ROLLOUTS.c.rollout_id,
-)
-
-
-def _rows_by(wanted: RolloutQuery, order: RowOrder) -> Select[Any]:
-    if order == "newest":
-        return _matching(_ROWS.order_by(*_NEWEST_FIRST), wanted, policy_is_model=True)
-    column = ROLLOUTS.c["reward" if order in ("worst", "best") else order]
-    sorting = (_ORDERS[order], *_EQUAL_VALUES)
-    # In two steps: sorted is only what an index has, and read are only the rows that are returned.
-    found = select(ROLLOUTS.c.rollout_id).where(column.is_not(None)).order_by(*sorting)
-    found = _matching(found, replace(wanted, before=None), policy_is_model=True, scan=True)
-    return _ROWS.where(ROLLOUTS.c.rollout_id.in_(found)).order_by(*sorting)
-
-
-def _matching(
-    statement: Select[Any], wanted: RolloutQuery, *, policy_is_model: bool = False, scan: bool = False
-) -> Select[Any]:
-    """The statement for the rows that match. policy_is_model: `wanted.policy` may be a model's name, too.
-
-    scan: rows are sorted by other columns than the time. Then, and with a filter that no index begins with,
-    `rollouts_listed` is read, in which SQLite finds every filter; through another index it would read each row.
-    """
-    statement = statement.limit(wanted.limit)
-    of_few = wanted.run_id is not None or wanted.group_id is not None
-    scan = scan or any(
-        value is not None
-        for value in (
-            wanted.environment,
-            wanted.policy,
-            wanted.status,
-            wanted.boundary,
-            wanted.reward_above,
-            wanted.reward_below,
-        )
-    )
-    for name in _EQUAL:
-        value = getattr(wanted, name)
-        if value is None:
-            continue
-        column: ColumnElement[Any] = ROLLOUTS.c[_COLUMN_OF.get(name, name)]
-        if name == "policy" and policy_is_model:
-            statement = statement.where(or_(column == value, ROLLOUTS.c.model == value))
-            continue
-        if (of_few or scan) and name not in ("run_id", "group_id"):
-            column = column.concat("")  # disables the column's index
-        statement = statement.where(column == value)
-    if wanted.reward_above is not None:
-        statement = statement.where(ROLLOUTS.c.reward > wanted.reward_above)
-    if wanted.reward_below is not None:
-        statement = statement.where(ROLLOUTS.c.reward < wanted.reward_below)
-    if wanted.before is not None:
-        statement = statement.where(tuple_(ROLLOUTS.c.created_at, ROLLOUTS.c.rollout_id) < tuple_(*wanted.before))
-    return statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,16 +160,16 @@ class SqlStore:
         """The matching rollouts, newest first, at equal times by rollout_id descending. Raises StoreError."""
         if wanted.limit < 1:
             raise StoreError(f"query() was asked for {wanted.limit} rollouts; the limit is 1 or more.")
-        statement = _matching(_SUMMARY, wanted)
+        statement = matching(SUMMARY, wanted)
 
         def read(connection: Connection) -> list[RolloutRow]:
-            return [RolloutRow(**dict(zip(_QUERIED, row, strict=True))) for row in connection.execute(statement)]
+            return [RolloutRow(**dict(zip(QUERIED, row, strict=True))) for row in connection.execute(statement)]
 
         return await self._read(read)
 
     async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[RolloutRow]:
         """The first `wanted.limit` of the matching rollouts in that order, with their scores. Raises StoreError."""
-        statement = _rows_by(wanted, order)
+        statement = ordered_rows(wanted, order)
 
         def read(connection: Connection) -> list[RolloutRow]:
             return [source_row(*row) for row in connection.execute(statement)]
@@ -329,7 +250,7 @@ class SqlStore:
             doomed.append(ROLLOUTS.c.created_at < before)
         if keep is not None:
             place = (ROLLOUTS.c.created_at, ROLLOUTS.c.rollout_id)
-            last = select(*place).where(ROLLOUTS.c.app == app).order_by(*_NEWEST_FIRST).offset(keep - 1).limit(1)
+            last = select(*place).where(ROLLOUTS.c.app == app).order_by(*NEWEST_FIRST).offset(keep - 1).limit(1)
             oldest_kept = await self._read(lambda connection: connection.execute(last).first())
             doomed.append(false() if oldest_kept is None else tuple_(*place) < tuple_(*oldest_kept))
         return doomed
@@ -395,13 +316,7 @@ class SqlStore:
             with self._database.turn, self._database.writing, self._database.writer.begin() as connection:
                 return work(connection)
 
-        try:
-            return self._database.persist(once)
-        except StoreError:
-            raise
-        except Exception as fault:
-            error = self._database.explain(fault, "write")
-            raise error from error.__cause__
+        return self._persisted(once, "write")
 
     async def _read(self, reader: Callable[[Connection], T]) -> T:
         self._open()
@@ -410,16 +325,16 @@ class SqlStore:
             with self._database.turn, self._database.readers.connect() as connection:
                 return reader(connection)
 
-        def run() -> T:
-            try:
-                return self._database.persist(once)
-            except StoreError:
-                raise
-            except Exception as fault:
-                error = self._database.explain(fault, "read")
-                raise error from error.__cause__
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._persisted, once, "read")
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+    def _persisted(self, once: Callable[[], T], doing: str) -> T:
+        try:
+            return self._database.persist(once)
+        except StoreError:
+            raise
+        except Exception as fault:
+            error = self._database.explain(fault, doing)
+            raise error from error.__cause__
 
     # What follows runs in the writer's thread.
 

@@ -19,7 +19,8 @@ from taskapp_kit.errors import StoreError
 from taskapp_kit.records.content import Image
 from taskapp_kit.records.protocols import IdempotencyRecord, RolloutQuery, Store, StoredRollout, SystemClock
 from taskapp_kit.store import open_store
-from taskapp_kit.store.sql import _SUMMARY, SqlStore, _matching
+from taskapp_kit.store.queries import SUMMARY, matching
+from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.store.stored_samples import any_rollout, episode, pictured, png, rollout
 
@@ -248,7 +249,7 @@ def test_a_page_reads_an_index_and_sorts_no_more_than_a_run_or_a_group(
     tmp_path: Path, wanted: RolloutQuery, index: str
 ) -> None:
     SqliteStore(tmp_path / "r.db")._finish()
-    statement = _matching(_SUMMARY, wanted).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
+    statement = matching(SUMMARY, wanted).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
     with closing(sqlite3.connect(tmp_path / "r.db")) as file:
         plan = [str(row[3]) for row in file.execute(f"EXPLAIN QUERY PLAN {statement}")]
     assert f"USING INDEX {index} " in plan[0]
