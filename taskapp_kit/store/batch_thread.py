@@ -86,6 +86,7 @@ class BatchThread(Generic[Work]):
         future.add_done_callback(_retrieve)
         with self._lock:
             self._waiting.append(_Waiting(prepare, writes, order, future))
+            # The thread works until nothing waits, so only a caller that found it idle has to start it.
             idle, self._busy = not self._busy, True
         if idle:
             try:
@@ -97,6 +98,7 @@ class BatchThread(Generic[Work]):
     def stop(self) -> None:
         """Does the queued work, then closes the connection and ends the thread. Blocks."""
         try:
+            # Behind the queued work, in the thread that uses the connection.
             self._thread.submit(self._forget_connection).result()
         finally:
             self._thread.shutdown(wait=False)
@@ -138,6 +140,7 @@ class BatchThread(Generic[Work]):
                 try:
                     return self._database.persist(lambda: self._attempt(prepared))
                 except self._database.faults as fault:
+                    # One attempt waits as long as the database lets it; a save is worth more, it was paid for.
                     if not self._database.is_locked(fault) or time.monotonic() >= until:
                         raise
         except StoreError as refusal:
@@ -159,9 +162,11 @@ class BatchThread(Generic[Work]):
                     return self._perform(self._connection, pieces)
                 with self._database.transaction(self._connection):
                     return self._perform(self._connection, pieces)
+        # Raised by our own code, so the connection is as it was.
         except StoreError:
             raise
         except Exception:
+            # After an error of the driver, nobody knows whether a transaction is open or the connection is alive.
             self._forget_connection()
             raise
 
@@ -196,6 +201,7 @@ def _in_order(batch: Sequence[_Waiting[Work]]) -> Iterator[_Waiting[Work]]:
 
 
 def _set_results(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    # Each event loop is woken once for all of its results.
     for loop, same_loop in groupby(results, key=lambda result: result[0].get_loop()):
         with suppress(RuntimeError):  # the loop is closed, so no caller waits there
             loop.call_soon_threadsafe(_resolve, list(same_loop))

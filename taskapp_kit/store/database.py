@@ -79,6 +79,7 @@ class SqlDatabase(ABC):
     readers: Engine
     spelling: SqlDialect
     begin: str
+    # Only SQLite needs these two: Postgres locks rows, and each thread has a connection of its own.
     writing: AbstractContextManager[Any] = nullcontext()
     turn: AbstractContextManager[Any] = nullcontext()
     faults: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, OverflowError, MemoryError)
@@ -104,6 +105,7 @@ class SqlDatabase(ABC):
                 yield
                 connection.execute("COMMIT")
             finally:
+                # Also after a COMMIT that failed: SQLite leaves its transaction open, and the next BEGIN would fail.
                 if self.in_transaction(connection):
                     connection.execute("ROLLBACK")
 
@@ -133,6 +135,7 @@ class SqlDatabase(ABC):
 
     def hold_pictures(self, connection: Connection) -> None:
         """Locks the pictures: until the transaction ends, no other one writes or looks for pictures."""
+        # In SQLite there is nothing to do: a transaction that writes excludes all others.
         return
 
     @abstractmethod
@@ -152,4 +155,5 @@ class SqlDatabase(ABC):
 
         So `work` must begin by getting its connection, and repeating it must be harmless.
         """
+        # A file's connection is not lost.
         return work()

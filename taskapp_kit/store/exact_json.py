@@ -8,6 +8,7 @@ import orjson
 
 from taskapp_kit.records.content import Json, has_surrogate
 
+# By default orjson writes a dataclass as an object and a datetime as text, which reads back as something else.
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -53,6 +54,7 @@ def exact_int(value: Any, name: str) -> int:
 def exact_float(value: Any, name: str, *, optional: bool) -> float | None:
     """A number column's value as a finite float; SQLite would store NaN as NULL. Raises Inexact."""
     if type(value) is float:
+        # True for NaN and both infinities, without a call: each rollout has many numbers.
         if value - value != 0.0:
             raise Inexact(f"{name} is {value}, which is not a finite number")
         return value

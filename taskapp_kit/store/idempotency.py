@@ -98,6 +98,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
                 self._renewing = asyncio.create_task(
                     self._renew_often(self._renew_seconds), name="taskapp-idempotency-leases"
                 )
+        # Before it is put, so that its lease is renewed and the same id is refused meanwhile.
         self._owned[ticket.rollout_id] = ticket
         claimed = False
         try:
@@ -129,6 +130,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         self._being_settled.add(rollout_id)
         writing = self._write_result(ticket, settled, free_key)
         writing.add_done_callback(lambda _: self._disown(rollout_id))
+        # The rollout was played and paid for: its result is written although the caller may be gone.
         await asyncio.shield(writing)
 
     async def release(self, rollout_id: str) -> None:
@@ -172,6 +174,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
     async def _claim(self, ticket: IdempotencyRecord, keep_lost: bool) -> Claim | None:
         over: Entry | None = None
         for _ in range(CLAIM_TRIES):
+            # Every decision is this one put: a modal.Dict has neither transactions nor compare-and-set.
             there = await self._put_if_absent(ticket, over)
             if there is None:
                 return None

@@ -59,6 +59,7 @@ class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
         return self._stored_bytes
 
     async def _put_if_absent(self, ticket: IdempotencyRecord, over: MemoryEntry | None) -> MemoryEntry | None:
+        # They are in the order of their claims: the first one that is current ends the search.
         while self._entries and not self._is_current(next(iter(self._entries.values())).ticket):
             self._forget(next(iter(self._entries)))
         there = None if ticket.key is None else self._by_key.get(ticket.key)

@@ -104,13 +104,16 @@ _ANY = IdempotencyStatements(
     by_id=_BY_ID,
     by_key=_BY_ID.replace("WHERE rollout_id", "WHERE key"),
     # Only from the record that was read: it may have been renewed or settled since, or its key taken.
+    # -1 for NULL, which is equal to nothing in SQL.
     free_key="UPDATE idempotency_keys SET key = NULL WHERE rollout_id = ? AND key = ? AND lease_until = ? "
     "AND COALESCE(settled_at, -1) = ?",
     insert="INSERT INTO idempotency_keys (rollout_id, fingerprint, created_at, key, key_label, app, lease_owner, process, "
     "lease_until) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    # Each of these may be done twice, when the answer to its commit was lost: the second time it changes nothing.
     settle="UPDATE idempotency_keys SET settled_at = ?, failure = ?, answer_encoding = ?, answer = ?, "
     "key = CASE WHEN ? THEN NULL ELSE key END WHERE rollout_id = ? AND lease_owner = ? AND settled_at IS NULL",
     release="DELETE FROM idempotency_keys WHERE rollout_id = ? AND lease_owner = ? AND settled_at IS NULL",
+    # All ids are one JSON parameter: drivers limit how many parameters a statement has.
     renew="UPDATE idempotency_keys SET lease_until = ? WHERE rollout_id IN ({each}) AND lease_owner = ? AND settled_at IS NULL",
     purge="DELETE FROM idempotency_keys WHERE rollout_id IN "
     "(SELECT rollout_id FROM idempotency_keys WHERE created_at <= ? OR created_at > ? LIMIT ?{skip_locked})",
@@ -180,6 +183,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
             await self._do(partial(self._lease, rollout_ids=list(self._owned), seconds=LEASE_SECONDS))
 
     async def _give_up(self, rollout_ids: list[str]) -> None:
+        # A lease that is over: to every process the rollouts are lost at once.
         await self._do(partial(self._lease, rollout_ids=rollout_ids, seconds=-LEASE_SECONDS))
 
     async def _close(self) -> None:
@@ -209,6 +213,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
             seen = over.row
             settled_at = -1.0 if seen.settled_at is None else seen.settled_at
             connection.execute(self._statements.free_key, [seen.rollout_id, ticket.key, seen.lease_until, settled_at])
+        # Put first and read then: of two claims at once, the unique index lets one through, whatever they read.
         values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label, ticket.app)
         for _ in range(CLAIM_TRIES):
             lease_until = self._clock.now() + LEASE_SECONDS

@@ -35,10 +35,12 @@ def apply_migrations(
     """
     newest = migrations[-1][0] if migrations else oldest
     if applied.name not in inspect(connection).get_table_names():
+        # A new database gets today's tables; the steps are for older ones.
         applied.metadata.create_all(connection)
         missing = [oldest, *(name for name, _ in migrations)]
     else:
         present = set(connection.execute(select(applied.c.name)).scalars())
+        # Names begin with growing numbers, so the greatest is the newest.
         last = max(present, default="")
         if last > newest:
             raise StoreError(

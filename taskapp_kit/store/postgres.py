@@ -43,6 +43,7 @@ OPENING = 0x7461736B_61707001
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "fallback_application_name": "taskapp",
+    # A server that vanished (power, network) is noticed within a minute; the system's defaults take two hours.
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -89,6 +90,7 @@ class PostgresDatabase(SqlDatabase):
         self._lost_since: float | None = None
         given = {name: value for name, value in _DEFAULTS.items() if name not in url.query}
         # What a commit is worth to us must not depend on a driver's guess, so transactions begin where we say.
+        # A prepared statement belongs to one session, and a pooler may give the next transaction another one.
         given |= {"autocommit": True, "prepare_threshold": None, "client_encoding": "utf8"}
         self.writer = self.readers = create_engine(
             url,
@@ -116,6 +118,7 @@ class PostgresDatabase(SqlDatabase):
     def connect(self) -> Driver:
         """Opens a driver's connection outside the pool."""
         held = self.writer.raw_connection()
+        # One thread uses it as long as the store is open; the pool's two stay free for reads.
         held.detach()
         return cast(Driver, held.dbapi_connection)
 
@@ -133,6 +136,7 @@ class PostgresDatabase(SqlDatabase):
     def strikes_all(self, fault: Exception) -> bool:
         """Whether the server is unreachable or slow. Else the fault may concern one of several rollouts only."""
         state = getattr(getattr(fault, "orig", fault), "sqlstate", None) or ""
+        # Query cancelled, lock not available, read-only, no rights, no table.
         return is_lost(fault) or state in ("57014", "55P03", "25006", "42501", "42P01")
 
     def is_locked(self, fault: Exception) -> bool:
@@ -152,6 +156,7 @@ class PostgresDatabase(SqlDatabase):
                 tries += 1
                 if not self._worth_another(fault, tries):
                     raise
+                # At once the first time: a proxy may only have closed an idle connection.
                 time.sleep(0 if tries == 1 else min(0.02 * 2**tries, 1.0))
             else:
                 self._lost_since = None
@@ -159,6 +164,7 @@ class PostgresDatabase(SqlDatabase):
 
     def findings(self, connection: Connection) -> list[str]:
         """Settings of the server with which a power failure may lose answered rollouts."""
+        # A check reads every row, which takes longer than any other statement may.
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(CHECK_SECONDS * 1000)}")
         shown = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("fsync", "full_page_writes")}
         return [
@@ -173,6 +179,7 @@ class PostgresDatabase(SqlDatabase):
 
     def hold_pictures(self, connection: Connection) -> None:
         """Locks the pictures: until the transaction ends, no other one writes or looks for pictures."""
+        # A save that found its picture stored could commit after the picture was removed.
         connection.exec_driver_sql("LOCK TABLE blobs IN ACCESS EXCLUSIVE MODE")
 
     def size_bytes(self, connection: Connection) -> int:
@@ -186,6 +193,7 @@ class PostgresDatabase(SqlDatabase):
 
     def _worth_another(self, fault: Exception, tries: int) -> bool:
         if is_tangled(fault):
+            # The server ended a ring of waits by rolling one transaction back; the others are through soon.
             return tries < 5
         if not is_lost(fault):
             return False
@@ -199,6 +207,7 @@ class PostgresDatabase(SqlDatabase):
     def _connected(self, dialect: Any, record: Any, arguments: Any, named: dict[str, Any]) -> Any:
         """Replaces the driver's own function for connecting."""
         connection: psycopg.Connection[Any] = psycopg.Connection.connect(*arguments, **named)
+        # On this connection, not for psycopg as a whole: an author's code may use it, too.
         connection.adapters.register_dumper(str, _AnyText)
         for kind in ("text", "varchar"):
             connection.adapters.register_loader(kind, _AnyTextLoader)
@@ -259,6 +268,8 @@ def _beginning(statement_seconds: float) -> str:
         "BEGIN ISOLATION LEVEL READ COMMITTED; "
         f"SET LOCAL statement_timeout = {int(statement_seconds * 1000)}; "
         f"SET LOCAL lock_timeout = {int(min(LOCK_SECONDS, statement_seconds) * 1000)}; "
+        # A database or a role may have other defaults: without these two, a power failure loses answered rollouts, and
+        # floats come back rounded.
         "SET LOCAL synchronous_commit = on; "
         "SET LOCAL extra_float_digits = 1"
     )

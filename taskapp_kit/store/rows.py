@@ -96,6 +96,7 @@ def _row(rollout: StoredRollout) -> Row:
         events = exact_json(rollout.events, "events")
     else:
         raise Inexact(f"events is {type(rollout.events).__name__}, expected a list")
+    # Looked for in the text first: most rollouts show no picture, and walking through all events takes longer.
     shown = _pictures(rollout.events) if b'"image":' in events else set()
     blobs = [_blob(name, data) for name, data in rollout.blobs.items()]
     values["blob_hashes"] = orjson.dumps(sorted(shown | rollout.blobs.keys())).decode()
@@ -221,6 +222,7 @@ def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:
         raise ValueError(f"unknown encoding {encoding!r}")
     if encoding == "zlib":
         unpacking = zlib.decompressobj()
+        # With a limit: a few kB of a crafted row can unpack to gigabytes.
         data = unpacking.decompress(data, MOST_EVENT_BYTES)
         if unpacking.unconsumed_tail:
             raise ValueError("events larger than any that is stored")
@@ -237,6 +239,7 @@ def differing(stored: Sequence[Any], new: Sequence[Any]) -> list[str]:
 def _meaning(name: str, row: dict[str, Any]) -> Any:
     value = row[name]
     if name == "events":
+        # Not the stored bytes: another release of zlib may compress the same events differently.
         return orjson.dumps(unpacked(row["events_encoding"], value), option=orjson.OPT_SORT_KEYS)
     if value is not None and (name in _OBJECTS or name in _OPTIONAL_OBJECTS):
         return orjson.dumps(orjson.loads(value), option=orjson.OPT_SORT_KEYS)

@@ -108,6 +108,7 @@ class SqlStore:
         self._insert_blob = _inserting(BLOBS, database.spelling.mark)
         self._select_rollout = _selecting(ROLLOUTS, "rollout_id", database.spelling.mark)
         self._closed = False
+        # Two, so that a slow read (a check, a list of a large store) does not stop the others.
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="taskapp-store-reader")
         self._writer: BatchThread[Row] = BatchThread(
             database, "taskapp-store-writer", self._write_rows, size=lambda row: row.size, lock_seconds=save_seconds
@@ -122,6 +123,8 @@ class SqlStore:
         SAVE_SECONDS. Raises StoreError.
         """
         self._open()
+        # Encoded in the writer's thread: a large rollout would hold the event loop up. All waiting rows share one
+        # flush of the disk (group commit), so that "returned means stored" is affordable.
         await self._writer.submit(partial(to_row, rollout))
 
     async def load(self, rollout_id: str) -> StoredRollout | None:
@@ -152,6 +155,7 @@ class SqlStore:
                 rows = connection.execute(_RECENT, {"limit": limit})
             else:
                 rows = connection.execute(_RECENT_OF, {"limit": limit, "environment": environment})
+            # Events are most of a row, and a list does not show them.
             return [from_row((*row, b""), with_events=False) for row in rows]
 
         return await self._read(read)
@@ -180,6 +184,7 @@ class SqlStore:
         """Stores later scores of rollouts; a failure is replaced, scores never are. Raises StoreRefusal, StoreError."""
         self._open()
         rows = [scores_values(item) for item in scores]
+        # Not in the writer's thread: scoring again writes thousands of rows, and rollouts would wait for them.
         await asyncio.get_running_loop().run_in_executor(
             self._readers, self._changed, lambda connection: write_scores(connection, rows)
         )
@@ -221,6 +226,7 @@ class SqlStore:
         removal = delete(ROLLOUTS).where(
             ROLLOUTS.c.rollout_id.in_(select(ROLLOUTS.c.rollout_id).where(*doomed).limit(PRUNED_AT_ONCE))
         )
+        # In short transactions: SQLite has one writer, and in Postgres a save waits for rows that are being removed.
         loop, removed = asyncio.get_running_loop(), 0
         while True:
             gone = await loop.run_in_executor(self._readers, self._removed, removal)
@@ -230,6 +236,7 @@ class SqlStore:
         while await loop.run_in_executor(self._readers, self._removed, _expired_keys()) == PRUNED_AT_ONCE:
             pass
         if removed:
+            # At the end, because several rollouts may show one picture.
             await loop.run_in_executor(self._readers, self._prune_blobs)
             await loop.run_in_executor(self._readers, self._changed, prune_scores)
             await loop.run_in_executor(self._readers, self._changed, prune_annotations)
@@ -244,6 +251,7 @@ class SqlStore:
         """The conditions of `prune`. Rollouts that are stored from now on are newer than all that these match."""
         if keep is not None and keep < 1:
             raise StoreError(f"prune() was asked to keep {keep} rollouts; it keeps 1 or more.")
+        # A request that is repeated under its key is answered with this rollout, which then has to be there.
         held = select(IDEMPOTENCY_KEYS.c.rollout_id).where(IDEMPOTENCY_KEYS.c.created_at > time.time() - RECORD_SECONDS)
         doomed = [ROLLOUTS.c.app == app, ROLLOUTS.c.rollout_id.not_in(held)]
         if before is not None:
@@ -252,6 +260,7 @@ class SqlStore:
             place = (ROLLOUTS.c.created_at, ROLLOUTS.c.rollout_id)
             last = select(*place).where(ROLLOUTS.c.app == app).order_by(*NEWEST_FIRST).offset(keep - 1).limit(1)
             oldest_kept = await self._read(lambda connection: connection.execute(last).first())
+            # None: there are fewer than `keep`.
             doomed.append(false() if oldest_kept is None else tuple_(*place) < tuple_(*oldest_kept))
         return doomed
 
@@ -277,10 +286,12 @@ class SqlStore:
         if self._closed:
             return
         self._closed = True
+        # What waits may take seconds to write.
         await asyncio.get_running_loop().run_in_executor(self._readers, self._finish)
         self._readers.shutdown(wait=False)
 
     def _finish(self) -> None:
+        # First, because it still writes what waits; afterwards no connection is in use.
         self._writer.stop()
         with self._database.turn:
             self._database.close()
@@ -312,6 +323,7 @@ class SqlStore:
         """Calls `work` in a transaction of its own and returns its result. Raises StoreError."""
 
         def once() -> int:
+            # SQLite goes on writing to a deleted file without an error.
             self._database.same_file()
             with self._database.turn, self._database.writing, self._database.writer.begin() as connection:
                 return work(connection)
@@ -334,6 +346,7 @@ class SqlStore:
             raise
         except Exception as fault:
             error = self._database.explain(fault, doing)
+            # Not `from fault`: a driver's text may quote stored data. The database sets a cause that is safe.
             raise error from error.__cause__
 
     # What follows runs in the writer's thread.
@@ -341,6 +354,7 @@ class SqlStore:
     def _write_rows(self, connection: Driver, rows: Sequence[Row]) -> list[StoreRefusal | None]:
         """Writes the rows; they may be there already, with the same content. Returns one outcome for each."""
         refused: dict[int, StoreRefusal] = {}
+        # One query for all rows, not one for each.
         if lacking := {name for row in rows for name in row.lacking}:
             marks = ", ".join(self._database.spelling.mark for _ in lacking)
             stored = connection.execute(f"SELECT sha256 FROM blobs WHERE sha256 IN ({marks})", sorted(lacking))  # noqa: S608 - marks
@@ -353,6 +367,7 @@ class SqlStore:
         if accepted:
             cursor = connection.cursor()
             cursor.executemany(self._insert_rollout, [row.values for _, row in accepted])
+            # Both drivers count the inserted rows; those that ON CONFLICT left out are not among them.
             if cursor.rowcount != len(accepted):  # some id was there already: with the same content?
                 for index, row in accepted:
                     values = connection.execute(self._select_rollout, (row.rollout_id,)).fetchone()
@@ -372,6 +387,7 @@ class SqlStore:
         missing = select(listed.c.value).select_from(ROLLOUTS).join(listed, true())
         missing = missing.where(listed.c.value.not_in(select(BLOBS.c.sha256))).distinct()
         damaged = []
+        # In parts: the events of a large store do not fit into memory.
         for row in connection.execute(select(*ROLLOUTS.columns)).yield_per(50):
             try:
                 from_row(row)

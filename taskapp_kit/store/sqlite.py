@@ -78,6 +78,7 @@ class Database(SqlDatabase):
         self.place = "memory" if self._path is None else str(self._path)
         self.writing = threading.Lock()
         if self._path is None:
+            # In memory there is one connection, which two threads must not use at once.
             self.turn = threading.Lock()
         try:
             self._identity = _created(self._path) if self._path else (0, 0)
@@ -96,6 +97,7 @@ class Database(SqlDatabase):
 
     def _only_our_tables(self, connection: Connection) -> None:
         """Raises StoreError for a file whose tables would run somebody's expressions when they are read."""
+        # Views, triggers, virtual tables and generated columns run code from the file when it is read or written.
         kinds = connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master").all()
         odd = [
             name
@@ -103,6 +105,7 @@ class Database(SqlDatabase):
             if kind in ("view", "trigger") or "VIRTUAL" in str(sql).upper().split()[:2]
         ]
         for table in METADATA.tables.values():
+            # Not table_info, which leaves generated columns out; the last value of a row says whether it is one.
             columns = connection.exec_driver_sql(f"PRAGMA table_xinfo({table.name})").all()
             if {column[1] for column in columns} != set(table.columns.keys()) or any(column[6] for column in columns):
                 odd.append(table.name)
@@ -120,6 +123,7 @@ class Database(SqlDatabase):
             found = self._path.stat()
         except OSError:
             found = None
+        # A file that was replaced has the path and another inode.
         if found is None or (found.st_dev, found.st_ino) != self._identity:
             raise StoreError(
                 f"the store {self.place} was deleted or replaced while it was open; nothing more can be kept in it.",
@@ -206,9 +210,11 @@ class Database(SqlDatabase):
 
         def begin(connection: Connection) -> None:
             driver: Any = connection.connection.dbapi_connection  # straight to the driver: 35 µs less for each commit
+            # The write lock at once: a transaction that reads first may get SQLITE_BUSY when it writes, without a wait.
             driver.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
             if read_only:
                 until = time.monotonic() + self._read_seconds
+                # SQLite has no limit on the time of a statement.
                 driver.set_progress_handler(lambda: time.monotonic() > until, PROGRESS_STEPS)
 
         event.listen(engine, "connect", prepare)
@@ -236,7 +242,9 @@ class Database(SqlDatabase):
 
 def _prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
     connection.execute("PRAGMA trusted_schema=OFF")  # a file from elsewhere may name functions in its indexes
+    # With NORMAL, a power failure may lose the last commits of a WAL, and what was answered has to be stored.
     connection.execute("PRAGMA synchronous=FULL")
+    # 64 MiB: otherwise the log keeps the size of the largest transaction for ever.
     connection.execute("PRAGMA journal_size_limit=67108864")
     if read_only:
         connection.execute("PRAGMA query_only=ON")
@@ -252,6 +260,7 @@ def _created(path: Path) -> tuple[int, int]:
         found = os.fstat(descriptor)
     finally:
         os.close(descriptor)
+    # The name of a new file survives a power failure only if its directory was flushed.
     flush(path.parent)
     return found.st_dev, found.st_ino
 
@@ -300,6 +309,7 @@ def explain(fault: Exception, place: str, doing: str) -> StoreError:
             hint="Make the directory exist and be writable, free some space, or give another path (or none).",
         )
     name = getattr(origin, "sqlite_errorname", "") or type(origin).__name__
+    # One rollout is too large; the store accepts others.
     kind = StoreRefusal if name == "SQLITE_TOOBIG" else StoreError
     for beginning, reason, hint in _SENTENCES:
         if name.startswith(beginning):
