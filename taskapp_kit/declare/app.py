@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from taskapp_kit.declare.declarations import NOT_GIVEN, Declaration, Declarations, Names, NotGiven
+from taskapp_kit.declare.declarations import NOT_GIVEN, Declaration, Declarations, F, Names, NotGiven
 from taskapp_kit.declare.source_location import calling_line
 from taskapp_kit.declare.specs import MAX_REFUSALS
 from taskapp_kit.declare.tasks import Rows
-from taskapp_kit.errors import DeclarationError, LateRegistration, Problem
 from taskapp_kit.records.scorecard import Blend
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from taskapp_kit.services.service import ServiceHandle
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 Exposure = Literal["public", "local"]
 
@@ -31,9 +29,12 @@ Exposure = Literal["public", "local"]
 class TaskApp(Declarations):
     """A task app: environments, actions, rubrics, judges and policies, declared by decorators that change nothing.
 
-    name: also the service's name on the wire. version: of the app; stored with each rollout. reward: the blend of
-    return, events score and outcome score; by default fixed at freeze (docs/environments.md). system_prompt: the
-    model's first message; built from the declarations when absent.
+    Args:
+        name: also the service's name on the wire.
+        version: of the app; stored with each rollout.
+        description: shown to callers; the docstring of the author's module when empty.
+        reward: the blend of return, events score and outcome score; by default fixed at freeze (docs/environments.md).
+        system_prompt: the model's first message; built from the declarations when absent.
     """
 
     def __init__(
@@ -64,7 +65,11 @@ class TaskApp(Declarations):
         return f"TaskApp({self.name!r}, version={self.version!r})"
 
     def path(self, name: str | Path) -> Path:
-        """Returns a file beside the author's file; a deploy uploads every file named this way."""
+        """Returns a file beside the author's file; a deploy uploads every file named this way.
+
+        Args:
+            name: the file's path, relative to the author's file.
+        """
         path = (self.file.parent / name).resolve()
         self._declare(Declaration("path", str(name), path, {}, calling_line(1)), again=True)
         return path
@@ -117,13 +122,23 @@ class TaskApp(Declarations):
     ) -> Any:
         """Declares the class under `name`; the first declared is the default. Returns the class unchanged.
 
-        name: the class's own in small letters (`WordGame`: `word_game`) when absent. splits: name to a range of seeds,
-        disjoint; or tasks: name to rows (a list, a JSONL path, a callable), which the seed indexes. max_steps counts
-        steps, max_turns the policy's turns, max_refusals its answers in a row in which nothing was accepted (None: no
-        limit); each truncates. max_steps may be the name of the constructor's parameter that gives it. Without max_steps
-        and max_turns an episode has at most 1000 turns; max_turns=None is no
-        limit. prompt: the system prompt of this environment. models: the roles that it calls with `context.model(role)`.
-        accept: checks of `taskapp doctor` whose findings are meant, each with the reason, which every report shows.
+        Args:
+            name: the class's own in small letters (`WordGame`: `word_game`) when absent.
+            splits: name to a range of seeds, disjoint.
+            tasks: instead of splits, name to rows (a list, a JSONL path, a callable), which the seed indexes.
+            row: the type of the rows.
+            prompt: the system prompt of this environment.
+            max_steps: the limit on steps, or the name of the constructor's parameter that gives it.
+            max_turns: the limit on the policy's turns; None is no limit. Without it and max_steps it is 1000.
+            max_refusals: the limit on the policy's answers in a row in which nothing was accepted; None is no limit.
+            step_timeout_seconds: how long one call of the environment may take.
+            isolation: whether it runs in a thread of the server or in a process of its own.
+            models: the roles of the models that it calls with `context.model(role)`.
+            reward_range: the lowest and highest reward of a step.
+            baselines: policy to its highest acceptable mean reward.
+            accept: checks of `taskapp doctor` whose findings are meant, each with the reason, which every report shows.
+            version: of the environment; stored with each rollout.
+            tags: words for lists of environments.
         """
         place = calling_line(1)
 
@@ -168,13 +183,22 @@ class TaskApp(Declarations):
     ) -> None:
         """Declares a one-answer environment: shows a row's prompt, and the policy's answer ends the episode.
 
-        An answer without text is scored as the empty text. max_turns: with more than one, the policy may retry after a
-        refused answer; the first accepted answer ends the episode.
+        An answer without text is scored as the empty text.
 
-        prompt: a format string over the row's public fields, or `fn(row) -> str`; needed. Each further keyword is a split:
-        a list of rows, a JSONL path beside the author's file, or a callable. rows: one such source for all splits, each
-        of which is then a range of its row numbers, from 0: `rows="q.jsonl", train=range(40), test=range(40, 50)`; a
-        seed counts within its split. splits: splits in a mapping, for names that are options here.
+        Args:
+            name: of the environment.
+            row: the type of the rows.
+            prompt: a format string over the row's public fields, or `fn(row) -> str`; needed.
+            rows: one source for all splits, each of which is then a range of its row numbers, from 0: `rows="q.jsonl",
+                train=range(40), test=range(40, 50)`; a seed counts within its split.
+            splits: splits in a mapping, for names that are options here.
+            max_turns: with more than one, the policy may retry after a refused answer; the first accepted answer ends
+                the episode.
+            models: the roles of the models that it calls.
+            accept: checks of `taskapp doctor` whose findings are meant, each with the reason.
+            version: of the environment; stored with each rollout.
+            tags: words for lists of environments.
+            further: each is a split: a list of rows, a JSONL path beside the author's file, or a callable.
         """
         options = {
             "row": row,
@@ -219,11 +243,16 @@ class TaskApp(Declarations):
     ) -> Any:
         """Declares one criterion; the docstring is its description.
 
-        of="outcome": takes by name any of trajectory, task, config, answer_text; once for each rollout. of="events":
-        `fn(step, trajectory)`, for each step. Both return a float, or None for *not applicable*. weight ≥ 0; 0 only
-        measures. scale: lowest and highest score of an outcome criterion; it enters the outcome as (score − low)/(high −
-        low), and with weight > 0 a score outside is an error, not a number. required: a score at the bottom of the scale
-        makes the whole outcome 0.
+        Args:
+            function: returns a float, or None for *not applicable*.
+            of: "outcome" is called once for each rollout and takes by name any of trajectory, task, config,
+                answer_text; "events" is `fn(step, trajectory)`, called for each step.
+            weight: 0 or more; 0 only measures.
+            required: a score at the bottom of the scale makes the whole outcome 0.
+            scale: lowest and highest score of an outcome criterion. It enters the outcome as (score − low)/(high −
+                low); with weight > 0 a score outside is an error, not a number.
+            name: the function's own when absent.
+            environment: one name or several; all when absent.
         """
         options = {"of": of, "weight": weight, "required": required, "scale": scale}
         return self._decorator("rubric", function, name, options, environment, unknown)
@@ -267,13 +296,23 @@ class TaskApp(Declarations):
     ) -> Any:
         """Declares a criterion that a model scores: the docstring is the question, the return value what the model reads.
 
-        The function takes what an outcome rubric takes and returns a str, a dict (one part for each name), a list of Text
-        and Image, or None for *not applicable*. weight ≥ 0; 0 only measures. scale: lowest and highest score, as a rubric's.
-        samples: requests to each model. model: the role whose model is called, or several roles. combine: how several
-        scores become one. choices: words from worst to best, in place of a number. kind "reward_model": the endpoint answers
-        with a number alone; a str is sent as `input`, a list of messages as `messages`, a dict as it is. form "text": for
-        endpoints without structured output. temperature: sent when given. group: takes `trajectories` and returns a list,
-        one text for each; used at `POST /score_group`, never for one rollout.
+        Args:
+            function: takes what an outcome rubric takes; returns a str, a dict (one part for each name), a list of Text
+                and Image, or None for *not applicable*.
+            weight: 0 or more; 0 only measures.
+            scale: lowest and highest score, as a rubric's.
+            samples: requests to each model.
+            group: takes `trajectories` and returns a list, one text for each; used at `POST /score_group`, never for
+                one rollout.
+            model: the role whose model is called, or several roles.
+            combine: how several scores become one.
+            choices: words from worst to best, in place of a number.
+            kind: with "reward_model" the endpoint answers with a number alone; a str is sent as `input`, a list of
+                messages as `messages`, a dict as it is.
+            form: "text" is for endpoints without structured output.
+            temperature: sent when given.
+            name: the function's own when absent.
+            environment: one name or several; all when absent.
         """
         options = {
             "weight": weight,
@@ -294,6 +333,10 @@ class TaskApp(Declarations):
 
         A criterion whose id is the name of a declared `@app.rubric` takes its weight, description and `required` from
         the file; any other one is asked of a judge.
+
+        Args:
+            path: relative to the author's file.
+            environment: one name or several; all when absent.
         """
         place = calling_line(1)
         self._declare(Declaration("rubric_file", str(path), self.path(path), {}, place, environment))
@@ -308,6 +351,10 @@ class TaskApp(Declarations):
         """Declares a policy of the app's own: `fn(observation, rng) -> {"tool": {args}}` or text.
 
         "gold" is the example of good play and may also take `task`. An app's policy wins over a built-in of its name.
+
+        Args:
+            name: the function's own when absent.
+            environment: one name or several; all when absent.
         """
         if callable(name):
             return self._decorator("policy", name, None, {}, environment, unknown)
@@ -320,7 +367,13 @@ class TaskApp(Declarations):
     def metric(
         self, function: Any = None, *, name: str | None = None, environment: Names = None, **unknown: Any
     ) -> Any:
-        """Declares a number (or a dict of numbers) about one rollout; it takes the same names as an outcome rubric."""
+        """Declares a number (or a dict of numbers) about one rollout.
+
+        Args:
+            function: takes the same names as an outcome rubric.
+            name: the function's own when absent.
+            environment: one name or several; all when absent.
+        """
         return self._decorator("metric", function, name, {}, environment, unknown)
 
     @overload
@@ -342,10 +395,14 @@ class TaskApp(Declarations):
         environment: Names = None,
         **unknown: Any,
     ) -> Any:
-        """Declares a number (or a dict) over many rollouts: `fn(rollouts: Sequence[RolloutRow])`.
+        """Declares a number (or a dict) over many rollouts.
 
-        published: figures by others that `taskapp eval` shows beside it: heading of the column to name to number, the
-        names those of the dict that the function returns.
+        Args:
+            function: `fn(rollouts: Sequence[RolloutSummary])`.
+            published: figures by others that `taskapp eval` shows beside it: heading of the column to name to number,
+                the names those of the dict that the function returns.
+            name: the function's own when absent.
+            environment: one name or several; all when absent.
         """
         return self._decorator("aggregate", function, name, {"published": published or {}}, environment, unknown)
 
@@ -356,15 +413,20 @@ class TaskApp(Declarations):
     def rollout(self, function: Any = None, **unknown: Any) -> Any:
         """Declares the author's own agent loop, `async def play(env, model, task)`: it runs where a model is to act.
 
-        By name any of env (`observation`, `tools`, `done`, `await step(tool, args)`), model (`await chat(messages,
-        tools)`) and task (the row's public fields, a dict).
+        Args:
+            function: takes by name any of env (`observation`, `tools`, `done`, `await step(tool, args)`), model (`await
+                chat(messages, tools)`) and task (the row's public fields, a dict).
         """
         return self._decorator("rollout", function, None, {}, None, unknown)
 
     # -- using the app --------------------------------------------------------------------------------------------
 
     def freeze(self) -> AppSpec:
-        """Checks every declaration once and returns the frozen spec. Raises DeclarationError, which holds all problems."""
+        """Checks every declaration once and returns the frozen spec.
+
+        Raises:
+            DeclarationError: the declarations have mistakes; it holds all of them.
+        """
         with self._lock:
             if self._spec is None:
                 from taskapp_kit.declare.freeze import freeze
@@ -380,7 +442,12 @@ class TaskApp(Declarations):
     def asgi(self, exposure: Exposure = "public") -> FastAPI:
         """Returns the FastAPI app: `uvicorn adder:app.asgi --factory`. Settings come from the process environment.
 
-        exposure "local" enables the docs and allows loopback model addresses: for a server bound to loopback only.
+        Args:
+            exposure: "local" enables the docs and allows loopback model addresses: for a server bound to loopback only.
+
+        Raises:
+            DeclarationError: the declarations have mistakes.
+            ConfigError: a setting cannot be used.
         """
         from taskapp_kit.asgi import build  # one of two allowed imports of a higher layer: see docs/architecture.md
 
@@ -389,46 +456,20 @@ class TaskApp(Declarations):
     def as_service(self, name: str | None = None, /, *, procs: int = 1, **options: Any) -> ServiceHandle:
         """Returns an environment as a service: `reset`, `step`, `finish` in sessions, on several replicas.
 
-        name: of the environment; the first declared when absent. options: of the service, `num_replicas` and others
-        (docs/environment-services.md). Raises DeclarationError, RequestError (no such environment), BadArgument,
-        DiscoveryError (another process cannot find this app).
+        Args:
+            name: of the environment; the first declared when absent.
+            procs: processes of each replica.
+            options: of the service, `num_replicas` and others (docs/environment-services.md).
+
+        Raises:
+            DeclarationError: the declarations have mistakes.
+            RequestError: there is no such environment.
+            BadArgument: an option cannot be used.
+            DiscoveryError: another process cannot find this app.
         """
         from taskapp_kit.services.environment_service import EnvironmentActor  # the other one
 
         return EnvironmentActor.options(procs=procs, **options).as_service(self, name)
-
-    # -- collecting -----------------------------------------------------------------------------------------------
-
-    def _decorator(
-        self,
-        kind: str,
-        function: Any,
-        name: str | None,
-        options: dict[str, Any],
-        environment: Names,
-        unknown: Mapping[str, Any],
-    ) -> Any:
-        place = calling_line(2)
-        if function is not None and not callable(function):  # the decorated function would be passed to the result
-            found = f"@app.{kind}({function!r})"
-            fix = f"write @app.{kind}(name={function!r})" if isinstance(function, str) else "give options by name"
-            raise DeclarationError(self.name, [Problem(place, found, f"@app.{kind}, or its options by name", fix)])
-
-        def decorate(target: F) -> F:
-            named = name or str(getattr(target, "__name__", type(target).__name__))
-            self._declare(Declaration(kind, named, target, options, place, environment, tuple(unknown)))
-            return target
-
-        return decorate if function is None else decorate(function)
-
-    def _declare(self, declared: Declaration, *, again: bool = False) -> None:
-        if self._spec is not None and not again:
-            raise LateRegistration(
-                f"{declared.place}: {declared.kind} {declared.name!r} is declared after task app {self.name!r} began "
-                "to serve, so callers before and after would see different apps.",
-                hint="Declare it where the app's file is imported, before asgi(), serve or check.",
-            )
-        self.declared.append(declared)
 
 
 def _small(name: str) -> str:

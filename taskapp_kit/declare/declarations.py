@@ -10,15 +10,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
-from taskapp_kit.declare.source_location import RENAME, did_you_mean
+from taskapp_kit.declare.source_location import RENAME, calling_line, did_you_mean
 from taskapp_kit.declare.tasks import TaskSource
-from taskapp_kit.errors import Problem
+from taskapp_kit.errors import DeclarationError, LateRegistration, Problem
 from taskapp_kit.records.scorecard import Blend
 
 Names = str | Sequence[str] | None
 
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # What the kit accepts, and what to change: the second half of each problem.
 PRINTABLE_NAME = ("1 to 128 printable characters without /", "rename it")
@@ -62,6 +64,8 @@ class Declarations:
     docstring: str
     place: str
     declared: list[Declaration]
+    _spec: object | None
+    """What `freeze` made of them, once the app serves."""
 
     def task_source(self, declared: Declaration) -> TaskSource:
         """The rows of a declaration that has them."""
@@ -73,6 +77,38 @@ class Declarations:
             folder=self.file.parent,
             shared=declared.options.get("rows"),
         )
+
+    def _decorator(
+        self,
+        kind: str,
+        function: Any,
+        name: str | None,
+        options: dict[str, Any],
+        environment: Names,
+        unknown: Mapping[str, Any],
+    ) -> Any:
+        place = calling_line(2)
+        if function is not None and not callable(function):  # the decorated function would be passed to the result
+            found = f"@app.{kind}({function!r})"
+            fix = f"write @app.{kind}(name={function!r})" if isinstance(function, str) else "give options by name"
+            raise DeclarationError(self.name, [Problem(place, found, f"@app.{kind}, or its options by name", fix)])
+
+        def decorate(target: F) -> F:
+            named = name or str(getattr(target, "__name__", type(target).__name__))
+            self._declare(Declaration(kind, named, target, options, place, environment, tuple(unknown)))
+            return target
+
+        return decorate if function is None else decorate(function)
+
+    def _declare(self, declared: Declaration, *, again: bool = False) -> None:
+        # Only some callers would see it: a running server's app does not change.
+        if self._spec is not None and not again:
+            raise LateRegistration(
+                f"{declared.place}: {declared.kind} {declared.name!r} is declared after task app {self.name!r} began "
+                "to serve, so callers before and after would see different apps.",
+                hint="Declare it where the app's file is imported, before asgi(), serve or check.",
+            )
+        self.declared.append(declared)
 
 
 class Problems(list[Problem]):

@@ -38,7 +38,14 @@ class Bundled:
 
 
 def find_app(reference: str) -> TaskApp:
-    """The app that `reference` names. Raises DiscoveryError if there is none, or if its file fails to import."""
+    """The app that `reference` names.
+
+    Args:
+        reference: a path, `path:attribute`, `module:attribute`, or the name of a bundled app.
+
+    Raises:
+        DiscoveryError: there is none, or its file fails to import.
+    """
     path_text, colon, attribute = reference.rpartition(":")
     if is_host_and_port(reference):
         raise DiscoveryError(

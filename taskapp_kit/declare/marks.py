@@ -50,10 +50,14 @@ def action(
 ) -> F | Callable[[F], F]:
     """Marks a method as an action; returns the method unchanged.
 
-    name: the tool's name, the method's own by default. text: the action takes the assistant's plain text (its one
-    parameter is a str). noop: arguments that change nothing; the `noop` policy plays them. sample: `fn(rng) -> args`,
-    how the `random` policy draws arguments that have no bounds. keys: what a key does for a person who plays in the
-    viewer, by its name in browsers: `{"a": {"direction": "left"}, "ArrowLeft": {"direction": "left"}}`.
+    Args:
+        function: the method; its docstring is the tool's description.
+        name: the tool's name, the method's own by default.
+        text: the action takes the assistant's plain text (its one parameter is a str).
+        noop: arguments that change nothing; the `noop` policy plays them.
+        sample: `fn(rng) -> args`, how the `random` policy draws arguments that have no bounds.
+        keys: what a key does for a person who plays in the viewer, by its name in browsers: `{"a": {"direction":
+            "left"}, "ArrowLeft": {"direction": "left"}}`.
     """
     mark = ActionMark(name, text, noop, sample, keys, tuple(unknown))
 

@@ -32,20 +32,26 @@ _swept = threading.Event()
 class Sandbox:
     """A box in which untrusted code runs; `async with` or `with` opens and removes it.
 
-    limits: of each run, unless `run` is given others. files: the initial contents of its working directory. level: the
-    sandbox level, None for the strongest that works here. allow_weak: whether the level may be below 2, None for the
-    setting `allow_weak_sandbox` (TASKAPP_ALLOW_WEAK_SANDBOX). user_ids: as root, the box takes one of them for itself.
-    readable: folders of this machine that programs can read besides the system's, such as a virtual environment; at level 3.
-    places: paths such as "/app" at which the box has further folders of its own, at level 3; files in them are named by their
-    whole path, "/app/a.txt".
-
-    warm: start the interpreter of the next Python program while the box is idle, so that the program need not wait for it;
-    costs a waiting process. Not at level 4.
-
     Boxes share nothing, and a run leaves only its files to the next one. A box runs one program at a time; its methods
     may be called from any thread and from any event loop. Every method has a `_sync` twin that blocks.
 
-    Opening raises SandboxTooWeak when this machine cannot provide the level, else SandboxError.
+    Args:
+        limits: of each run, unless `run` is given others.
+        files: the initial contents of its working directory.
+        level: the sandbox level, None for the strongest that works here.
+        allow_weak: whether the level may be below 2, None for the setting `allow_weak_sandbox`
+            (TASKAPP_ALLOW_WEAK_SANDBOX).
+        user_ids: as root, the box takes one of them for itself.
+        readable: folders of this machine that programs can read besides the system's, such as a virtual environment; at
+            level 3.
+        places: paths such as "/app" at which the box has further folders of its own, at level 3; files in them are
+            named by their whole path, "/app/a.txt".
+        warm: start the interpreter of the next Python program while the box is idle, so that the program need not wait
+            for it; costs a waiting process. Not at level 4.
+
+    Raises:
+        SandboxTooWeak: when it is opened, and this machine cannot provide the level.
+        SandboxError: when it is opened, and cannot be for another reason.
     """
 
     def __init__(
@@ -158,11 +164,18 @@ class Sandbox:
     ) -> RunResult:
         """Runs a program and waits for its end, or kills it when a limit is reached. Cancelling kills it at once.
 
-        program: Python source, or a command as a sequence of words; a first word `python` is the box's own interpreter.
         It runs in the box's working directory, where Python also finds modules.
-        clear_follows: the caller calls `clear` next, which then starts the interpreter of a warm box's next program.
 
-        Raises SandboxError when the program could not be started confined, and while another one runs.
+        Args:
+            program: Python source, or a command as a sequence of words; a first word `python` is the box's own
+                interpreter.
+            stdin: what the program reads.
+            limits: those of the box when absent.
+            clear_follows: the caller calls `clear` next, which then starts the interpreter of a warm box's next
+                program.
+
+        Raises:
+            SandboxError: the program could not be started confined, or another one runs.
         """
         stop = Stop()
         try:
@@ -186,7 +199,15 @@ class Sandbox:
             stop.close()
 
     async def write(self, name: str, data: bytes | str) -> None:
-        """Creates or replaces a file. name: a path inside the box's working directory. Raises SandboxError."""
+        """Creates or replaces a file.
+
+        Args:
+            name: a path inside the box's working directory.
+            data: its content; text is written as UTF-8.
+
+        Raises:
+            SandboxError: the path leads outside, or the content is longer than a file may be.
+        """
         await _in_thread(lambda: self.write_sync(name, data))
 
     def write_sync(self, name: str, data: bytes | str) -> None:
@@ -195,7 +216,16 @@ class Sandbox:
         self._opened().write(name, data, most_bytes=self.limits.file_bytes)
 
     async def read(self, name: str, *, max_bytes: int = 2**20) -> bytes:
-        """Returns a file's bytes. Raises FileNotFoundError; SandboxError for a link, a longer file, or a path outside."""
+        """Returns a file's bytes.
+
+        Args:
+            name: a path inside the box's working directory.
+            max_bytes: the longest file that is read.
+
+        Raises:
+            FileNotFoundError: there is none.
+            SandboxError: it is a link or longer, or the path leads outside.
+        """
         return await _in_thread(lambda: self.read_sync(name, max_bytes=max_bytes))
 
     def read_sync(self, name: str, *, max_bytes: int = 2**20) -> bytes:
@@ -203,7 +233,11 @@ class Sandbox:
         return self._opened().read(name, most_bytes=max_bytes)
 
     async def list(self) -> Names:
-        """Returns the regular files in the working directory and below, as sorted paths. Raises SandboxError if too many."""
+        """Returns the regular files in the working directory and below, as sorted paths.
+
+        Raises:
+            SandboxError: there are more than the box may have.
+        """
         return await _in_thread(self.list_sync)
 
     def list_sync(self) -> Names:
@@ -211,7 +245,14 @@ class Sandbox:
         return self._opened().names(most=self.limits.files)
 
     async def clear(self, place: str = "") -> None:
-        """Empties the working directory, or one of `places`. Raises SandboxError while a program runs."""
+        """Empties the working directory, or one of `places`.
+
+        Args:
+            place: a path of `places`; the working directory when empty.
+
+        Raises:
+            SandboxError: a program runs.
+        """
         await _in_thread(lambda: self.clear_sync(place))
 
     def clear_sync(self, place: str = "") -> None:
@@ -235,7 +276,13 @@ class Sandbox:
     def listen_sync(self, name: str) -> tuple[socket.socket, str]:
         """Returns a listening unix socket and its path in the box: a program there can connect to it, and to nothing else.
 
-        The caller accepts connections and closes it. Only level 3 has sockets. Raises SandboxError at other levels.
+        The caller accepts connections and closes it.
+
+        Args:
+            name: of the socket.
+
+        Raises:
+            SandboxError: the box is not of level 3, the only one with sockets.
         """
         folder = self._opened()
         if self.level != 3 or isinstance(folder, remote.RemoteBox):

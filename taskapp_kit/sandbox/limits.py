@@ -17,13 +17,19 @@ KilledFor = Literal["wall", "cpu", "memory", "disk", "output", "cancelled"]
 class SandboxLimits:
     """The limits of one run. `dataclasses.replace(limits, wall_seconds=1)` makes a changed copy.
 
-    wall_seconds: from start to end, sleep included. cpu_seconds: of all its processes together. memory_bytes: of
-    address space for each process, and of resident memory for all together. processes: at once, threads included.
-    file_bytes: of one file, and of all that the box holds on disk, between runs too. files: how many of them.
-    output_bytes: stored of stdout, and again of stderr; the rest is read and discarded. flood_bytes: of output in all,
-    after which the run is killed. open_files: for each process.
+    Attributes:
+        wall_seconds: from start to end, sleep included.
+        cpu_seconds: of all its processes together.
+        memory_bytes: of address space for each process, and of resident memory for all together.
+        processes: at once, threads included.
+        file_bytes: of one file, and of all that the box holds on disk, between runs too.
+        files: how many of them.
+        output_bytes: stored of stdout, and again of stderr; the rest is read and discarded.
+        flood_bytes: of output in all, after which the run is killed.
+        open_files: for each process.
 
-    Raises SandboxError for a limit that is not a positive number.
+    Raises:
+        SandboxError: a limit is not a positive number.
     """
 
     wall_seconds: float = 10.0
@@ -52,10 +58,18 @@ class SandboxLimits:
 class RunResult:
     """The result of one run.
 
-    exit_code: None when a signal ended it; then `signal` is that signal's number. Under bubblewrap a program that
-    exits with 129 to 192 cannot be distinguished from one that a signal ended, and counts as that. killed_for: the limit
-    for which we killed it, None when it ended by itself. wall_seconds, cpu_seconds: used. level: that it ran under.
-    stdout_bytes, stderr_bytes: the first `output_bytes` of each; the flags say whether there was more.
+    Attributes:
+        exit_code: None when a signal ended it. Under bubblewrap a program that exits with 129 to 192 cannot be
+            distinguished from one that a signal ended, and counts as that.
+        signal: the number of the signal that ended it.
+        stdout_bytes: the first `output_bytes`.
+        stderr_bytes: the first `output_bytes`.
+        stdout_truncated: whether there was more.
+        stderr_truncated: whether there was more.
+        wall_seconds: from start to end.
+        cpu_seconds: used by all its processes.
+        killed_for: the limit for which we killed it, None when it ended by itself.
+        level: that it ran under.
     """
 
     exit_code: int | None

@@ -98,7 +98,14 @@ class ProbedCapability:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What sandboxes can do here. refused: the stronger levels that do not work, with the reason, a sentence each."""
+    """What sandboxes can do here.
+
+    Attributes:
+        level: of the sandbox.
+        name: of the level, in words.
+        walls: what was tried from inside, and whether it was denied.
+        refused: the stronger levels that do not work, with the reason, a sentence each.
+    """
 
     level: int
     name: str
@@ -165,7 +172,11 @@ def _at_remote(machines: remote.Machines) -> Capabilities:
 
 
 def capabilities() -> Capabilities:
-    """The strongest level that works here, and what it denies. The first call in a process takes part of a second."""
+    """The strongest level that works here, and what it denies. The first call in a process takes part of a second.
+
+    Raises:
+        SandboxTooWeak: no program can be started in a box here.
+    """
     refused: list[str] = []
     for level in layers.LOCAL_LEVELS if remote.in_use() is None else (remote.LEVEL, *layers.LOCAL_LEVELS):
         try:

@@ -84,7 +84,11 @@ _in_use: Machines | None = None
 
 
 def use(machines: Machines | None) -> None:
-    """Sets where new boxes of this process are: on these machines, or with None on this one. Open boxes stay."""
+    """Sets where new boxes of this process are. Open boxes stay.
+
+    Args:
+        machines: what makes them; None for this machine.
+    """
     global _in_use
     with _lock:
         _in_use = machines

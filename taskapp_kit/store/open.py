@@ -19,16 +19,20 @@ _MEANT_FOR_POSTGRES = re.compile(r"^postgres(ql)?(\+\w+)?:|(^|\s)(host|dbname|us
 def open_store(url: str, *, create: bool = True) -> Store:
     """Opens the store at `url` and creates missing files, directories or tables. Blocks: call it at the start.
 
-    create: False refuses a missing SQLite file, for callers that only read.
+    No message repeats an address, since it may contain a password.
 
-    `sqlite:///rel/path.db`, `sqlite:////abs/path.db` or a bare path: a SQLite file. `postgresql://…`: a database that
-    any number of servers may share (extra `postgres`). `memory`: lost when the process ends. `none` means "no
-    store" in settings and is refused here: pass None where a store is expected. Other schemes are searched for in the
-    installed plugins (entry points of the group `taskapp_kit.stores`, named after the scheme, each a function of the
-    address).
+    Args:
+        url: `sqlite:///rel/path.db`, `sqlite:////abs/path.db` or a bare path: a SQLite file. `postgresql://…`: a
+            database that any number of servers may share (extra `postgres`). `memory`: lost when the process ends.
+            `none` means "no store" in settings and is refused here: pass None where a store is expected. Other schemes
+            are searched for in the installed plugins (entry points of the group `taskapp_kit.stores`, named after the
+            scheme, each a function of the address).
+        create: False refuses a missing SQLite file, for callers that only read.
 
-    Raises ConfigError for an unknown address, Unavailable when the extra is not installed, StoreError when the store
-    cannot be opened. No message repeats an address, since it may contain a password.
+    Raises:
+        ConfigError: the address is unknown.
+        Unavailable: the extra is not installed.
+        StoreError: the store cannot be opened.
     """
     url = url.strip()
     if not url:

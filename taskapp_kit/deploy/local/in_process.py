@@ -48,19 +48,40 @@ Callback = Callable[["InProcessTaskApp"], Any]
 class InProcessTaskApp:
     """Serves one task app while its block runs. Exactly one of app, config, config_factory, task_app_path is given.
 
-    app: a TaskApp, or any ASGI application. config, config_factory: of Synth's package, which must be installed.
-    task_app_path: a file (`adder.py`, `adder.py:app`) or a bundled name; see `app_source.py`.
-    port: where it listens; when it is taken and auto_find_port, the next free one of a hundred; 0 takes any free one.
-    api_key: its API key; by default ENVIRONMENT_API_KEY, else, for a TaskApp, a new key for this run.
-    tunnel_mode, backend_url, preconfigured_…, tunnel_hostname, tunnel_token, cloudflared, skip_tunnel_verification: the
-    tunnel; see `deploy/tunnel/settings.py`. timing: its timeouts, from SYNTH_TUNNEL_… variables when None.
-    health_check_timeout: seconds until the app itself must answer.
-    on_start, on_stop: called with this object, when everything is open and before anything closes; they may be async in
-    `async with`. What on_start raises is raised after everything is closed again; what on_stop raises is raised, too,
-    unless the block has already raised: then it is logged.
+    Args:
+        app: a TaskApp, or any ASGI application.
+        config: of Synth's package, which must be installed.
+        config_factory: makes such a config.
+        task_app_path: a file (`adder.py`, `adder.py:app`) or a bundled name; see `app_source.py`.
+        port: where it listens; 0 takes any free one.
+        host: the interface; an address that means all of them makes it public.
+        tunnel_mode: which tunnel is opened; see `deploy/tunnel/settings.py`, also for the arguments that begin with
+            preconfigured_ and tunnel_, cloudflared and skip_tunnel_verification.
+        preconfigured_url: an address that leads here already.
+        preconfigured_auth_header: a header that this address needs.
+        preconfigured_auth_token: the header's value.
+        api_key: its API key; by default ENVIRONMENT_API_KEY, else, for a TaskApp, a new key for this run.
+        health_check_timeout: seconds until the app itself must answer.
+        auto_find_port: whether the next free one of a hundred is used when the port is taken.
+        skip_tunnel_verification: whether the tunnel is used without a test.
+        on_start: called with this object when everything is open; may be async in `async with`. What it raises is
+            raised after everything is closed again.
+        on_stop: called with this object before anything closes. What it raises is raised, too, unless the block has
+            already raised: then it is logged.
+        backend_url: decides in mode "auto" whether a tunnel is needed.
+        tunnel_hostname: of a named tunnel.
+        tunnel_token: of a named tunnel.
+        cloudflared: the program.
+        timing: the tunnel's timeouts, from SYNTH_TUNNEL_… variables when None.
 
-    Raises BadArgument (a ConfigError and ValueError) here; entering raises what is wrong with the app's file
-    (DiscoveryError, DeclarationError), ConfigError for the port, TaskAppError when the app does not answer well, TunnelError.
+    Raises:
+        BadArgument: an argument cannot be used; it is a ConfigError and ValueError. The following are raised on
+            entering.
+        DiscoveryError: the app's file cannot be found or imported.
+        DeclarationError: its declarations have mistakes.
+        ConfigError: the port cannot be used.
+        TaskAppError: the app does not answer well.
+        TunnelError: the tunnel could not be opened.
     """
 
     def __init__(

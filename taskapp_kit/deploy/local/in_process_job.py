@@ -34,9 +34,15 @@ OnStatus = Callable[[dict[str, Any]], None] | Callable[[dict[str, Any]], Awaitab
 
 @dataclass(frozen=True, slots=True)
 class InProcessJobResult:
-    """The end of the job. status: succeeded, completed, failed, cancelled or canceled. final_reward: None when the backend
-    reported none. metrics: name to number. task_app_url: the task app's address for the backend; it is closed by now.
-    job: the backend's last report.
+    """The end of the job.
+
+    Attributes:
+        job_id: of the job.
+        status: succeeded, completed, failed, cancelled or canceled.
+        final_reward: None when the backend reported none.
+        metrics: name to number.
+        task_app_url: the task app's address for the backend; it is closed by now.
+        job: the backend's last report.
     """
 
     job_id: str
@@ -78,16 +84,42 @@ def run_in_process_job(
 ) -> InProcessJobResult:
     """Starts the task app, submits the job, waits for its end, closes everything. Blocks.
 
-    backend_url, api_key, overrides, allow_experimental, idempotency_key, trainer_id, model, timeout, interval, on_status:
-    as of RLJob. task_app_path (or app, config, config_factory), port, `**task_app`: as of InProcessTaskApp, whose api_key
-    is task_app_api_key here.
-    upload_key: whether the task app's key is stored, sealed, at the backend, where it replaces the previous one. None: a key
-    created for this run is uploaded to a backend on this machine, which could not know it otherwise; for a remote backend
-    it is refused (BadArgument) before any request: nothing is uploaded without the caller's consent.
-    cancel_on_interrupt: whether Ctrl-C (or a cancellation) also cancels the job; else it is left running.
+    A job that fails is a result like another: look at `status`.
 
-    A job that fails is a result like another: look at `status`. Raises what InProcessTaskApp and RLJob raise: BadArgument,
-    JobConfigError before anything is started; TunnelError, TaskAppError, BackendError; JobTimeout (a TimeoutError).
+    Args:
+        config_path: the job's TOML.
+        job_type: "rl".
+        task_app_path: as of InProcessTaskApp, like app, config, config_factory and port.
+        app: see task_app_path.
+        config: see task_app_path.
+        config_factory: see task_app_path.
+        backend_url: as of RLJob, like api_key, overrides, on_status, timeout, interval, allow_experimental,
+            idempotency_key, trainer_id and model.
+        api_key: see backend_url.
+        task_app_api_key: the `api_key` of InProcessTaskApp.
+        port: see task_app_path.
+        overrides: see backend_url.
+        on_status: see backend_url.
+        timeout: see backend_url.
+        interval: see backend_url.
+        upload_key: whether the task app's key is stored, sealed, at the backend, where it replaces the previous one.
+            None: a key created for this run is uploaded to a backend on this machine, which could not know it
+            otherwise; for a remote backend it is refused (BadArgument) before any request: nothing is uploaded without
+            the caller's consent.
+        cancel_on_interrupt: whether Ctrl-C (or a cancellation) also cancels the job; else it is left running.
+        allow_experimental: see backend_url.
+        idempotency_key: see backend_url.
+        trainer_id: see backend_url.
+        model: see backend_url.
+        task_app: further arguments of InProcessTaskApp.
+
+    Raises:
+        BadArgument: an argument cannot be used; raised before anything is started.
+        JobConfigError: the config cannot be used; raised before anything is started.
+        TunnelError: the tunnel could not be opened.
+        TaskAppError: the task app does not answer well.
+        BackendError: the backend refused or broke.
+        JobTimeout: the job ran longer than `timeout`; it is a TimeoutError.
     """
     given = {**locals(), **task_app}
     del given["task_app"]

@@ -92,15 +92,24 @@ def serve(
     dict_name: str | None = None,
     sandbox: Literal["modal", "local"] = "modal",
 ) -> FastAPI:
-    """The FastAPI app of one container.
+    """The FastAPI app of one container. On a laptop (`web.local()`) records are in memory and boxes are local.
 
-    target, beside: as `load_task_app` takes them. settings: from the process environment when absent, where Modal puts
-    the Secret's values; keys are then removed from it, because author's code could read them there. coordinator,
-    dict_name: where idempotency records are stored; see `Together`, and `tickets_of` for the name. sandbox: the boxes of an
-    app whose file (not only a function in it) imports `taskapp_kit.sandbox`: Modal Sandboxes, or the isolation that works
-    inside this container. On a laptop (`web.local()`) records are in memory and boxes are local.
+    Args:
+        target: as `load_task_app` takes it.
+        beside: as `load_task_app` takes it.
+        settings: from the process environment when absent, where Modal puts the Secret's values; keys are then removed
+            from it, because author's code could read them there.
+        coordinator: where idempotency records are stored; see `Together`.
+        dict_name: of the modal.Dict; see `tickets_of`.
+        sandbox: the boxes of an app whose file (not only a function in it) imports `taskapp_kit.sandbox`: Modal
+            Sandboxes, or the isolation that works inside this container.
 
-    Raises DiscoveryError, DeclarationError, ConfigError, Unavailable, StoreError.
+    Raises:
+        DiscoveryError: the app cannot be found or imported.
+        DeclarationError: its declarations have mistakes.
+        ConfigError: a setting cannot be used.
+        Unavailable: a package is missing.
+        StoreError: the store cannot be opened.
     """
     from taskapp_kit.asgi import build
 

@@ -44,10 +44,12 @@ _SEND_BYTES = 512 * 1024
 
 
 class ModalMachines:
-    """See `sandbox.remote.Machines`.
+    """Boxes in Modal Sandboxes; see `sandbox.remote.Machines`.
 
-    app: the Modal app that pays, the container's own when absent. client, server_url: a `modal.Client` and the address of
-    its control plane, the process's own when absent.
+    Args:
+        app: the Modal app that pays, the container's own when absent.
+        client: a `modal.Client`, the process's own when absent.
+        server_url: the address of its control plane, the process's own when absent.
     """
 
     name = "Modal Sandbox"
