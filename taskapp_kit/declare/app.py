@@ -51,6 +51,7 @@ class TaskApp(Declarations):
         self.description = description
         self.reward = reward
         self.system_prompt = system_prompt
+        # The author's file: relative paths start there, and its docstring describes the app.
         frame = sys._getframe(1)
         self.file = Path(frame.f_code.co_filename)
         self.docstring = frame.f_globals.get("__doc__") or ""
@@ -427,6 +428,7 @@ class TaskApp(Declarations):
         Raises:
             DeclarationError: the declarations have mistakes; it holds all of them.
         """
+        # The first request of each worker thread may come at the same moment.
         with self._lock:
             if self._spec is None:
                 from taskapp_kit.declare.freeze import freeze

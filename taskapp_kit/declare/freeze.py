@@ -101,6 +101,7 @@ def _checked(
 
 def _duplicates(app: Declarations, problems: Problems) -> None:
     """Reports two declarations of one name for the same environment."""
+    # A policy of one name may serve two environments apart, so names alone do not tell.
     for kinds in ONE_NAME_EACH:
         seen: dict[str, list[Declaration]] = {}
         for declared in _declared(app, *kinds):

@@ -18,12 +18,13 @@ from taskapp_kit.sandbox.early import EarlyStart
 from taskapp_kit.sandbox.folder import Folder, sweep
 from taskapp_kit.sandbox.limits import RunResult, SandboxLimits
 from taskapp_kit.sandbox.probe import settle
-from taskapp_kit.sandbox.stop import Stop
-from taskapp_kit.sandbox.supervise import Run
+from taskapp_kit.sandbox.supervise import Run, Stop
 
 log = logging.getLogger("taskapp_kit.sandbox")
 
 T = TypeVar("T")
+# A new top folder, never below the working directory: there a program could put a link in the way of the next
+# run's mount.
 _PLACE = re.compile(r"/\w[\w.-]*")
 Names = list[str]
 _swept = threading.Event()
@@ -143,6 +144,7 @@ class Sandbox:
             if machines is None:
                 raise SandboxError("There is no longer a machine for a remote box.", hint="Open it again.")
             return remote.RemoteBox(machines, self.limits)
+        # Once in a process: what a killed owner left is rare, and looking for it takes time.
         if not _swept.is_set():
             _swept.set()
             sweep()
@@ -263,6 +265,7 @@ class Sandbox:
         if not self._busy.acquire(blocking=False):
             raise SandboxError("This box runs a program.", hint="Wait for it.")
         try:
+            # A module that a program left could run in between.
             if self._early is not None:  # its start passes through the folder
                 self._early.drop()
             folder.clear(place)

@@ -46,6 +46,7 @@ class EarlyStart:
     def take(self, limits: SandboxLimits) -> Run | None:
         """Return the one that waits at its program, when it does; None without one, or for other limits."""
         self._settle()
+        # Limits are set when a process starts; those of the one that waits cannot be changed.
         if limits != self._limits:
             self._drop()
             return None
@@ -84,6 +85,8 @@ class EarlyStart:
                 ready.set()
 
     def _start(self) -> None:
+        # Not a server that forks a child for each program: it would have to survive programs that run beside it, and
+        # its results, memory and walls would be theirs to attack.
         self._folder.put_fifo()
         launch = layers.prepare(self._level, self._folder, None, self._limits, self._readable)
         self._run = Run(launch, self._folder, self._limits, self._level, None)

@@ -25,8 +25,7 @@ from taskapp_kit.errors import KitError, SandboxError, SandboxTooWeak
 from taskapp_kit.sandbox import layers, processes, remote, uids
 from taskapp_kit.sandbox.folder import Folder
 from taskapp_kit.sandbox.limits import MB, RunResult, SandboxLimits
-from taskapp_kit.sandbox.stop import Stop
-from taskapp_kit.sandbox.supervise import Run
+from taskapp_kit.sandbox.supervise import Run, Stop
 
 CLOSED = {
     "tcp_out": "network off (TCP)",

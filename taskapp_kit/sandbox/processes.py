@@ -82,6 +82,7 @@ def _usage(pids: Iterable[int], memory_above: int) -> Usage:
         nameless += _nameless(pid)
     memory = sum(resident.values())
     if memory > memory_above:
+        # Only now, because reading the shares takes milliseconds for each process.
         memory = sum(_proportional(pid, else_bytes) for pid, else_bytes in resident.items())
     return Usage(memory, cpu / _TICKS, nameless)
 
@@ -92,6 +93,7 @@ def kill_uid(uid: int) -> None:
         # one call reaches all of them, including those that fork meanwhile, and no other process
         _acting_as(uid, lambda: os.kill(-1, signal.SIGKILL))
     deadline = time.monotonic() + _KILL_SECONDS
+    # A killed process takes a moment to end, and one that was forked before the signal may only appear now.
     while left := of_uid(uid):
         if time.monotonic() > deadline:
             raise SandboxError(f"{len(left)} processes of a box (user id {uid}) do not end when they are killed.")

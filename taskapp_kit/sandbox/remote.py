@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from taskapp_kit.errors import SandboxError
 from taskapp_kit.sandbox.limits import RunResult, SandboxLimits
-from taskapp_kit.sandbox.stop import Stop
+from taskapp_kit.sandbox.supervise import Stop
 
 LEVEL = 4
 FOLDER = "/taskapp-box"

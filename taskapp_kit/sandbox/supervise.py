@@ -22,7 +22,6 @@ from taskapp_kit.sandbox import processes
 from taskapp_kit.sandbox.folder import Folder
 from taskapp_kit.sandbox.layers import Launch
 from taskapp_kit.sandbox.limits import KilledFor, RunResult, SandboxLimits
-from taskapp_kit.sandbox.stop import Stop
 from taskapp_kit.system.child_python import hide_memory
 
 _LOOK_SECONDS = 0.05
@@ -41,6 +40,31 @@ class _Output:
         self.seen += len(data)
         if len(self.kept) < self.most:
             self.kept += data[: self.most - len(self.kept)]
+
+
+class Stop:
+    """Stops a run from another thread. `stop()` may be called at any time, before the run begins or after it ended."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._read, self._write = os.pipe()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable once the run is to be stopped."""
+        return self._read
+
+    def stop(self) -> None:
+        """Requests that the run ends now."""
+        if not self.stopped:
+            self.stopped = True
+            with contextlib.suppress(OSError):
+                os.write(self._write, b"x")
+
+    def close(self) -> None:
+        """Releases it; called by the run's own thread when `stop()` is no longer needed."""
+        self.stopped = True
+        os.close(self._read)
+        os.close(self._write)
 
 
 class Run:
@@ -67,6 +91,7 @@ class Run:
         self._unsent = memoryview(b"\n" + (stdin or b"") if launch.handshake else stdin or b"")
         self._program: int | None = None
         """Where an interpreter that was started early waits for its program."""
+        # Before the program runs: at weak levels it has our user id and could read our memory through /proc.
         hide_memory()
         try:
             self._process = subprocess.Popen(  # noqa: S603 (what it is for)

@@ -46,6 +46,7 @@ def lease(uids: Sequence[int]) -> Lease:
                     f"User id {uid} cannot be a box's: it is reserved or an account's, and all its processes would be killed.",
                     hint="Give user_ids that no account has.",
                 )
+            # The kernel frees the name when this process ends, however it ends; a lock file would stay.
             held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 held.bind(f"\0taskapp-box-uid-{uid}")

@@ -214,6 +214,7 @@ class InProcessTaskApp:
             await self._elsewhere(lambda: self._open(source))
             await self._call(self._on_start)
         except BaseException:
+            # Also after a cancellation: what the thread still opens has to be closed after it, not while it opens.
             await self._elsewhere(self._close)
             raise
 
@@ -301,6 +302,7 @@ class InProcessTaskApp:
         return replace(
             settings,
             environment_api_key=self._key,
+            # The program waits for this server's end; a deploy's grace period would hold it up.
             grace_seconds=min(settings.grace_seconds, GRACE_SECONDS),
             hosts=(*settings.hosts, *self._plan.hosts),
         )

@@ -176,6 +176,7 @@ async def _run(
             model=model,
         )
 
+    # The config is checked as a whole before a port, a tunnel or a job exists.
     backend = made(LATER, task_app_api_key).backend_url.removesuffix("/api")
     async with InProcessTaskApp(backend_url=backend, api_key=task_app_api_key, **task_app) as served:
         if upload_key or (upload_key is None and served.key_was_minted and on_loopback(backend)):
@@ -197,6 +198,7 @@ async def _run(
             interrupted = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
             if not job_id and not interrupted:
                 raise  # the backend refused it, and said why
+            # The job goes on elsewhere and costs money, so its id must not be lost with this call.
             note = await _left(job, job_id, backend, cancel=interrupted and cancel_on_interrupt)
             notes.append(note)
             error.add_note(note)

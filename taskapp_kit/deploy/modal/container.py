@@ -125,7 +125,9 @@ def serve(
         from taskapp_kit.deploy.modal.sandboxes import ModalMachines
         from taskapp_kit.sandbox import remote
 
+        # A container has none of the rights with which walls are built inside it.
         remote.use(ModalMachines())
+    # From here on things are opened and drawn: after a memory snapshot was restored, not in it.
     clock = SystemClock()
     records: IdempotencyStore | None = None
     if coordinator == "store":

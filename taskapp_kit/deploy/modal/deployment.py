@@ -78,6 +78,7 @@ class Deployment:
         self._client = require_modal()
         self._beside = folder_of(beside)
         self.plan: DeployPlan | None = None
+        # In the container, the plan's inputs (the author's pyproject.toml, this machine's packages) are not there.
         if self._client.is_local():
             try:
                 self.plan = make_plan(target, said or ModalSettings(), beside=beside, rehearsal=rehearsal)
@@ -155,6 +156,7 @@ class Deployment:
         """
         settings = from_environment()
         if not self._client.is_local():
+            # An author's code, and a program that it starts, would read the Secret's keys in the environment.
             keep_from_authors()
             hosts = (*settings.hosts, ADDRESSES, *(self.settings.custom_domains or ()))
             settings = dataclasses.replace(settings, hosts=hosts)

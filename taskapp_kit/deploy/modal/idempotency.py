@@ -75,6 +75,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
+            # The put goes on, as nobody can say whether it has arrived; then it is undone.
             self._spawn(self._remove_after(work, ticket.rollout_id))
             raise
 
@@ -121,6 +122,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
             if there is not None:
                 return there
             await self._ensure_lease()
+            # The record first: a link without a record would be a free key to the others.
             if not await self._records.put_new(DictRecord(ticket, uuid.uuid4().hex, self.owner, self._beat)):
                 raise self._duplicate(ticket.rollout_id)
             try:

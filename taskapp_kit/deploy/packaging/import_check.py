@@ -90,6 +90,7 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
         "folder": str(folder) if folder else "",
         "own": sorted(own),
     }
+    # In a process, because an import cannot be undone; its answer is a file, because the app may print anything.
     with tempfile.TemporaryDirectory(prefix="taskapp-") as scratch, tempfile.TemporaryFile() as said:
         answer = Path(scratch) / "answer.json"
         try:
@@ -158,6 +159,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     opened: set[str] = set()
     if folder is not None:
         _note_opened(folder, opened)
+    # What is installed here and not in the image has to fail as it would there.
     sys.meta_path.insert(0, _OnlyAllowed(frozenset(question["allowed"])))
     try:
         app = find_app(question["address"])
@@ -218,6 +220,7 @@ def _note_opened(folder: Path, opened: set[str]) -> None:
         if inside and path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts and path.is_file():
             opened.add(str(path))
 
+    # The only way to see an `open` whatever calls it; a hook cannot be removed, which is no matter in this process.
     sys.addaudithook(hook)
 
 

@@ -73,6 +73,7 @@ def _for_this_process() -> Path:
 
 def _stored(content: bytes, name: str, cache: Path) -> Path:
     """Raises OSError."""
+    # Named by its content, so that a deploy with the same files gives the same path and Modal reuses its layers.
     place = cache / hashlib.sha256(content).hexdigest()[:16]
     path = place / name
     make_private_folder(place)
@@ -93,6 +94,7 @@ def _packed(described: dict[str, str]) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, content in entries:
+            # One date and one mode for all: the same files have to give the same bytes.
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
@@ -125,6 +127,7 @@ def _described() -> dict[str, str]:
             requirement, _, marker = line.partition(";")
             condition = f"({marker.strip()}) and extra == '{extra}'" if marker.strip() else f"extra == '{extra}'"
             lines.append(f"Requires-Dist: {requirement.strip()}; {condition}")
+    # The kit is on no package index, so an image gets a wheel of what runs here.
     described = {"METADATA": "\n".join(lines) + "\n", "WHEEL": wheel}
     scripts = project.get("scripts", {})
     if scripts:

@@ -33,6 +33,7 @@ def gateway_tunnel(
     The gateway need not listen yet: the turn that is played before a job (`train.driver.reachability`) proves the way.
     Blocks until cloudflared prints the address. leave: ends the waiting. Raises TunnelError, ConfigError.
     """
+    # The tunnel is opened before the gateway listens, so the gateway needs a port that is known by then.
     if not options.port:
         with bind(options.host, 0) as free:
             options = replace(options, port=free.getsockname()[1])
