@@ -48,12 +48,12 @@ LAYERS = (
 
 INSIDE = {
     "rollout": (
-        {"episode", "event_buffer", "failures", "models", "policy", "response", "score"},
-        {"describe", "details", "request", "store_health", "token_limit", "subscribers"},
-        {"in_flight", "play_and_score", "stored_record"},
-        {"admission", "executors", "source"},
-        {"executor", "groups", "session", "stored_answer"},
-        {"sessions"},
+        {"episode", "event_buffer", "models", "policy", "response", "score"},
+        {"describe", "details", "request", "store_health"},
+        {"in_flight", "play_and_score"},
+        {"executors", "source", "subscribers"},
+        {"groups", "session", "stored_record"},
+        {"executor", "sessions"},
         {"service"},
         {"retention", "shared_rollouts"},
     ),

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from taskapp_kit.declare.signature import Arguments
 from taskapp_kit.declare.tasks import TaskSource
-from taskapp_kit.records.content import Json
-from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.content import Json, json_hash
 from taskapp_kit.records.protocols import Tool
 from taskapp_kit.records.scorecard import Blend
 

@@ -12,8 +12,7 @@ from taskapp_kit.declare.private_fields import PublicRows, private_fields
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.errors import DeclarationError, Problem
 from taskapp_kit.records.awaiting import finished
-from taskapp_kit.records.content import Json, plain, read_exactly
-from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.content import Json, json_hash, plain, read_exactly
 
 Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]
 """A list of rows, a path to JSONL, or a callable that returns rows."""

@@ -12,8 +12,7 @@ import orjson
 from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.doctor.finding import CheckResult, check, passed, warning, wrong
 from taskapp_kit.doctor.subject import Budget, EnvironmentUnderTest
-from taskapp_kit.records.content import Json, text_of
-from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.content import Json, json_hash, text_of
 from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.score.private import private_values
 

@@ -16,8 +16,7 @@ from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.doctor.options import MOST_TURNS, DoctorOptions
 from taskapp_kit.doctor.policies import SchemaPolicy
 from taskapp_kit.errors import KitError, RolloutFailed
-from taskapp_kit.records.content import Json, images, text_of, without_images
-from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.content import Json, images, json_hash, text_of, without_images
 from taskapp_kit.records.example_policy import example_policy
 from taskapp_kit.records.protocols import LocalPolicy, View
 from taskapp_kit.records.rollout import Rollout

@@ -18,8 +18,7 @@ from taskapp_kit.errors import ConfigError, Failure, RequestError
 from taskapp_kit.evaluate.compare import Comparison, ComparisonSettings, PairKey, Side, compare
 from taskapp_kit.evaluate.limits import ModelFailures
 from taskapp_kit.evaluate.scored_source import scored_row
-from taskapp_kit.records.content import Json
-from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.content import Json, json_hash
 from taskapp_kit.records.protocols import RolloutQuery, RolloutRow, StoredRollout, StoredScores
 from taskapp_kit.records.scorecard import JudgeRecord
 from taskapp_kit.records.trajectory import Trajectory

@@ -20,8 +20,7 @@ from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import add_sums, is_number, row_of_answer, row_of_error, row_of_failure
 from taskapp_kit.evaluate.rows import RowFields, short_fields
 from taskapp_kit.net.envelope import sentence
-from taskapp_kit.records.content import Json
-from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.content import Json, json_hash
 from taskapp_kit.records.model_use import POLICY, model_use
 from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.records.rollout import Rollout

@@ -9,7 +9,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.rows import check_by, chosen
 from taskapp_kit.evaluate.runners import EvaluatedApp, Runner
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.seed_ranges import FIRST_SEEDS, Seeds
+from taskapp_kit.records.seeds import FIRST_SEEDS, Seeds
 
 SEEDS_AT_ONCE = 500
 """Seeds whose rows are looked at together."""

@@ -1,4 +1,4 @@
-"""What an environment shows: text, a JSON object, or a list of text and image blocks.
+"""What an environment shows: text, a JSON object, or a list of text and image blocks; and the hash of any JSON.
 
 `plain()` turns every author's value into recorded data: copied, representable as JSON, finite.
 """
@@ -14,6 +14,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
+
+import orjson
 
 Json = Any
 """None, bool, int, finite float, str, list or dict with str keys, nested. Too costly to express for a type checker."""
@@ -329,3 +331,8 @@ def without_images(recorded: Content) -> Json:
         texts = [block for block in recorded if isinstance(block, str)]
         return texts[0] if len(texts) == 1 else texts
     return recorded
+
+
+def json_hash(value: Json) -> str:
+    """SHA-256 (hex) of the value's canonical JSON."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()

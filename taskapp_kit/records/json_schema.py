@@ -1,11 +1,14 @@
 """Reads JSON Schema (draft 2020-12): each place of a schema with its references, `allOf` and branches resolved.
 
+`typed_argument` reads what a person types, on the command line and in the viewer's forms, as a value of a schema.
+
 Used by whatever draws values, describes them, or makes forms and types of them. One level is read at a time, so a schema
 that contains itself is read as far as its reader goes. `not`, `if` and `dependent…` are not looked at.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -170,3 +173,28 @@ def _merged(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
         elif key == "enum":
             merged[key] = [item for item in one[key] if item in two[key]] or two[key]
     return merged
+
+
+def typed_argument(text: str, schema: Schema) -> Json:
+    """Return all the words as one argument: a list takes them one by one."""
+    if schema.kind != "array" or text.startswith("["):
+        return typed_value(text, schema)
+    return [typed_value(word, schema.items) for word in text.replace(",", " ").split()]
+
+
+def typed_value(text: str, schema: Schema) -> Json:
+    """Return one word as a value: a choice by its spelling, words as words, else JSON; what fits nothing stays a word."""
+    parts = [schema] if schema.choices else schema.branches or [schema]
+    open_kinds = {part.kind for part in parts if not part.choices}
+    if "null" in open_kinds and text in ("null", "none"):
+        return None
+    for choice in (choice for part in parts for choice in part.choices):
+        if str(choice) == text or json.dumps(choice) == text:
+            return choice
+    if "string" in open_kinds and open_kinds <= {"string", "null"}:
+        return text
+    try:
+        value: Json = json.loads(text)
+    except ValueError:
+        return text
+    return value

@@ -1,4 +1,4 @@
-"""An episode's identity, and the random numbers derived from it: (environment, split, seed, config).
+"""An episode's identity, and the random numbers derived from it; and lists of seeds as text: `1000-1299`, `0-9,20`.
 
 All randomness is derived by SHA-256 from that identity: nothing depends on the process, on hash order or on earlier
 episodes.
@@ -6,10 +6,13 @@ episodes.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+from taskapp_kit.errors import ConfigError
 
 SEED_LIMIT = 2**63
 """Seeds lie in [0, 2⁶³)."""
@@ -51,3 +54,86 @@ def _shared(one: range, two: range) -> int | None:
     low = max(start, other)
     first += -(-max(0, low - first) // period) * period
     return first if first <= min(max(one[0], one[-1]), max(two[0], two[-1])) else None
+
+
+FIRST_SEEDS = 10
+"""So many of a split are played when no seeds are given."""
+EXAMPLE = "Give them as 1000-1299, as 0,5,9, or mixed: 0-9,20,30."
+
+
+class Seeds:
+    """Distinct seeds, ascending. Two are equal when they hold the same seeds, however they were written."""
+
+    __slots__ = ("_before", "_ranges")
+
+    def __init__(self, ranges: Iterable[range]) -> None:
+        """ranges: of step 1. Raises ConfigError when two of them share a seed, or there is none."""
+        merged: list[range] = []
+        for one in sorted((item for item in ranges if item), key=lambda item: item.start):
+            if merged and one.start < merged[-1].stop:
+                raise ConfigError(f"--seeds names seed {one.start} twice.", hint=f"Name each seed once. {EXAMPLE}")
+            if merged and one.start == merged[-1].stop:
+                merged[-1] = range(merged[-1].start, one.stop)
+            else:
+                merged.append(one)
+        if not merged:
+            raise ConfigError("--seeds names no seed.", hint=EXAMPLE)
+        self._ranges = tuple(merged)
+        self._before: list[int] = []
+        count = 0
+        for one in merged:
+            self._before.append(count)
+            count += one.stop - one.start
+
+    @classmethod
+    def read(cls, text: str) -> Seeds:
+        """Parses the text of an option. Raises ConfigError."""
+        ranges = []
+        for part in text.split(","):
+            low, dash, high = (word.strip() for word in part.partition("-"))
+            first, last = _seed(low, text), _seed(high if dash else low, text)
+            if last < first:
+                raise ConfigError(f"--seeds has {part.strip()}, whose end lies before its start.", hint=EXAMPLE)
+            ranges.append(range(first, last + 1))
+        return cls(ranges)
+
+    @property
+    def ranges(self) -> tuple[range, ...]:
+        """The ranges, ascending, with a gap between any two."""
+        return self._ranges
+
+    def __len__(self) -> int:
+        return self._before[-1] + len(self._ranges[-1])
+
+    def __iter__(self) -> Iterator[int]:
+        for one in self._ranges:
+            yield from one
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Seeds) and self._ranges == other._ranges
+
+    def __hash__(self) -> int:
+        return hash(self._ranges)
+
+    def __str__(self) -> str:
+        return ",".join(str(one.start) if len(one) == 1 else f"{one.start}-{one.stop - 1}" for one in self._ranges)
+
+    def at(self, index: int) -> int:
+        """The seed at an index, counted from 0. Raises IndexError."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        which = bisect.bisect_right(self._before, index) - 1
+        return self._ranges[which].start + index - self._before[which]
+
+    def index(self, seed: int) -> int | None:
+        """The index of a seed; None when it is not among these."""
+        which = bisect.bisect_right([one.start for one in self._ranges], seed) - 1
+        if which < 0 or seed not in self._ranges[which]:
+            return None
+        return self._before[which] + seed - self._ranges[which].start
+
+
+def _seed(text: str, whole: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < SEED_LIMIT):
+        raise ConfigError(f"--seeds cannot read {text[:40]!r} in {whole[:80]!r}.", hint=EXAMPLE)
+    return int(text)

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import orjson
 
-from taskapp_kit.records.content import Content, Image, Json, text_of, without_images
-from taskapp_kit.records.digest import json_hash
+from taskapp_kit.records.content import Content, Image, Json, json_hash, text_of, without_images
 
 Status = Literal["running", "terminated", "truncated", "failed"]
 

@@ -23,8 +23,16 @@ from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.executors.remote import RolloutLost, WorkerPool, WorkerReport
 from taskapp_kit.rollout.executors.shared_threads import SharedThread, SharedThreads
 from taskapp_kit.rollout.executors.threads import Job, NoFreeThread, PinnedThreads, ThreadBlocked, ThreadHung
-from taskapp_kit.rollout.failures import cancelled, no_thread, overdue, thread_blocked
-from taskapp_kit.rollout.in_flight import Answers, Asked, InFlightRollout, Listener
+from taskapp_kit.rollout.in_flight import (
+    Answers,
+    Asked,
+    InFlightRollout,
+    Listener,
+    cancelled,
+    no_thread,
+    overdue,
+    thread_blocked,
+)
 from taskapp_kit.rollout.models.access import Ask, ModelAccess, ThreadPort
 from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up, play
 from taskapp_kit.rollout.response import with_timing

@@ -1,13 +1,18 @@
-"""A rollout in flight: its caller, its plan, and its observers."""
+"""Rollouts in flight: who requests one, how many there may be, and how those fail that do not end by themselves."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from taskapp_kit.errors import Failure
+from taskapp_kit.errors import Failure, Saturated
+from taskapp_kit.net.response import Peer
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import Event
 from taskapp_kit.records.rollout import Rollout
@@ -101,3 +106,197 @@ Reading the result's numbers is cheap; `events` and `trajectory` may decode data
 
 Listener = Callable[[Event], None]
 """Called with each event of a rollout as it happens; must not raise."""
+
+
+log = logging.getLogger("taskapp_kit.service")
+
+HUNG_LIMIT = 8
+"""At this number of stuck threads the server accepts nothing new: `/health` reports `draining`, so that it is replaced."""
+STOPPING_SECONDS = 5.0
+"""The time that stopped rollouts have to be stored."""
+
+
+class AdmissionControl:
+    """Counts the rollouts in flight and enforces the limits. Use it on the service's event loop.
+
+    most: the limit on rollouts in flight. hung: returns the current number of stuck threads.
+    """
+
+    def __init__(self, most: int, hung: Callable[[], int]) -> None:
+        self.most = most
+        self._hung = hung
+        self._taken = 0
+        self._of_label: Counter[str | None] = Counter()
+        self._unread: dict[
+            str | None, dict[str, set[Peer]]
+        ] = {}  # peers that receive an answer, by key label and rollout
+        self._under_way: dict[str, InFlightRollout] = {}
+        self._closed = False
+        self._empty: asyncio.Event | None = None
+
+    @property
+    def taken(self) -> int:
+        """Rollouts in flight."""
+        return self._taken
+
+    @property
+    def draining(self) -> bool:
+        """Whether new rollouts are refused because the server stops or has too many stuck threads."""
+        return self._closed or self._hung() >= HUNG_LIMIT
+
+    def check_open(self) -> None:
+        """Raises Saturated when the server stops."""
+        if self._closed:
+            raise Saturated(
+                "The server is stopping and accepts no new rollouts.", code="draining", retry_after_seconds=5
+            )
+
+    def take(self, caller: Caller) -> None:
+        """Counts a rollout as in flight. Raises Saturated when the server or the caller's key has reached its limit."""
+        self.check_open()
+        if self._hung() >= HUNG_LIMIT:
+            raise Saturated(
+                f"{self._hung()} threads are stuck in environments that do not return; the server must be restarted and "
+                "accepts no new rollouts until then.",
+                code="draining",
+                retry_after_seconds=30,
+            )
+        if self._taken >= self.most:
+            raise Saturated(f"{self._taken} rollouts are under way, the limit of this server.")
+        if caller.max_in_flight is not None and (own := self._own(caller.key_label)) >= caller.max_in_flight:
+            raise Saturated(
+                f"{own} rollouts of the key {caller.key_label!r} are under way or have answers that are not read yet, "
+                "the limit of this key.",
+                code="key_quota_reached",
+            )
+        self._taken += 1
+        self._of_label[caller.key_label] += 1
+
+    def give_back(self, caller: Caller) -> None:
+        """Ends the count of a rollout as in flight."""
+        self._taken -= 1
+        self._of_label[caller.key_label] -= 1
+        if not self._of_label[caller.key_label]:
+            del self._of_label[caller.key_label]
+        if not self._taken and self._empty is not None:
+            self._empty.set()
+
+    @contextmanager
+    def unread(self, key_label: str | None, rollout_id: str, peer: Peer) -> Iterator[None]:
+        """Counts a rollout as under way for the key that reads its answer, once for any number of readers.
+
+        The count ends when one of the readers has the whole answer, so that a caller who reconnects need not wait until the
+        server notices the lost connection.
+        """
+        if not rollout_id:
+            yield
+            return
+        own = self._unread.setdefault(key_label, {})
+        readers = own.setdefault(rollout_id, set())
+        readers.add(peer)
+        try:
+            yield
+            if not peer.gone:
+                readers.clear()
+        finally:
+            readers.discard(peer)
+            if not readers and own.get(rollout_id) is readers:
+                del own[rollout_id]
+            if not own and self._unread.get(key_label) is own:
+                del self._unread[key_label]
+
+    def _own(self, key_label: str | None) -> int:
+        unread = self._unread.get(key_label, ())
+        return self._of_label[key_label] + sum(rollout_id not in self._under_way for rollout_id in unread)
+
+    def under_way(self) -> list[InFlightRollout]:
+        """The rollouts that are running, in the order in which they began."""
+        return list(self._under_way.values())
+
+    def enter(self, rollout: InFlightRollout) -> None:
+        """Registers the rollout, which runs in the current task."""
+        rollout.task = asyncio.current_task()
+        self._under_way[rollout.rollout_id] = rollout
+
+    def leave(self, rollout: InFlightRollout) -> None:
+        """Removes a rollout that has ended."""
+        del self._under_way[rollout.rollout_id]
+        rollout.task = None  # which has the exception of one that failed, whose traceback has the rollout
+        self.give_back(rollout.caller)
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Refuses new rollouts and waits for running ones. After the grace the rest is cancelled, and stored as cancelled."""
+        self._closed = True
+        if self._empty is None:
+            self._empty = asyncio.Event()
+        if not self._taken:
+            return
+        log.info("draining in_flight=%d grace_seconds=%g", self._taken, grace_seconds)
+        if await _within(self._empty, grace_seconds):
+            return
+        stopped = [rollout for rollout in self._under_way.values() if not rollout.settling and rollout.stopped is None]
+        for rollout in stopped:
+            rollout.stopped = Failure(
+                "cancelled",
+                "server_stopping",
+                f"the server stopped, and the rollout had not ended within its grace of {grace_seconds:g} s",
+                "Send it again.",
+                error_id=uuid.uuid4().hex[:12],
+            )
+            if rollout.task is not None:
+                rollout.task.cancel()
+        log.warning("stopped rollouts=%d grace_seconds=%g", len(stopped), grace_seconds)
+        if not await _within(self._empty, STOPPING_SECONDS):
+            log.error("still under way in_flight=%d", self._taken)
+
+
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def cancelled() -> Failure:
+    """Return the failure of a rollout that a client cancelled, or that no client waits for."""
+    return Failure(
+        "cancelled",
+        "cancelled",
+        "the client went away, or cancelled the rollout, before it ended",
+        error_id=uuid.uuid4().hex[:12],
+    )
+
+
+def overdue(seconds: float, *, played: bool) -> Failure:
+    """Return the failure of a thread that did not return in time. Its events so far are stored, the rest is lost.
+
+    played: the episode is over, and scoring or writing it takes long.
+    """
+    if played:
+        message = (
+            f"the rollout reached its deadline of {seconds:g} s after its episode, before it was scored and written"
+        )
+        return _logged(Failure("timeout", "deadline", message, "Give safety.max_time_s more seconds."))
+    message = f"the environment did not come back within the rollout's deadline of {seconds:g} s; its thread is stuck"
+    return _logged(Failure("timeout", "environment_hung", message, "Give the environment's own calls a time limit."))
+
+
+def no_thread(seconds: float) -> Failure:
+    """Return the failure of a rollout for which no thread became free."""
+    message = f"no thread came free within the rollout's deadline of {seconds:g} s, so the episode never began"
+    return _logged(Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or give them more time."))
+
+
+def thread_blocked() -> Failure:
+    """Return the failure of a rollout whose thread another rollout blocks."""
+    message = "the environment of another rollout blocked the thread that this rollout shared with it"
+    hint = 'Send it again. Give the environment\'s own calls a time limit, or declare isolation="process".'
+    return _logged(Failure("timeout", "thread_blocked", message, hint))
+
+
+def _logged(failure: Failure) -> Failure:
+    failure.error_id = uuid.uuid4().hex[:12]
+    log.error("%s (error_id %s)", failure.message, failure.error_id)
+    return failure

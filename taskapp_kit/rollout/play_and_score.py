@@ -1,4 +1,4 @@
-"""Runs one rollout: plays, all in one thread, folds, scores. It has no network and no store; criteria are author's code, too."""
+"""Runs one rollout: plays, all in one thread and within a limit of tokens, folds, scores. It has no network and no store."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import Failure
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import Answered, Event, Failed, Scored, Started, answer_to_json, fold
-from taskapp_kit.records.protocols import Clock, LocalPolicy
+from taskapp_kit.records.protocols import Clock, LocalPolicy, PolicyStops, View
 from taskapp_kit.records.rollout import Rollout, failure_of
+from taskapp_kit.records.trajectory import Decision
 from taskapp_kit.rollout.episode.drivers import Emit, ModelDriver, drive
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan
-from taskapp_kit.rollout.policy.options import wants_token_ids
+from taskapp_kit.rollout.policy.options import EstimatedTokens, characters_of, wants_token_ids
 from taskapp_kit.rollout.policy.select import MODEL
 from taskapp_kit.rollout.score.private import masker
 from taskapp_kit.rollout.score.scoring import ScoringFailed, score
-from taskapp_kit.rollout.token_limit import MeteredPolicy, MeteredPort, TokenMeter
-from taskapp_kit.wire.chat.conversation import AsksModels, ModelPort, RemotePolicy
+from taskapp_kit.wire.chat.conversation import AsksModels, ChatReply, ModelPort, RemotePolicy
 
 
 class RolloutPlayer:
@@ -177,3 +177,71 @@ def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> Rollou
         plan.request, plan.policy, events, trajectory, failure=failure,
         inference_url=plan.inference_url, correlation_id=plan.correlation_id,
     )  # fmt: skip
+
+
+MAX_ROLLOUT_TOKENS = "max_rollout_tokens"
+"""The stop reason of a rollout that reached its token limit."""
+
+
+class TokenMeter:
+    """The tokens of one rollout: prompt and completion of the policy's model and of the environment's models.
+
+    The endpoint's counts are used, else an estimate from the characters. Judges are not counted, since they are called
+    after the episode. The last call may exceed `limit`; no call begins once it is reached.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.spent = 0.0
+        self._estimate = EstimatedTokens()
+
+    def check(self) -> None:
+        """Raises PolicyStops when the limit is reached."""
+        if self.spent >= self.limit:
+            raise PolicyStops(MAX_ROLLOUT_TOKENS, self.limit)
+
+    def count(self, body: dict[str, Json], reply: ChatReply) -> None:
+        """Adds the tokens of one call."""
+        self.spent += reply.tokens or self._estimate.tokens(_characters(body) + characters_of(reply.message))
+
+
+def _characters(body: dict[str, Json]) -> int:
+    return sum(characters_of(message) for message in body.get("messages", ())) + characters_of(
+        {"tools": body.get("tools", [])}
+    )
+
+
+class MeteredPolicy:
+    """A policy whose model calls have a token limit."""
+
+    def __init__(self, policy: RemotePolicy, meter: TokenMeter) -> None:
+        self.name = policy.name
+        self._policy = policy
+        self._meter = meter
+        self._asked: dict[str, Json] = {}
+
+    def ask(self, view: View) -> dict[str, Json]:
+        """The body to send. Raises PolicyStops when the limit is reached."""
+        self._meter.check()
+        self._asked = self._policy.ask(view)
+        return self._asked
+
+    def read(self, reply: ChatReply) -> Decision:
+        """The reply as a Decision."""
+        self._meter.count(self._asked, reply)
+        return self._policy.read(reply)
+
+
+class MeteredPort:
+    """A `ModelPort` for the environment's thread, with a token limit."""
+
+    def __init__(self, models: ModelPort, meter: TokenMeter) -> None:
+        self._models = models
+        self._meter = meter
+
+    def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
+        """Requests a reply. Raises PolicyStops when the limit is reached, and what `ModelPort.ask` raises."""
+        self._meter.check()
+        reply = self._models.ask(role, body)
+        self._meter.count(body, reply)
+        return reply

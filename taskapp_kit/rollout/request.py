@@ -22,7 +22,7 @@ from taskapp_kit.rollout.policy.options import read_options
 from taskapp_kit.rollout.policy.replay import as_stored, recording_of
 from taskapp_kit.rollout.policy.select import MODEL, SESSION, chosen_name, make_policy, unknown_config
 from taskapp_kit.rollout.score.judges import skipped_warning
-from taskapp_kit.rollout.score.step_rewards import StepRewards
+from taskapp_kit.rollout.score.scoring import StepRewards
 from taskapp_kit.wire.chat.conversation import AsksModels, RemotePolicy
 from taskapp_kit.wire.inference_url import (
     CORRELATION_MEMBERS,

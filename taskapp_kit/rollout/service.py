@@ -35,7 +35,6 @@ from taskapp_kit.records.protocols import (
     View,
 )
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.admission import AdmissionControl
 from taskapp_kit.rollout.episode.drivers import until_called
 from taskapp_kit.rollout.episode.environment import prepare_to_serve
 from taskapp_kit.rollout.episode.episode import Episode
@@ -44,7 +43,15 @@ from taskapp_kit.rollout.executor import Executor
 from taskapp_kit.rollout.executors.remote import WorkerPool
 from taskapp_kit.rollout.executors.threads import THREADS, PinnedThreads, ThreadHung
 from taskapp_kit.rollout.groups import load_group
-from taskapp_kit.rollout.in_flight import ANYONE, Answers, Caller, InFlightRollout, Listener, RolloutObserver
+from taskapp_kit.rollout.in_flight import (
+    ANYONE,
+    AdmissionControl,
+    Answers,
+    Caller,
+    InFlightRollout,
+    Listener,
+    RolloutObserver,
+)
 from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort, model_access
 from taskapp_kit.rollout.policy.select import CALLERS, offered
 from taskapp_kit.rollout.request import NoPolicy, RequestPlanner, no_such_recording

@@ -32,8 +32,7 @@ from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.scorecard import Blend
 from taskapp_kit.records.seeds import SEED_LIMIT
 from taskapp_kit.records.trajectory import PlayedStep
-from taskapp_kit.rollout.failures import cancelled
-from taskapp_kit.rollout.in_flight import Answers, Caller, InFlightRollout, Listener
+from taskapp_kit.rollout.in_flight import Answers, Caller, InFlightRollout, Listener, cancelled
 from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE, actions_message
 from taskapp_kit.wire.chat.conversation import ChatReply
 from taskapp_kit.wire.rollout import RolloutRequest

@@ -23,11 +23,10 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import Claim, IdempotencyRecord, IdempotencyStore, StoredResult, StoredRollout
 from taskapp_kit.rollout.details import model_calls
 from taskapp_kit.rollout.event_buffer import EventBuffer
-from taskapp_kit.rollout.failures import cancelled
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.in_flight import Caller, cancelled
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.rollout.stored_answer import settled_from
+from taskapp_kit.rollout.stored_record import settled_from
 from taskapp_kit.rollout.subscribers import EndedRollout, SharedRollout
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 from taskapp_kit.wire.rollout import RolloutRequest

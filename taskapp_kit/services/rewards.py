@@ -25,7 +25,7 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.models.access import role_endpoint
 from taskapp_kit.rollout.models.client import HttpModelClient
 from taskapp_kit.rollout.score.failures import BadScore
-from taskapp_kit.rollout.score.reward_model import ANSWER, read_reward, reward_request
+from taskapp_kit.rollout.score.judge_calls import ANSWER, read_reward, reward_request
 from taskapp_kit.rollout.score.scoring import checked_number
 from taskapp_kit.rollout.score.verdict import UnreadableVerdict
 from taskapp_kit.rollout.service import Service

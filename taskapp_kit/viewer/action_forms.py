@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from taskapp_kit.declare.specs import ActionSpec
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.json_schema import Schema, read_schema
-from taskapp_kit.records.typed_values import typed_argument, typed_value
+from taskapp_kit.records.json_schema import Schema, read_schema, typed_argument, typed_value
 
 MOST_BUTTONS = 40
 """An argument with more choices is a list to select from."""

@@ -21,7 +21,7 @@ from taskapp_kit.evaluate.limits import (
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.runners import LocalRunner
 from taskapp_kit.records.protocols import RolloutRow
-from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import Seeds
 from taskapp_kit.testing import Faults, MockModel
 
 ADDER = str(Path(__file__).parents[2] / "examples" / "adder.py")

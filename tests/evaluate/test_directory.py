@@ -15,7 +15,7 @@ from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.directory import CONFIG, RESULTS, SUMMARY, Directory, differing
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.records.protocols import RolloutRow
-from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import Seeds
 
 
 def plan(seeds: str = "0-9") -> EvalPlan:
@@ -167,7 +167,7 @@ def test_files_of_somebody_else_are_not_touched(tmp_path: Path) -> None:
 def test_two_at_once_are_refused_until_the_first_ends_however_it_ends(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from taskapp_kit.evaluate.directory import Directory;"
-        "from taskapp_kit.evaluate.plan import EvalPlan; from taskapp_kit.records.seed_ranges import Seeds;"
+        "from taskapp_kit.evaluate.plan import EvalPlan; from taskapp_kit.records.seeds import Seeds;"
         f"Directory(Path({str(tmp_path)!r}), EvalPlan(Seeds.read('0-9'), [{{'policy': 'random'}}]));"
         "print('held', flush=True); time.sleep(60)"
     )

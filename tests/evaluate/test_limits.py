@@ -12,7 +12,7 @@ from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.run import NO_LIMITS
 from taskapp_kit.records.protocols import RolloutRow
-from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import Seeds
 
 from .test_run import Breaking, lines
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.plan import EvalPlan
-from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import Seeds
 
 
 def test_each_place_is_a_rollout_and_back() -> None:

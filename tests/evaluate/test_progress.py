@@ -18,7 +18,7 @@ from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.records.events import Answered
 from taskapp_kit.records.protocols import RolloutRow
-from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import Seeds
 from taskapp_kit.records.trajectory import Decision
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import ChatRequest, Faults, MockModel

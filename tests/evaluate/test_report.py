@@ -13,7 +13,7 @@ from taskapp_kit.evaluate.run import configuration, summarise
 from taskapp_kit.evaluate.runners import EvaluatedApp
 from taskapp_kit.evaluate.summary import SummaryOptions
 from taskapp_kit.records.protocols import RolloutRow
-from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import Seeds
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202eevil"
 

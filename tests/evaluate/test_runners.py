@@ -18,7 +18,7 @@ from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.evaluate.results import line_of, row_of_line
 from taskapp_kit.evaluate.runners import EvaluatedApp, LocalRunner, RemoteRunner, Runner, idempotency_key
 from taskapp_kit.records.protocols import RolloutRow
-from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import Seeds
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import MockModel
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import Seeds
 
 
 def test_ranges_and_single_seeds_in_any_order() -> None:

@@ -13,7 +13,7 @@ from taskapp_kit.errors import ConfigError, StoreError
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.records.protocols import RolloutQuery, RolloutRow, RowOrder
-from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import Seeds
 from taskapp_kit.rollout.details import details_of
 from taskapp_kit.rollout.source import RolloutSource
 from taskapp_kit.store import open_store

@@ -20,8 +20,7 @@ from taskapp_kit.errors import Saturated, StoreError, Unavailable
 from taskapp_kit.records.events import fold, from_json
 from taskapp_kit.records.protocols import Clock, StoredRollout, SystemClock
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.admission import HUNG_LIMIT
-from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
+from taskapp_kit.rollout.in_flight import HUNG_LIMIT, Caller, InFlightRollout
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store.open import open_store

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.rollout.score.judge_input import sections
-from taskapp_kit.rollout.score.judge_prompt import JudgePrompt
+from taskapp_kit.rollout.score.judge_input import JudgePrompt, sections
 from taskapp_kit.rollout.score.verdict import Question, read_verdicts
 from taskapp_kit.testing import ChatRequest, MockModel, by_name, judge, obedient_judge
 from taskapp_kit.testing.mock_model.chat_request import Refused

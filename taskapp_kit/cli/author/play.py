@@ -34,10 +34,9 @@ from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.declare.signature import BadArguments
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.records import rollout as rollout_results
-from taskapp_kit.records.json_schema import read_schema
+from taskapp_kit.records.json_schema import read_schema, typed_argument, typed_value
 from taskapp_kit.records.protocols import PolicyStops, Tool, View
 from taskapp_kit.records.trajectory import Decision, ToolCall
-from taskapp_kit.records.typed_values import typed_argument, typed_value
 from taskapp_kit.rollout import response as responses
 from taskapp_kit.wire import rollout as wire
 

@@ -41,7 +41,7 @@ from taskapp_kit.errors import ConfigError, EvaluationStopped, KitError, TaskApp
 from taskapp_kit.evaluate import continued, directory, own_directories
 from taskapp_kit.evaluate import plan as plans
 from taskapp_kit.evaluate import summary as summaries
-from taskapp_kit.records import seed_ranges as seed_lists
+from taskapp_kit.records import seeds as seed_lists
 
 
 @click.command(

@@ -21,10 +21,10 @@ from taskapp_kit.cli.options import (
 )
 from taskapp_kit.evaluate.limits import MAX_CONSECUTIVE_FAILURES
 from taskapp_kit.evaluate.summary import PASS_AT
-from taskapp_kit.records.seed_ranges import FIRST_SEEDS
+from taskapp_kit.records.seeds import FIRST_SEEDS
 
 if TYPE_CHECKING:
-    from taskapp_kit.records.seed_ranges import Seeds
+    from taskapp_kit.records.seeds import Seeds
     from taskapp_kit.records.statistics import IntervalMethod
 
 EPISODES = options(

@@ -28,7 +28,7 @@ from taskapp_kit.evaluate import source as sources
 from taskapp_kit.evaluate.export import conversation, task_rows, training_data
 from taskapp_kit.evaluate.export import report as reports
 from taskapp_kit.evaluate.export import write as writing
-from taskapp_kit.records import seed_ranges as seed_lists
+from taskapp_kit.records import seeds as seed_lists
 from taskapp_kit.records.protocols import RolloutQuery
 from taskapp_kit.records.words import counted
 from taskapp_kit.rollout import source as rollout_source

@@ -44,7 +44,7 @@ from taskapp_kit.jobs.server.jobs import Jobs
 from taskapp_kit.jobs.server.schema import SUCCEEDED
 from taskapp_kit.net.redact import without_keys
 from taskapp_kit.records.job_status import best_checkpoint
-from taskapp_kit.records.seed_ranges import Seeds
+from taskapp_kit.records.seeds import Seeds
 from taskapp_kit.rollout.details import RolloutDetails, details_of
 from taskapp_kit.serve.uvicorn_server import BackgroundServer, log_to_stderr
 from taskapp_kit.train.engine.local_engine import LocalEngine

@@ -29,8 +29,7 @@ from taskapp_kit.errors import ConfigError, RequestError
 from taskapp_kit.interop.callers_model import env_of_row
 from taskapp_kit.interop.inspect.episodes import Episodes
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.seed_ranges import Seeds
-from taskapp_kit.records.seeds import size
+from taskapp_kit.records.seeds import Seeds, size
 from taskapp_kit.rollout.policy.options import OutputMode
 
 MOST_SAMPLES = 10_000

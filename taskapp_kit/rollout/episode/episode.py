@@ -30,12 +30,12 @@ from taskapp_kit.records.events import (
 )
 from taskapp_kit.records.protocols import Clock, PolicyStops, Tool, View
 from taskapp_kit.records.trajectory import RESERVED_METRICS, Decision, PlayedStep, Status, ToolCall
-from taskapp_kit.rollout.episode.auxiliary_models import auxiliary_failure
 from taskapp_kit.rollout.episode.environment import (
     ConfigRefused,
     EnvironmentHost,
     EnvironmentLeft,
     EnvironmentProblem,
+    auxiliary_failure,
     bad_arguments,
     too_many_calls,
     unknown_tool,

@@ -1,4 +1,4 @@
-"""Compares judges with human labels: agreement, biases, spread between repeats, cost.
+"""Compares judges with human labels: agreement (None where it is undefined), biases, spread between repeats, cost.
 
 A judge of single rollouts is asked `repeats` times about each case, in a call of its own even where it normally shares one.
 A group judge is asked `repeats` times in each rotation of the answers, so that every answer is shown once in every position
@@ -7,8 +7,10 @@ and a preference for a position can be distinguished from a preference for an an
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +18,6 @@ from taskapp_kit.declare.specs import AppSpec, JudgeSpec
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.scorecard import JudgeRecord
 from taskapp_kit.records.trajectory import Trajectory
-from taskapp_kit.rollout.score.agreement import accuracy, kappa, pair_agreement, spearman
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.groups import score_group
 from taskapp_kit.rollout.score.scoring import score
@@ -150,3 +151,44 @@ def _length(trajectory: Trajectory) -> int:
     """The length in characters of the policy's text, or of its arguments if it wrote none."""
     words = sum(len(turn.answer.output or "") for turn in trajectory.turns)
     return words or sum(len(str(step.args)) for step in trajectory.steps)
+
+
+def accuracy(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
+    """The share of pairs that are equal; None without pairs."""
+    return sum(a == b for a, b in zip(one, two, strict=True)) / len(one) if one else None
+
+
+def kappa(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
+    """Cohen's κ: 1 for full agreement, 0 for the agreement expected by chance; None when that is already full."""
+    observed = accuracy(one, two)
+    if observed is None:
+        return None
+    ones, twos = Counter(one), Counter(two)
+    chance = math.fsum(count * twos[value] for value, count in ones.items()) / len(one) ** 2
+    return None if chance == 1.0 else (observed - chance) / (1.0 - chance)
+
+
+def spearman(one: Sequence[float], two: Sequence[float]) -> float | None:
+    """Spearman's rank correlation, with mean ranks for ties; None for fewer than two pairs or constant values."""
+    if len(one) < 2 or len(set(one)) < 2 or len(set(two)) < 2:
+        return None
+    return max(-1.0, min(1.0, statistics.correlation(_ranks(one), _ranks(two))))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Ranks from 1; equal values get the mean of theirs."""
+    at: dict[float, list[int]] = {}
+    for rank, value in enumerate(sorted(values), start=1):
+        at.setdefault(value, []).append(rank)
+    return [statistics.fmean(at[value]) for value in values]
+
+
+def pair_agreement(scores: Sequence[float], labels: Sequence[float]) -> tuple[int, int]:
+    """Counts the pairs with different labels: those that the scores order in the same way, and all of them."""
+    same = differing = 0
+    for a in range(len(labels)):
+        for b in range(a):
+            if labels[a] != labels[b]:
+                differing += 1
+                same += (scores[a] - scores[b]) * (labels[a] - labels[b]) > 0
+    return same, differing

@@ -27,8 +27,7 @@ from taskapp_kit.rollout.score.judge_calls import (
     reason_of,
     spread,
 )
-from taskapp_kit.rollout.score.judge_input import InputSection, NotReadable, fitted, sections
-from taskapp_kit.rollout.score.judge_prompt import JudgePrompt
+from taskapp_kit.rollout.score.judge_input import InputSection, JudgePrompt, NotReadable, fitted, sections
 from taskapp_kit.rollout.score.judges import NOT_CONFIGURED, not_configured
 from taskapp_kit.rollout.score.private import masker
 from taskapp_kit.rollout.score.scoring import weighted

@@ -15,19 +15,27 @@ from taskapp_kit.records.content import Json, NotJson
 from taskapp_kit.records.scorecard import JUDGES_SKIPPED, CriterionScore, JudgeRecord, normalised
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, sentence
 from taskapp_kit.rollout.score.judge_calls import (
+    ANSWER,
     JudgeCaller,
     JudgeFailed,
     JudgeUsage,
     NotConfigured,
     combined,
     mapped_json,
+    read_reward,
     reason_of,
+    reward_request,
     spread,
 )
-from taskapp_kit.rollout.score.judge_input import MATERIAL_CHARACTERS, NotReadable, fitted, sections, shortened
-from taskapp_kit.rollout.score.judge_prompt import JudgePrompt
+from taskapp_kit.rollout.score.judge_input import (
+    MATERIAL_CHARACTERS,
+    JudgePrompt,
+    NotReadable,
+    fitted,
+    sections,
+    shortened,
+)
 from taskapp_kit.rollout.score.private import masker
-from taskapp_kit.rollout.score.reward_model import ANSWER, read_reward, reward_request
 from taskapp_kit.rollout.score.verdict import Question, UnreadableVerdict
 from taskapp_kit.wire.chat.conversation import ChatReply, ModelPort, role_variable
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.rollout.score.agreement import accuracy, kappa, pair_agreement, spearman
+from taskapp_kit.rollout.score.calibration import accuracy, kappa, pair_agreement, spearman
 
 
 def test_accuracy() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.rollout.score.reward_model import read_reward, reward_request
+from taskapp_kit.rollout.score.judge_calls import read_reward, reward_request
 from taskapp_kit.rollout.score.scoring import ScoringFailed
 from taskapp_kit.rollout.score.verdict import UnreadableVerdict
 from taskapp_kit.wire.chat.conversation import ChatReply
