@@ -51,7 +51,7 @@ INSIDE = {
         {"episode", "event_buffer", "models", "policy", "response", "score"},
         {"describe", "details", "request", "store_health"},
         {"in_flight", "play_and_score"},
-        {"executors", "source", "subscribers"},
+        {"driven_episode", "executors", "source", "subscribers"},
         {"groups", "session", "stored_record"},
         {"executor", "sessions"},
         {"service"},

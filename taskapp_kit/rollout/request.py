@@ -7,7 +7,14 @@ import re
 from pathlib import Path
 
 from taskapp_kit.config import CALLS_PER_ANSWER
-from taskapp_kit.declare.episode_selection import Instance, find_environment, find_instance, read_config, seed_of_index
+from taskapp_kit.declare.episode_selection import (
+    Instance,
+    ReadConfig,
+    find_environment,
+    find_instance,
+    read_config,
+    seed_of_index,
+)
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.records.protocols import LocalPolicy, StoredRollout, View
@@ -23,7 +30,7 @@ from taskapp_kit.rollout.policy.replay import as_stored, recording_of
 from taskapp_kit.rollout.policy.select import MODEL, SESSION, chosen_name, make_policy, unknown_config
 from taskapp_kit.rollout.score.judges import skipped_warning
 from taskapp_kit.rollout.score.scoring import StepRewards
-from taskapp_kit.wire.chat.conversation import AsksModels, RemotePolicy
+from taskapp_kit.wire.chat.conversation import AsksModels, Endpoint, RemotePolicy
 from taskapp_kit.wire.inference_url import (
     CORRELATION_MEMBERS,
     INFERENCE_URL,
@@ -94,16 +101,7 @@ class RequestPlanner:
         spec = find_environment(self.spec, request.env.env_name)
         read = read_config(spec, request.env.config)
         spec = spec.configured(read.arguments)
-        seed = request.env.seed
-        if read.index is not None:
-            at = seed_of_index(spec, read.split, read.index)
-            if seed is not None and seed != at:
-                message = f"env.seed {seed} and env.config.index {read.index} (seed {at}) name two episodes."
-                raise RequestError(
-                    message, fields=(FieldProblem(("body", "env", "seed"), message),), hint="Give one of them."
-                )
-            seed = at
-        instance = find_instance(spec, read.split, seed, self._draw, read.wanted)
+        instance = find_instance(spec, read.split, _seed_of(request, spec, read), self._draw, read.wanted)
         program = read_ops(request.ops)
         config = request.policy.config
         decided = program is None or "agent" in program  # else all actions are the caller's
@@ -114,14 +112,6 @@ class RequestPlanner:
             policy = CallerPolicy(self.spec, spec, rewards, request.policy.policy_name or SESSION)
         else:
             policy = own or (self._policy(request, address, spec, instance, recording) if decided else NoPolicy())
-        endpoint = None
-        if (
-            self._models is not None
-            and not answered
-            and policy.name == MODEL
-            and isinstance(policy, RemotePolicy | AsksModels)
-        ):
-            endpoint = self._models.of_policy(request, address)
         return EpisodePlan(
             request=request,
             actor=policy,
@@ -149,7 +139,7 @@ class RequestPlanner:
             skip_judges=self.skip_judges,
             inference_url=url,
             correlation_id=trace,
-            endpoint=endpoint,
+            endpoint=None if answered else self._endpoint(request, address, policy),
             recording=recording,
         )
 
@@ -187,6 +177,14 @@ class RequestPlanner:
             return AuthorLoop(self.spec.rollout_function, options, MODEL, shown)
         return Conversation(self.spec, spec, options, name=MODEL, most_calls=self.max_calls)
 
+    def _endpoint(
+        self, request: RolloutRequest, address: GivenUrl | None, policy: LocalPolicy | RemotePolicy
+    ) -> Endpoint | None:
+        """Return where the policy's model is called; None of a policy without one. Raises RequestError."""
+        if self._models is None or policy.name != MODEL or not isinstance(policy, RemotePolicy | AsksModels):
+            return None
+        return self._models.of_policy(request, address)
+
     def _policy_name(self, request: RolloutRequest, address: GivenUrl | None, spec: EnvironmentSpec) -> str:
         """Return the name of the requested policy. Raises RequestError."""
         url = None if address is None else address[0]
@@ -212,6 +210,18 @@ class RequestPlanner:
             seed=instance.seed,
             recording=recording,
         )
+
+
+def _seed_of(request: RolloutRequest, spec: EnvironmentSpec, read: ReadConfig) -> int | None:
+    """Return the seed that the request names, itself or by `env.config.index`. Raises RequestError when they differ."""
+    seed = request.env.seed
+    if read.index is None:
+        return seed
+    of_index = seed_of_index(spec, read.split, read.index)
+    if seed is not None and seed != of_index:
+        message = f"env.seed {seed} and env.config.index {read.index} (seed {of_index}) name two episodes."
+        raise RequestError(message, fields=(FieldProblem(("body", "env", "seed"), message),), hint="Give one of them.")
+    return of_index
 
 
 def _lower(declared: int | None, asked: int | None) -> int | None:

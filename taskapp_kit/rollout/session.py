@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -26,23 +25,18 @@ from taskapp_kit.errors import (
     StoreError,
 )
 from taskapp_kit.records.content import Content, Json, NotJson, plain
-from taskapp_kit.records.events import EpisodeEnded, Event, Observed, Stepped
 from taskapp_kit.records.protocols import Clock
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.scorecard import Blend
 from taskapp_kit.records.seeds import SEED_LIMIT
 from taskapp_kit.records.trajectory import PlayedStep
-from taskapp_kit.rollout.in_flight import Answers, Caller, InFlightRollout, Listener, cancelled
+from taskapp_kit.rollout.driven_episode import DrivenEpisode, Run, SessionCall, left, too_slow
+from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
 from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE, actions_message
-from taskapp_kit.wire.chat.conversation import ChatReply
 from taskapp_kit.wire.rollout import RolloutRequest
 
 Admit = Callable[[RolloutRequest, Caller], Awaitable[InFlightRollout]]
 """Admits the rollout of an episode. Raises as `Service.admit`."""
-Run = Callable[[InFlightRollout, Listener, Answers], Awaitable[Rollout]]
-"""Runs an admitted one to its stored end. Raises as `Service.run`."""
-MAX_JOINED = 8
-"""Requests that may wait for the answer of one call: a client that repeats it gave up the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,176 +87,6 @@ class SessionStart:
     limits: dict[str, float | None]
     formula: str
     end: Rollout | None = None
-
-
-class DrivenEpisode:
-    """An episode under way, from the caller's side.
-
-    `begin` starts its task and `decide` sends a decision; both return a future of the episode's next pause: what the policy
-    asks, or the scored rollout; or with the exception that ended the episode.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._pause: asyncio.Future[dict[str, Json] | Rollout] = self._loop.create_future()
-        self._reply: asyncio.Future[ChatReply] | None = None
-        self._task: asyncio.Task[Rollout] | None = None
-        self._ended_with: Rollout | BaseException | None = None
-        self._heard: list[Event] = []
-        self.rollout: InFlightRollout | None = None
-        self.observation: Content = None
-        self.given: list[dict[str, float]] = []
-        self.turn = 0
-        self.ending = False  # nothing more is played: what is left is to score and store it
-
-    async def answers(self, body: dict[str, Json]) -> ChatReply:
-        """Receive what the policy asks, and wait for the caller. On the event loop."""
-        self._reply = self._loop.create_future()
-        if not self._pause.done():
-            self._pause.set_result(body)
-        return await self._reply
-
-    def hear(self, event: Event) -> None:
-        """Receive the episode's events; a Listener, in the environment's thread or on the event loop."""
-        kind = type(event)
-        if kind is Stepped or kind is Observed:
-            self._heard.append(event)
-        elif kind is EpisodeEnded:
-            self.ending = True
-
-    def news(self) -> list[PlayedStep]:
-        """Return the steps since the last pause, and set `observation` to the newest."""
-        heard, self._heard = self._heard, []
-        steps = []
-        for event in heard:
-            if isinstance(event, Stepped):
-                steps.append(event.step)
-                self.observation = event.step.observation
-            elif isinstance(event, Observed):
-                self.observation = event.observation
-        return steps
-
-    async def begin(self, rollout: InFlightRollout, run: Run) -> asyncio.Future[dict[str, Json] | Rollout]:
-        """Start the episode's task; once this returns, it may be cancelled without leaving the rollout admitted."""
-        self.rollout = rollout
-
-        async def played() -> Rollout:
-            return await run(rollout, self.hear, self.answers)
-
-        self._task = asyncio.create_task(played())
-        self._task.add_done_callback(self._ended)
-        await asyncio.sleep(0)
-        return self._pause
-
-    @property
-    def over(self) -> bool:
-        """Whether the episode has ended."""
-        return self._ended_with is not None or (self._task is not None and self._task.done())
-
-    def decide(self, message: dict[str, Json]) -> asyncio.Future[dict[str, Json] | Rollout]:
-        """Send a decision to an episode that has not ended."""
-        assert self._reply is not None, "the episode waits"
-        assert self.rollout is not None, "it was begun"
-        self.ending = message is FINISH_MESSAGE
-        self._pause = pause = self._loop.create_future()
-        if self._reply.done():  # the episode was stopped, and its failure is being stored
-            return pause
-        reply = ChatReply(message)
-
-        def asked(body: dict[str, Json] | None) -> None:
-            if body is not None and not pause.done():
-                pause.set_result(body)
-            elif body is None and self._reply is not None and not self._reply.done():
-                self._reply.set_result(reply)
-
-        if self.rollout.driver is None or not self.rollout.driver.quick(reply, asked):
-            self._reply.set_result(reply)
-        return pause
-
-    def fail(self, failure: Failure) -> None:
-        """End the episode with this failure, unless its result is being stored."""
-        rollout, task = self.rollout, self._task
-        if rollout is None or task is None or rollout.settling or rollout.stopped is not None:
-            return
-        rollout.stopped = failure
-        task.cancel()
-
-    def raise_failure(self) -> None:
-        """Raise what ended the episode, unless it was scored or has not ended."""
-        if self._task is not None and self._task.done():  # and its callback has not run yet
-            self._ended(self._task)
-        if isinstance(self._ended_with, BaseException):
-            raise _again(self._ended_with)
-
-    async def stored(self) -> None:
-        """Wait until the episode has ended and is stored."""
-        if self._task is not None:
-            await asyncio.wait((self._task,))
-
-    def _ended(self, task: asyncio.Task[Rollout]) -> None:
-        """Hold how it ended, and nothing that refers back to this object: sessions leave no work to the collector."""
-        if self._task is None:
-            return
-        self._task = None
-        rollout = self.rollout
-        if task.cancelled():
-            self._ended_with = RolloutFailed(cancelled(), rollout_id="" if rollout is None else rollout.rollout_id)
-        else:
-            error = task.exception()
-            self._ended_with = task.result() if error is None else _again(error)
-        if self._pause.done():
-            return
-        if isinstance(self._ended_with, BaseException):
-            self._pause.set_exception(_again(self._ended_with))
-        else:
-            self._pause.set_result(self._ended_with)
-
-
-class SessionCall:
-    """A call whose answer is returned again to those who repeat it; few of them may wait for it."""
-
-    __slots__ = ("_error", "_result", "_waiting", "body", "done", "request_id", "task", "verb")
-
-    def __init__(self, verb: str, request_id: str | None, body: Json) -> None:
-        self.verb = verb
-        self.request_id = request_id
-        self.body = body
-        self.done = False
-        self.task: asyncio.Task[Any] | None = None
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._waiting: list[asyncio.Future[None]] = []
-
-    def end(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Set the answer, and wake those who wait for it."""
-        self.done, self._result, self._error = True, result, error
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
-        self._waiting.clear()
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run the call as a task, and return that."""
-        self.task = asyncio.create_task(work)
-        self.task.add_done_callback(self._ended)
-        return self.task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        self.end(None if error is not None else task.result(), error)
-
-    async def answer(self) -> Any:
-        """Wait for the answer and return it, or raise it. May be cancelled, which does not end the call."""
-        if not self.done:
-            if len(self._waiting) >= MAX_JOINED:
-                raise SessionError("session_busy", f"{MAX_JOINED} requests wait for the answer of this call already.",
-                                   hint="Wait for an answer before the request is repeated.")  # fmt: skip
-            waiting = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiting)
-            await waiting
-        if self._error is not None:
-            raise self._error
-        return self._result
 
 
 class EnvironmentSession:
@@ -426,7 +250,9 @@ class EnvironmentSession:
             "reward": None if reward is None else asdict(reward),
         }
         request = self._request(seed, split, config, reward)
-        start: SessionStart = await self._once("reset", request_id, body, partial(self._reset, request, seconds))
+        start: SessionStart = await self._once(
+            "reset", request_id, body, lambda call: call.run(self._begin(request, seconds))
+        )
         return start
 
     async def step(
@@ -471,14 +297,14 @@ class EnvironmentSession:
         """
         self.closed = True
         if self._episode is not None and (failure is not None or at_once or not self._episode.ending):
-            self._episode.fail(failure or _left("closed the session"))
+            self._episode.fail(failure or left("closed the session"))
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(failure))
         await asyncio.shield(self._closing)
 
     # -- internals -------------------------------------------------------------------------------------------------
 
-    async def _once(self, verb: str, request_id: str | None, body: Json, begin: Callable[[SessionCall], None]) -> Any:
+    async def _once(self, verb: str, request_id: str | None, body: Json, begin: Callable[[SessionCall], object]) -> Any:
         """Begin the call, or join the same one, and return its answer. Nothing that happens to the caller ends it."""
         if self.closed:
             raise no_such_session(self.session_id)
@@ -510,12 +336,9 @@ class EnvironmentSession:
         finally:
             self.touch()
 
-    def _reset(self, request: RolloutRequest, seconds: float | None, call: SessionCall) -> None:
-        call.run(self._begin(request, seconds))
-
     async def _begin(self, request: RolloutRequest, seconds: float | None) -> SessionStart:
         if self._episode is not None:
-            self._episode.fail(_left("reset the session"))
+            self._episode.fail(left("reset the session"))
             await self._episode.stored()
         episode = DrivenEpisode()
         try:
@@ -523,8 +346,12 @@ class EnvironmentSession:
             pause = await episode.begin(rollout, self._run)
             self._episode, self._last = episode, None
             if self.closed:
-                episode.fail(_left("closed the session"))
-            asked = await self._paused(episode, pause, seconds, "reset")
+                episode.fail(left("closed the session"))
+            timer = self._timer(episode, seconds, "reset")
+            try:
+                asked = await pause
+            finally:
+                timer.cancel()
         except RequestError as error:  # of the plan, or of the environment's constructor
             self._episode = None
             raise _with_own_places(error) from error.__cause__
@@ -594,23 +421,10 @@ class EnvironmentSession:
         self._episode.raise_failure()
         return self._episode
 
-    async def _paused(
-        self,
-        episode: DrivenEpisode,
-        pause: asyncio.Future[dict[str, Json] | Rollout],
-        seconds: float | None,
-        verb: str,
-    ) -> dict[str, Json] | Rollout:
-        """Wait for the episode's next pause; past the call's time limit the episode fails."""
-        timer = self._timer(episode, seconds, verb)
-        try:
-            return await pause
-        finally:
-            timer.cancel()
-
     def _timer(self, episode: DrivenEpisode, seconds: float | None, verb: str) -> asyncio.TimerHandle:
+        """Start the call's time limit, at whose end the episode fails."""
         limit = self._max_seconds if seconds is None else min(seconds, self._max_seconds)
-        return asyncio.get_running_loop().call_later(limit, lambda: episode.fail(_too_slow(verb, limit)))
+        return asyncio.get_running_loop().call_later(limit, lambda: episode.fail(too_slow(verb, limit)))
 
     def _step_of(self, episode: DrivenEpisode, asked: dict[str, Json] | Rollout) -> SessionStep:
         steps = episode.news()
@@ -658,15 +472,6 @@ class EnvironmentSession:
             raise RequestError(message, fields=(FieldProblem(("body", "config"), message),)) from None
 
 
-def _again(error: BaseException) -> BaseException:
-    """Return the failure for another call, which raises one of its own, with its own traceback."""
-    if not isinstance(error, RolloutFailed):
-        return error
-    again = RolloutFailed(error.failure, rollout_id=error.rollout_id)
-    again.__cause__ = error.__cause__
-    return again
-
-
 def no_such_session(session_id: str) -> SessionError:
     """Return the error for a session that does not exist, has ended, or belongs to another key."""
     return SessionError(
@@ -680,22 +485,6 @@ def _weighted(weight: float, score: float | None, given: float) -> float | None:
     if not weight:
         return 0.0
     return None if score is None else weight * score - given
-
-
-def _left(what: str) -> Failure:
-    return Failure(
-        "cancelled", "session_left", f"the caller {what} before the episode ended", error_id=uuid.uuid4().hex[:12]
-    )
-
-
-def _too_slow(verb: str, seconds: float) -> Failure:
-    return Failure(
-        "timeout",
-        "step_timeout",
-        f"the session's {verb} did not end within its time limit of {seconds:g} s",
-        "Give the call more time, or the environment's own calls a time limit.",
-        error_id=uuid.uuid4().hex[:12],
-    )
 
 
 def _with_own_places(error: RequestError) -> RequestError:

@@ -12,9 +12,10 @@ from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import Failure, Saturated
 from taskapp_kit.records.protocols import Clock
+from taskapp_kit.rollout.driven_episode import Run
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.policy.select import SESSION
-from taskapp_kit.rollout.session import Admit, EnvironmentSession, Run, no_such_session
+from taskapp_kit.rollout.session import Admit, EnvironmentSession, no_such_session
 
 log = logging.getLogger("taskapp_kit.service")
 

@@ -13,6 +13,7 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, SessionError, UndefinedReward
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.rollout.driven_episode import SessionCall
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.policy.conversation import words_of
 from taskapp_kit.rollout.session import EnvironmentSession, SessionCall
