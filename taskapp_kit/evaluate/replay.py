@@ -8,7 +8,7 @@ from typing import Any
 
 from taskapp_kit.errors import ConfigError, RolloutFailed, Unavailable
 from taskapp_kit.records.difference import Difference, first_difference
-from taskapp_kit.records.events import Event, fold
+from taskapp_kit.records.events import EpisodeRecord, Event, fold
 from taskapp_kit.records.protocols import QueryableStore, RolloutQuery, Store, StoredRollout
 from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.policy.builtin import ReplayPolicy
@@ -160,11 +160,11 @@ def _place(failure: Mapping[str, Any]) -> str:
 
 def _ops(stored: StoredRollout, was: Trajectory) -> list[Any]:
     """The `ops` that scripted the same actions; empty without any, then the policy decides when the episode ends."""
-    answered = [event for event in stored.events if event.get("kind") == "answered"]
-    if not any(event.get("scripted") for event in answered):
+    recorded = EpisodeRecord.of(stored.events).turns
+    if not any(turn.scripted for turn in recorded):
         return []
     ops: list[Any] = []
-    for event, turn in zip(answered, was.turns, strict=True):
-        (call,) = turn.answer.tool_calls if event.get("scripted") else (None,)
+    for stored_turn, turn in zip(recorded, was.turns, strict=True):
+        (call,) = turn.answer.tool_calls if stored_turn.scripted else (None,)
         ops.append("agent" if call is None else {"type": "env", "tool": call.tool, "args": call.args})
     return ops if stored.stop_reason == "ops" else [*ops, "agent"]

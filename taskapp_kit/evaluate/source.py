@@ -20,7 +20,7 @@ from taskapp_kit.evaluate.directory import DATABASE, RESULTS, damaged, line_at, 
 from taskapp_kit.evaluate.plan import stored_policies
 from taskapp_kit.evaluate.results import row_of_line
 from taskapp_kit.records.declared_types import check_types
-from taskapp_kit.records.events import SCHEMA_VERSION
+from taskapp_kit.records.events import SCHEMA_VERSION, EpisodeRecord
 from taskapp_kit.records.model_use import known_sum
 from taskapp_kit.records.protocols import (
     LISTED,
@@ -434,10 +434,8 @@ def _stored(body: Mapping[str, Any], row: RolloutRow | None) -> StoredRollout:
     trace = body["trace"] if failed else body["trajectories"][0]["trace"]
     events = read_events({"trajectories": [{"trace": trace}]})
     error = body["detail"]["error"] if failed else None
-    first = events[0]
-    ended: Mapping[str, Any] = next((event for event in reversed(events) if event["kind"] == "ended"), {})
-    steps = [event["step"] for event in events if event["kind"] == "stepped"]
-    answers = [event["answer"] for event in events if event["kind"] == "answered"]
+    episode = EpisodeRecord.of(events)
+    first, ended, steps, answers = episode.started, episode.ended, episode.steps, episode.answers
     costs = [(answer.get("details") or {}).get("cost") for answer in answers]
     model = next((name for answer in answers if (name := (answer.get("details") or {}).get("model"))), None)
     meta = body.get("pipeline_metadata") or {}

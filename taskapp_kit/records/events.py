@@ -174,6 +174,80 @@ def fold(events: Iterable[Event]) -> Trajectory:
     return trajectory
 
 
+@dataclass(slots=True)
+class TurnRecord:
+    """A turn as it is stored. answered: the whole event. steps: the step of each of its `stepped` events."""
+
+    answered: dict[str, Any]
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The policy's answer."""
+        answer: dict[str, Any] = self.answered["answer"]
+        return answer
+
+    @property
+    def scripted(self) -> bool:
+        """Whether the caller supplied the action."""
+        return bool(self.answered.get("scripted"))
+
+
+@dataclass(slots=True)
+class EpisodeRecord:
+    """What `fold` is for events, for those that are stored: their JSON, with what a trajectory leaves out.
+
+    Events of every release, with members that were added later missing, and with images by their hashes.
+
+    started, observed, limited, failed, ended: the members of those events, empty where there is none. called: the turn in
+    which the policy was called and did not answer. acted: the `acted` event whose action did not return.
+    """
+
+    started: dict[str, Any] = field(default_factory=dict)
+    observed: dict[str, Any] = field(default_factory=dict)
+    turns: list[TurnRecord] = field(default_factory=list)
+    called: int | None = None
+    acted: dict[str, Any] | None = None
+    limited: dict[str, Any] = field(default_factory=dict)
+    failed: dict[str, Any] = field(default_factory=dict)
+    ended: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, events: Iterable[dict[str, Any]]) -> EpisodeRecord:
+        """The episode of stored events. Raises KeyError, IndexError for events that are damaged."""
+        episode = cls()
+        for event in events:
+            match event["kind"]:
+                case "called":
+                    episode.called = event["turn"]
+                case "answered":
+                    episode.called = None
+                    episode.turns.append(TurnRecord(event))
+                case "acted":
+                    episode.acted = event
+                case "stepped":
+                    episode.acted = None
+                    episode.turns[-1].steps.append(event["step"])
+                case "started" | "observed" | "limited" | "failed" | "ended":
+                    setattr(episode, event["kind"], event)
+        return episode
+
+    @property
+    def answers(self) -> list[dict[str, Any]]:
+        """The policy's answer of each turn."""
+        return [turn.answer for turn in self.turns]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The steps of all turns."""
+        return [step for turn in self.turns for step in turn.steps]
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names of the episode's actions."""
+        return tuple(self.observed.get("tools") or ())
+
+
 def to_json(seq: int, event: Event) -> dict[str, Json]:
     """The event as JSON; an image becomes `{"image": hash, …}`, its bytes are stored separately.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.records.content import Json, text_of
+from taskapp_kit.records.events import EpisodeRecord, TurnRecord
 from taskapp_kit.records.model_use import POLICY, TOKEN_COUNTS, ModelUse, known_sum, model_use, summed, unpriced_words
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.records.scorecard import CriterionScore
@@ -281,13 +282,12 @@ def _masked_prompt(prompt: Json, mask: Callable[[str], str]) -> Json:
 
 
 def _details(stored: StoredRollout) -> RolloutDetails:
-    episode = _Episode()
-    for event in stored.events:
-        episode.take(event)
+    episode = EpisodeRecord.of(stored.events)
+    initial = _observation(episode.observed.get("observation"))
     card = stored.scorecard or {}
     policy = stored.policy
     model = policy.get("model")
-    turns = episode.turns()
+    turns = tuple(_turn(index, turn) for index, turn in enumerate(episode.turns))
     usage: dict[str, float] = {}
     for turn in turns:
         for name, count in turn.usage.items():
@@ -299,28 +299,28 @@ def _details(stored: StoredRollout) -> RolloutDetails:
     return RolloutDetails(
         stored=stored,
         sample=policy["sample"] if isinstance(policy.get("sample"), int) else None,
-        policy=str(policy.get("name") or policy.get("policy") or episode.policy),
+        policy=str(policy.get("name") or policy.get("policy") or episode.started.get("policy", "")),
         model=model if isinstance(model, str) else None,
         policy_config={name: value for name, value in policy.items() if name != "name"},
-        failure=_failure(stored, episode.hint),
-        limit=episode.limit,
+        failure=_failure(stored, episode.failed.get("hint") or ""),
+        limit=(episode.limited["limit"], episode.limited["value"]) if episode.limited else None,
         formula=str(card.get("formula") or ""),
         criteria=tuple(
             CriterionScore(**{name: value for name, value in item.items() if name in _CRITERION})
             for item in card.get("criteria") or ()
         ),
-        metrics={**episode.metrics, **(card.get("metrics") or {})},
-        initial=episode.initial,
-        tools=tuple(episode.tools),
+        metrics={**(episode.ended.get("metrics") or {}), **(card.get("metrics") or {})},
+        initial=initial,
+        tools=episode.tools,
         turns=turns,
-        waiting_turn=episode.waiting_turn if stored.status == "failed" else None,
-        waiting_action=episode.waiting_action,
+        waiting_turn=episode.called if stored.status == "failed" else None,
+        waiting_action=None if episode.acted is None else RequestedCall(episode.acted["tool"], episode.acted["args"]),
         auxiliary_calls=auxiliary,
         judge_calls=judging,
         tokens=stored.tokens if stored.tokens is not None else _tokens(usage),
         cost=known_sum(costs) if auxiliary or judging else stored.cost,
         usage=usage,
-        pictures=tuple(_pictures(episode.initial, turns, auxiliary, judging)),
+        pictures=tuple(_pictures(initial, turns, auxiliary, judging)),
     )
 
 
@@ -329,50 +329,6 @@ def _failure(stored: StoredRollout, hint: str) -> FailureDetails | None:
         return None
     members = {name: str(stored.failure.get(name) or "") for name in ("boundary", "code", "message", "error_id")}
     return FailureDetails(**members, hint=str(stored.failure.get("hint") or hint))
-
-
-class _Episode:
-    """Collects the events of one episode."""
-
-    def __init__(self) -> None:
-        self.policy = ""
-        self.initial: tuple[Block, ...] = ()
-        self.tools: Sequence[str] = ()
-        self.answers: list[Mapping[str, Any]] = []
-        self.steps: list[list[StepDetails]] = []
-        self.waiting_turn: int | None = None
-        self.waiting_action: RequestedCall | None = None
-        self.limit: tuple[str, float] | None = None
-        self.metrics: Mapping[str, float] = {}
-        self.hint = ""
-
-    def take(self, event: Mapping[str, Any]) -> None:
-        kind = event["kind"]
-        if kind == "started":
-            self.policy = event["policy"]
-        elif kind == "observed":
-            self.initial, self.tools = _observation(event["observation"]), event.get("tools") or ()
-        elif kind == "called":
-            self.waiting_turn = event["turn"]
-        elif kind == "answered":
-            self.waiting_turn = None
-            self.answers.append(event)
-            self.steps.append([])
-        elif kind == "acted":
-            self.waiting_action = RequestedCall(event["tool"], event["args"])
-        elif kind == "stepped":
-            self.waiting_action = None
-            self.steps[-1].append(_step(event["step"]))
-        elif kind == "limited":
-            self.limit = event["limit"], event["value"]
-        elif kind == "failed":
-            self.hint = event.get("hint") or ""
-        elif kind == "ended":
-            self.metrics = event.get("metrics") or {}
-
-    def turns(self) -> tuple[TurnDetails, ...]:
-        pairs = zip(self.answers, self.steps, strict=True)
-        return tuple(_turn(index, event, tuple(steps)) for index, (event, steps) in enumerate(pairs))
 
 
 def _step(step: Mapping[str, Any]) -> StepDetails:
@@ -392,8 +348,8 @@ def _step(step: Mapping[str, Any]) -> StepDetails:
     )
 
 
-def _turn(index: int, event: Mapping[str, Any], steps: tuple[StepDetails, ...]) -> TurnDetails:
-    answer = event["answer"]
+def _turn(index: int, turn: TurnRecord) -> TurnDetails:
+    answer = turn.answer
     messages = [message_of(item) for item in answer.get("messages") or ()]
     own = messages.pop() if messages and messages[-1].role == "assistant" else None
     details = answer.get("details") or {}
@@ -407,12 +363,12 @@ def _turn(index: int, event: Mapping[str, Any], steps: tuple[StepDetails, ...]) 
             RequestedCall(call["tool"], call["args"], call.get("id") or "") for call in answer.get("tool_calls") or ()
         ),
         problem=answer.get("problem"),
-        scripted=bool(event.get("scripted")),
-        steps=steps,
+        scripted=turn.scripted,
+        steps=tuple(map(_step, turn.steps)),
         usage=usage,
         tokens=_tokens(usage),
         cost=_number(details.get("cost")),
-        seconds=event.get("seconds") or 0.0,
+        seconds=turn.answered.get("seconds") or 0.0,
         finish_reason=details.get("finish_reason"),
         attempts=details.get("attempts"),
         model_calls=details.get("model_calls", 1 if "attempts" in details else 0),
@@ -532,14 +488,9 @@ def _pictures(
 ) -> list[str]:
     shown: list[Block] = [*initial]
     for turn in turns:
-        for message in turn.read:
-            shown += message.blocks
-        for step in turn.steps:
-            shown += step.observation
-    for call in auxiliary:
-        for message in call.messages:
-            shown += message.blocks
-    for judged in judging:
-        for message in judged.prompt:
-            shown += message.blocks
+        shown += [block for message in turn.read for block in message.blocks]
+        shown += [block for step in turn.steps for block in step.observation]
+    messages = [message for call in auxiliary for message in call.messages]
+    messages += [message for call in judging for message in call.prompt]
+    shown += [block for message in messages for block in message.blocks]
     return list(dict.fromkeys(block.sha256 for block in shown if isinstance(block, Picture) and block.sha256))

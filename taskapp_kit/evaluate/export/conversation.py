@@ -12,7 +12,7 @@ import orjson
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.records.content import Json, plain, read_exactly
-from taskapp_kit.records.events import Answered, Observed, Stepped, from_json
+from taskapp_kit.records.events import Answered, EpisodeRecord, Observed, Stepped, from_json
 from taskapp_kit.records.model_use import TOKEN_COUNTS
 from taskapp_kit.records.protocols import StoredRollout, Tool, View
 from taskapp_kit.records.trajectory import Decision, PlayedStep
@@ -66,18 +66,13 @@ class Chat:
 
 def recorded_messages(stored: StoredRollout) -> list[Message]:
     """All messages of the policy's model, as recorded: the new ones of each turn, joined. Empty without a model."""
-    return [
-        message
-        for event in stored.events
-        if event["kind"] == "answered"
-        for message in event["answer"].get("messages") or ()
-    ]
+    return [message for answer in EpisodeRecord.of(stored.events).answers for message in answer.get("messages") or ()]
 
 
 def conversation_of(stored: StoredRollout) -> Chat:
     """The rollout's conversation. Raises Unfit when there is none, or when it is not what the model read in each turn."""
-    turns = [event["answer"] for event in stored.events if event["kind"] == "answered"]
-    turns = [answer for answer in turns if answer.get("messages")]
+    episode = EpisodeRecord.of(stored.events)
+    turns = [answer for answer in episode.answers if answer.get("messages")]
     if not turns:
         raise Unfit(NO_MODEL)
     opening = turns[0]["messages"][0]
@@ -95,8 +90,7 @@ def conversation_of(stored: StoredRollout) -> Chat:
     while messages and messages[-1]["role"] != "assistant":
         messages.pop()
     _check_order(messages)
-    tools = next((event.get("tools") for event in stored.events if event["kind"] == "observed"), None) or ()
-    return Chat(messages, answers, tuple(tools), _tokens(turns[-1], recorded))
+    return Chat(messages, answers, episode.tools, _tokens(turns[-1], recorded))
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:

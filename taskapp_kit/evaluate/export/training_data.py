@@ -29,6 +29,7 @@ from taskapp_kit.evaluate.export.conversation import (
 )
 from taskapp_kit.evaluate.export.report import ExportReport, ExportScope, loaded, selected
 from taskapp_kit.records.content import Json
+from taskapp_kit.records.events import EpisodeRecord
 from taskapp_kit.records.protocols import StoredRollout
 
 if TYPE_CHECKING:
@@ -375,10 +376,8 @@ def sequences_of(stored: StoredRollout) -> list[dict[str, Any]] | None:
 
 
 def _calls(stored: StoredRollout) -> Iterator[dict[str, Any]]:
-    for event in stored.events:
-        if event["kind"] == "answered":
-            answer = event["answer"]
-            details = answer.get("details") or {}
-            if "attempts" in details:  # a model was called
-                yield from details.get("earlier_calls") or ()
-                yield answer
+    for answer in EpisodeRecord.of(stored.events).answers:
+        details = answer.get("details") or {}
+        if "attempts" in details:  # a model was called
+            yield from details.get("earlier_calls") or ()
+            yield answer

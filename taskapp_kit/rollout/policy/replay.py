@@ -10,7 +10,7 @@ from taskapp_kit.declare.episode_selection import find_environment, read_config
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.events import Answered, from_json
+from taskapp_kit.records.events import Answered, EpisodeRecord, from_json
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.records.trajectory import Recording
 from taskapp_kit.records.words import cut
@@ -80,8 +80,9 @@ def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> 
 
 def recording_of(stored: StoredRollout) -> Recording:
     """The answers of a stored rollout's policy, and the limit that ended it, unless the environment declares that limit."""
-    events = (from_json(event) for event in stored.events if event.get("kind") == "answered")
-    answers = [event.answer for event in events if isinstance(event, Answered) and not event.scripted]
+    turns = EpisodeRecord.of(stored.events).turns
+    events = [from_json(turn.answered) for turn in turns if not turn.scripted]
+    answers = [event.answer for event in events if isinstance(event, Answered)]
     ended = stored.status == "truncated" or (stored.failure or {}).get("boundary") == "scoring"
     # the environment's own limits end a replay at the same place by themselves
     by_request = ended and stored.stop_reason not in DECLARED_LIMITS
