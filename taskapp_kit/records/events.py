@@ -147,6 +147,7 @@ _ANSWER_FIELDS = tuple(item.name for item in fields(Decision))
 _step_values, _answer_values = attrgetter(*_STEP_FIELDS), attrgetter(*_ANSWER_FIELDS)
 
 
+# The one way from events to a trajectory: nothing about an episode is recorded in a second place.
 def fold(events: Iterable[Event]) -> Trajectory:
     """Builds the trajectory from its events. The first must be `started`; raises ValueError otherwise."""
     remaining = iter(events)
@@ -406,6 +407,8 @@ def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Cont
     ]
 
 
+# 64 Crafter episodes of up to 100 turns have 520 MB of prompts whole, and 22 MB as differences. Store and streams
+# hold whole prompts.
 # A prompt mostly repeats the previous call's prompt and completion, so full prompts would make an answer grow with the
 # square of its turns. `client.read_events` restores them.
 

@@ -80,6 +80,7 @@ class Rollout:
     pictures: dict[str, bytes] = field(default_factory=dict, repr=False)
     stored: StoredRollout | None = field(default=None, repr=False)
     body: bytes | None = field(default=None, repr=False)
+    # Both forms, each made on demand: a parent process passes on bytes without reading them.
     _encoded: EncodedEvents | None = field(default=None, repr=False)
     _events: list[Event] | None = field(default=None, repr=False)
     _trajectory: Trajectory | None = field(default=None, repr=False)

@@ -20,6 +20,8 @@ SEED_LIMIT = 2**63
 
 def derived_rng(*parts: str | int) -> random.Random:
     """A generator whose stream is fixed by `parts` alone, e.g. `("policy", "crafter", "train", 7, 0)`."""
+    # Nothing but the parts: not the process, not hash order, not earlier rollouts. The purpose is the first one, so a
+    # policy never shares a stream with the environment.
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return random.Random(int.from_bytes(hashlib.sha256(text.encode()).digest(), "big"))
 

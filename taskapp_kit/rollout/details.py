@@ -247,6 +247,7 @@ def details_of(stored: StoredRollout) -> RolloutDetails:
     """The readable form of a stored rollout. Raises StoreError for events that cannot be read."""
     try:
         return _details(stored)
+    # Anything that a damaged row can raise: pages and commands show one sentence, and the other rollouts.
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as fault:
         raise StoreError(
             f"rollout {stored.rollout_id!r} is stored but cannot be read: {type(fault).__name__}.",
@@ -264,6 +265,7 @@ def model_calls(private: Mapping[str, Json]) -> dict[str, Json]:
     shown: dict[str, Json] = {}
     record = private.get("judge_calls")
     if record:
+        # A judge may read the end state, which is private: its prompts and answers could repeat it.
         mask = final_state_masker(private.get("final_state"))
         shown["judge_calls"] = {
             "prompts": {name: _masked_prompt(prompt, mask) for name, prompt in (record.get("prompts") or {}).items()},
@@ -433,6 +435,7 @@ def _call(call: Json) -> RequestedCall:
         return RequestedCall("", call)
     args = function.get("arguments")
     if isinstance(args, str):
+        # Arguments that are no JSON are shown as the model wrote them.
         with suppress(ValueError):
             args = json.loads(args)
     return RequestedCall(str(function.get("name") or ""), args, str(call.get("id") or ""))

@@ -44,6 +44,8 @@ class DrivenEpisode:
 
     async def answers(self, body: dict[str, Json]) -> ChatReply:
         """Receive what the policy asks, and wait for the caller. On the event loop."""
+        # A session is a rollout whose caller is asked where a policy would ask its model, by the path on which a worker
+        # process asks for a reply: so threads, processes, limits, scoring and the store need no second form.
         self._reply = self._loop.create_future()
         if not self._pause.done():
             self._pause.set_result(body)
@@ -78,6 +80,7 @@ class DrivenEpisode:
 
         self._task = asyncio.create_task(played())
         self._task.add_done_callback(self._ended)
+        # The task's first step: cancelled before it, `Service.run` would never give the place back.
         await asyncio.sleep(0)
         return self._pause
 
@@ -102,6 +105,7 @@ class DrivenEpisode:
             elif body is None and self._reply is not None and not self._reply.done():
                 self._reply.set_result(reply)
 
+        # A short step is played without waking the rollout's task; see `SharedThreads.run_batch`.
         if self.rollout.driver is None or not self.rollout.driver.quick(reply, asked):
             self._reply.set_result(reply)
         return pause
@@ -109,6 +113,7 @@ class DrivenEpisode:
     def fail(self, failure: Failure) -> None:
         """End the episode with this failure, unless its result is being stored."""
         rollout, task = self.rollout, self._task
+        # A result that is being stored is kept; and the first reason is the true one.
         if rollout is None or task is None or rollout.settling or rollout.stopped is not None:
             return
         rollout.stopped = failure

@@ -45,6 +45,7 @@ class EventBuffer:
         )
         if type(observation) is list:  # encodes a picture in this thread, not on the event loop
             self._pictures.append({picture.hash: picture.png for picture in images(observation)})
+        # Without followers the loop is not woken: most rollouts have none, and an episode has hundreds of events.
         self._unread.append(event)
         if self._followers:
             with suppress(RuntimeError):  # the loop is closed, so there are no readers

@@ -77,6 +77,7 @@ class Executor:
         self._stores = stores
         self._versions = versions
         self._cancelled = cancelled
+        # Two limits: a shared thread takes several calls at one waking, one of its own does not.
         self._own_handoffs = HandoffLimit(OWN_HANDOFFS)
         self._shared_handoffs = HandoffLimit(SHARED_HANDOFFS)
 
@@ -95,12 +96,16 @@ class Executor:
         """
         pool = self._worker_pool
         if pool is not None and not rollout.own and pool.plays(rollout.plan.environment):
+            # An `own` policy (a person, a test) is an object of this process, and frames hold JSON only.
             return await self._in_a_worker(pool, rollout, listener, answers, prompt=prompt, written=written)
         ask = self._ask(rollout, answers)
         report = _ThreadReport(listener, ThreadPort(ask))
+        # Readers of a rollout under way see the events before its thread is done, or when it never is.
         rollout.recorded = report.events
         asks = rollout.plan.endpoint is not None or answers is not None
         if not asks or isinstance(rollout.plan.actor, LocalPolicy):
+            # An author's loop waits in its thread while its model answers, so these may be as many as rollouts in
+            # flight.
             threads = self._model_threads if asks else self._pinned_threads
             return await self._in_a_thread(rollout, report, threads)
         player = RolloutPlayer(
@@ -197,9 +202,11 @@ class Executor:
         The total includes the waiting time; time that no part of the rollout took is the framework's.
         """
         result.rollout_id, result.created_at = rollout.rollout_id, rollout.created_at
+        # Set in this process, where the rollout was admitted: a worker knows neither the wait nor the commit.
         result.versions = {**self._versions, "environment": result.version}
         total, seconds = self._clock.monotonic() - rollout.began, result.seconds
         result.timing = {**seconds, "framework": max(0.0, total - sum(seconds.values())), "total": total}
+        # Images are encoded in the rollout's thread, or were by the worker: never on the event loop.
         if encoded is None:
             result.pictures = result.shown_pictures()
         if self._stores and rollout.plan.request.record.store:
@@ -244,6 +251,7 @@ class EpisodeDriver:
             rollout.driver = self
             await self._turns.run(ask, self._in_thread)
             rollout.driver = None
+            # A rubric may wait for judges or run programs, while the environments of others wait for this thread.
             if self._thread.is_shared and not threads.is_quick(scoring):
                 self._thread.close()
                 self._thread = await threads.open(scoring, seconds=max(0.0, self._seconds_left()))
@@ -294,8 +302,10 @@ class EpisodeDriver:
 
     def _stopped(self, reason: Literal["timeout", "cancelled"]) -> list[Event]:
         """Stop the episode; return its events until now, before the thread notices the stop and adds its own end."""
+        # First, or the thread could add the end that it noticed to the one that is added here.
         events = self._report.until_now()
         self._report.stop(reason)
+        # In its own thread, when that comes back: an environment is closed where it was made.
         self._thread.post(partial(self._logged, self._turns.close))
         return events
 
@@ -331,6 +341,7 @@ class HandoffLimit:
                 held = False
                 self._free.release()
 
+        # By a timer and not at the end: a call that waits for a program would hold a slot that it does not use.
         timer = asyncio.get_running_loop().call_later(self._patience_seconds, release)
         try:
             yield
@@ -394,6 +405,7 @@ class ListenerGate:
     def __call__(self, event: Event) -> None:
         """Pass on one event; called in the rollout's thread."""
         with self._lock:
+            # Under the lock: the event loop may close the gate between the check and the call.
             if not self._closed:
                 self._sent += 1
                 self._listener(event)

@@ -120,6 +120,7 @@ async def load_group(
         if member is None:
             raise _wrong(f"there is no stored rollout {name[:80]!r}.", "no_such_rollout")
         members.append(member)
+    # Scores of a group are compared with each other, so anything but the policy's choices has to be equal.
     _one_identity(members)
     first = members[0]
     spec = planner.spec
@@ -133,6 +134,7 @@ async def load_group(
             f"environment {first.environment!r} has no group judge.", hint="Declare one: @app.judge(group=True)."
         )
     instance = planner.instance(first.environment, first.split, first.seed)
+    # The judge reads the row of today; another row would judge answers to another question.
     if (None if instance.task is None else row_hash(instance.task)) != first.row_hash:
         raise _wrong("the task's row differs from the one that was played.", "other_declarations")
     arguments = read_config(spec.environments[first.environment], first.config).arguments

@@ -110,6 +110,7 @@ Listener = Callable[[Event], None]
 
 log = logging.getLogger("taskapp_kit.service")
 
+# A stuck thread holds memory and a place for ever; only a new process gets rid of them.
 HUNG_LIMIT = 8
 """At this number of stuck threads the server accepts nothing new: `/health` reports `draining`, so that it is replaced."""
 STOPPING_SECONDS = 5.0
@@ -153,6 +154,7 @@ class AdmissionControl:
 
     def take(self, caller: Caller) -> None:
         """Counts a rollout as in flight. Raises Saturated when the server or the caller's key has reached its limit."""
+        # Before anything is planned: a refusal has to be cheap when a server is flooded.
         self.check_open()
         if self._hung() >= HUNG_LIMIT:
             raise Saturated(
@@ -169,6 +171,7 @@ class AdmissionControl:
                 "the limit of this key.",
                 code="key_quota_reached",
             )
+        # Before the request is planned, which may wait for the store: two requests cannot both take the last place.
         self._taken += 1
         self._of_label[caller.key_label] += 1
 
@@ -196,6 +199,7 @@ class AdmissionControl:
         readers.add(peer)
         try:
             yield
+            # The whole answer was sent, so the key's limit is free, whoever else still reads.
             if not peer.gone:
                 readers.clear()
         finally:
@@ -226,6 +230,8 @@ class AdmissionControl:
 
     async def drain(self, grace_seconds: float) -> None:
         """Refuses new rollouts and waits for running ones. After the grace the rest is cancelled, and stored as cancelled."""
+        # Closed first, answered throughout: uvicorn keeps serving until this returns, and a trainer reads `draining`
+        # instead of a refused connection.
         self._closed = True
         if self._empty is None:
             self._empty = asyncio.Event()
@@ -234,6 +240,7 @@ class AdmissionControl:
         log.info("draining in_flight=%d grace_seconds=%g", self._taken, grace_seconds)
         if await _within(self._empty, grace_seconds):
             return
+        # What is being stored is finished instead: it was played to its end.
         stopped = [rollout for rollout in self._under_way.values() if not rollout.settling and rollout.stopped is None]
         for rollout in stopped:
             rollout.stopped = Failure(

@@ -43,6 +43,7 @@ class RolloutPlayer:
         self._models = models
         limit = plan.request.safety.max_rollout_tokens
         self._meter = None if limit is None else TokenMeter(limit)
+        # Judges are asked through `models`, without the meter: the limit ends episodes, and they come after it.
         self._played_with = models if models is None or self._meter is None else MeteredPort(models, self._meter)
         self._episode = Episode(plan, clock, control, self._played_with)
 
@@ -75,6 +76,8 @@ class RolloutPlayer:
     def finish(self) -> Rollout:
         """Return the result, a `Rollout` unless it failed. Never raises because of author's code."""
         plan, control, events, episode = self._plan, self._control, self._events, self._episode
+        # Store, answer, stream, replay and digest use the same events, so what is stored and what was scored cannot
+        # disagree.
         trajectory = fold(events)
         given: dict[str, Any] = {
             "inference_url": plan.inference_url,
@@ -83,6 +86,7 @@ class RolloutPlayer:
             "warnings": [*plan.warnings, *episode.warnings, *_missing_tokens(plan, events)],
             "seconds": {"environment": episode.environment_seconds, "policy": episode.policy_seconds, "scoring": 0.0},
         }
+        # Before they are stored: pages and exports show what is stored of them.
         if episode.second_calls:
             mask = masker(self._spec, trajectory.environment, plan.task)
             given["second_calls"] = [_masked(call, mask) for call in episode.second_calls]
@@ -95,6 +99,7 @@ class RolloutPlayer:
             return Rollout.of_events(
                 plan.request, plan.policy, events, trajectory, status="failed", failure=failure, cause=cause, **given
             )
+        # Before scoring: an episode whose scoring fails has a digest, so that it can be scored later.
         given["digest"] = trajectory.digest()
         if plan.wants_images:
             given["observation_digest"] = trajectory.observation_digest(given["digest"])
@@ -109,6 +114,7 @@ class RolloutPlayer:
                 models=self._models,
                 skip_judges=plan.skip_judges,
             )
+        # A failure is never a number: the rollout has no reward, and no scorecard that could be averaged.
         except ScoringFailed as error:
             given.update(status="failed", failure=error.failure, cause=error.__cause__, judging=error.judging)
             return Rollout.of_events(plan.request, plan.policy, events, trajectory, **given)
@@ -121,6 +127,7 @@ class RolloutPlayer:
 
 def _missing_tokens(plan: EpisodePlan, events: list[Event]) -> list[str]:
     """Return warnings for token data that was requested for training and missing in some responses of the model."""
+    # Missing token data makes a rollout useless for training, and nothing else would say so before the update.
     if plan.policy != MODEL:
         return []
     request = plan.request
@@ -169,6 +176,7 @@ def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> Rollou
     if not events:
         spec = plan.environment
         events.append(Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy))
+    # The log, the row and the answer name one id, by which an operator finds the traceback that callers never see.
     failure.error_id = failure.error_id or uuid.uuid4().hex[:12]
     events.append(Failed(failure.boundary, failure.code, failure.message, failure.error_id, failure.hint))
     trajectory = fold(events)
@@ -197,6 +205,7 @@ class TokenMeter:
 
     def check(self) -> None:
         """Raises PolicyStops when the limit is reached."""
+        # Checked before a call and not during one: a reply that was paid for is used.
         if self.spent >= self.limit:
             raise PolicyStops(MAX_ROLLOUT_TOKENS, self.limit)
 

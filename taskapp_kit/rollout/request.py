@@ -75,6 +75,7 @@ class RequestPlanner:
         self.max_calls = max_calls
         self.skip_judges = skip_judges
         self._models = models
+        # A seed that the request leaves open is the one draw that is not derived; the answer names it.
         self._draw = random.SystemRandom()
 
     def plan(
@@ -104,6 +105,7 @@ class RequestPlanner:
         instance = find_instance(spec, read.split, _seed_of(request, spec, read), self._draw, read.wanted)
         program = read_ops(request.ops)
         config = request.policy.config
+        # A request whose every action is scripted must not fail for a policy that it never asks.
         decided = program is None or "agent" in program  # else all actions are the caller's
         blend = _blend_of(request)
         policy: LocalPolicy | RemotePolicy
@@ -126,6 +128,7 @@ class RequestPlanner:
             max_turns=spec.max_turns,
             max_steps=spec.max_steps,
             max_ops=request.safety.max_ops,
+            # A request may be stricter than the environment, never laxer: the limit protects the server, too.
             max_refusals=_lower(spec.max_refusals, request.safety.max_refusals),
             default_max_turns=spec.default_max_turns if program is None else None,
             max_calls=self.max_calls,
@@ -151,6 +154,8 @@ class RequestPlanner:
         config = request.policy.config
         if "replay" not in (config.get("policy"), request.policy.policy_name):
             return None
+        # Only the full rule of names decides: an app may declare a policy `replay`, or an address may win over the
+        # name.
         if self._policy_name(request, _address(request), find_environment(self.spec, request.env.env_name)) != "replay":
             return None
         rollout_id = config.get("rollout_id")

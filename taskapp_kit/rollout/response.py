@@ -12,6 +12,7 @@ from taskapp_kit.records.events import event_history, to_json
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.trajectory import PlayedStep, Turn
 
+# A hundred frames would make an answer of many megabytes, also for callers that want none of them.
 INLINE_IMAGE_BYTES = 2 * 1024 * 1024
 """Images of one response are inlined up to this many PNG bytes; further ones are referenced as `/blobs/{hash}`."""
 
@@ -132,6 +133,7 @@ def answer_bytes(rollout: Rollout) -> bytes:
 
 def with_timing(body: bytes, timing: dict[str, float]) -> bytes:
     """Return the whole response, from the result of `write_body`."""
+    # Appended to the text: the parent knows the total only at the end, and need not parse what a worker encoded.
     return b'%s,"timing":%s}' % (body[:-1], orjson.dumps(timing))
 
 

@@ -132,9 +132,12 @@ class Service:
             skip_judges=settings.skip_judges,
             models=self.models,
         )
+        # The pool exists without --workers, too: isolation is the author's decision and not the operator's.
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
         workers = settings.workers
         self.worker_pool = WorkerPool(app, self.spec, workers=workers) if workers or isolated else None
+        # One hook for log line, metrics and spans: called once for each rollout that has ended, so they agree. Spans
+        # are built afterwards from recorded times, which costs nothing while playing and works for worker processes.
         self.watchers: list[RolloutObserver] = []
         self._sandbox: Capabilities | None = None
         self.admission = AdmissionControl(settings.max_concurrent, self._hung)
@@ -252,8 +255,10 @@ class Service:
             session = answered and request.policy.policy_name in CALLERS
             replayed = None if policy is not None or answered else self.planner.replayed(request)
             stored = None if replayed is None else await self._stored_to_replay(replayed, caller)
+            # Again: the server may have begun to stop while the stored rollout was loaded.
             self.admission.check_open()
             plan = self.planner.plan(request, own=policy, stored=stored, session=session, answered=answered)
+        # Cancellation included, or the place would be lost until the server restarts.
         except BaseException:
             self.admission.give_back(caller)
             raise
@@ -279,11 +284,14 @@ class Service:
         try:
             result = await self._executor.play(rollout, listener, answers=answers, prompt=prompt, written=written)
             rollout.settling = True
+            # Returned means stored: the store commits before the caller gets the result, in one transaction with all
+            # others that wait (group commit), so each pays for a share of a flush.
             await self._store_result(rollout, result)
             result.stored = None  # a caller that holds the result need not hold its encoded events, too
         except asyncio.CancelledError:
             if rollout.stopped is None or rollout.task is None:
                 raise
+            # The server cancelled it and not the caller, whose task goes on with the failure.
             rollout.task.uncancel()
             raise RolloutFailed(rollout.stopped, rollout_id=rollout.rollout_id) from None
         finally:
@@ -324,6 +332,8 @@ class Service:
     async def _store_cancelled(self, rollout: InFlightRollout, result: Rollout) -> None:
         """Store the events so far as cancelled, after the client has gone or the server stops."""
         try:
+            # A cancelled rollout has cost calls of the model, so what was played is stored; a second cancellation must
+            # not stop that.
             await asyncio.shield(self._store_result(rollout, result))
         except StoreError:
             log.exception("the cancelled rollout %s could not be stored", rollout.rollout_id)
@@ -424,6 +434,7 @@ class Service:
 
     async def close(self) -> None:
         """Stop running rollouts, end worker processes and idle threads, and close the store."""
+        # In this order: what still runs needs threads, processes and the store until it has ended.
         await self.sessions.close()
         await self.drain(0.0)
         if self.worker_pool is not None:
@@ -443,6 +454,7 @@ def sandbox_in_use() -> Capabilities | None:
 
     Other apps neither probe nor load it. The first call probes, which takes some tenths of a second.
     """
+    # Importing it would probe the machine in every server, for the few whose app runs programs.
     if "taskapp_kit.sandbox" not in sys.modules:
         return None
     from taskapp_kit.sandbox import capabilities

@@ -300,6 +300,7 @@ class EnvironmentSession:
             self._episode.fail(failure or left("closed the session"))
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(failure))
+        # A caller that goes away must not leave a half-closed session, which nobody would close again.
         await asyncio.shield(self._closing)
 
     # -- internals -------------------------------------------------------------------------------------------------
@@ -308,6 +309,7 @@ class EnvironmentSession:
         """Begin the call, or join the same one, and return its answer. Nothing that happens to the caller ends it."""
         if self.closed:
             raise no_such_session(self.session_id)
+        # Only the latest call: an answer is as large as an observation, and a client repeats what it has no answer to.
         call = self._call
         if call is not None and request_id is not None and call.request_id == request_id:
             if (call.verb, call.body) != (verb, body):
@@ -339,6 +341,7 @@ class EnvironmentSession:
     async def _begin(self, request: RolloutRequest, seconds: float | None) -> SessionStart:
         if self._episode is not None:
             self._episode.fail(left("reset the session"))
+            # One episode at a time: its place is the session's, and its row is there before the next one begins.
             await self._episode.stored()
         episode = DrivenEpisode()
         try:
@@ -440,6 +443,8 @@ class EnvironmentSession:
             "event": _weighted(blend.event, card.events_score, given["event"]),
             "outcome": _weighted(blend.outcome, card.outcome_score, 0.0),
         }
+        # The last step has what the earlier ones did not: so the sum is the rollout's reward exactly, whatever criteria
+        # that read the whole episode say.
         reward = None if card.reward is None else card.reward - given["env"] - given["event"]
         return SessionStep(episode.turn, episode.observation, steps, reward, rest, asked)
 

@@ -25,6 +25,7 @@ KEY_REVOKED = "key_revoked"
 
 QUEUE_SECONDS = 5.0
 """How long `open` waits for a place."""
+# More would wait longer than clients do, and each holds a connection.
 MAX_WAITING = 64
 """At most so many callers wait for a place."""
 RETRY_SECONDS = 5
@@ -138,10 +139,12 @@ class EnvironmentSessions:
         """
         session = self._sessions.get(session_id)
         if session is None:
+            # The same error as for a session of another key: ids must not be probed.
             raise no_such_session(session_id)
         own = caller.key_label == session.caller.key_label
         if (drives and (not own or (session.exclusive and protocol != session.protocol))) or not (own or caller.admin):
             raise no_such_session(session_id)
+        # A ping keeps a session open; an admin who looks at it must not.
         if own:
             session.touch()
         return session
@@ -171,6 +174,7 @@ class EnvironmentSessions:
 
     async def _watch(self) -> None:
         """Expire sessions as long as there are any."""
+        # One task for all sessions, and none while there are none, instead of a timer that every call moves.
         while self._sessions:
             await asyncio.sleep(TICK_SECONDS)
             try:
@@ -199,6 +203,7 @@ class EnvironmentSessions:
     async def _take_place(self, places: asyncio.Semaphore, caller: Caller) -> None:
         limit = caller.max_in_flight
         own = sum(session.caller.key_label == caller.key_label for session in self._sessions.values()) if limit else 0
+        # Those in line count, or a key could hold the whole line beyond its limit.
         own += self._waiting[caller.key_label]
         if limit is not None and own >= limit:
             raise Saturated(

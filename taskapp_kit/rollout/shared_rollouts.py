@@ -79,6 +79,7 @@ class SharedRollouts:
         fingerprint = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
         app = self._service.spec.name
         key = None if idempotency_key is None else _scoped_key(app, caller.key_label, idempotency_key)
+        # In this process first: the record may not be written yet.
         if key is not None and key in self._by_key:
             known, shared = self._by_key[key]
             if not shared.cancelled:  # a cancelled rollout has no result, so a repetition is played again
@@ -192,6 +193,7 @@ class SharedRollouts:
                 work.close()
                 shared.fail(asyncio.CancelledError())
 
+        # A task of its own, because no request owns it: it ends when its last subscriber leaves, not with the first.
         shared.task = asyncio.create_task(run())
         self._tasks.add(shared.task)
         shared.task.add_done_callback(forget)
@@ -215,6 +217,7 @@ class SharedRollouts:
                     continue
                 found = Claim(found.ticket, "settled", settled)
                 self._over.pop(found.ticket.rollout_id, None)  # who looked before it was stored read that it is lost
+            # Cancelled here and not yet settled: joined, the repetition would get the cancellation as its answer.
             own = self._by_id.get(found.ticket.rollout_id)
             if own is not None and own.cancelled:
                 await own.ended()
@@ -241,11 +244,13 @@ class SharedRollouts:
         except RolloutFailed as error:
             settled = StoredResult(record.rollout_id, failure=error.failure, events=self._events_of(shared))
         except asyncio.CancelledError:
+            # Shielded: without an end, the record would hold its key until the lease runs out.
             await asyncio.shield(self._settle_cancelled(shared, record, began=began))
             raise
         except BaseException:
             await self._coordinator.release(record.rollout_id)
             raise
+        # From here on a cancellation could lose a result that is played, and paid for.
         shared.begin_settling()
         # a cancelled rollout has no result for a repetition, so its key is freed
         settle = partial(self._coordinator.settle, settled, free_key=_of_cancelled(settled))

@@ -130,6 +130,7 @@ class RolloutReader:
     def _visible(self, query: RolloutQuery, caller: Caller) -> RolloutQuery | None:
         """The filter, narrowed to this app and to what the caller may see; None when that is nothing."""
         key_label = query.key_label if caller.admin else caller.key_label
+        # To a query, no label is every label.
         if key_label is None and not caller.admin:
             return None
         return replace(query, app=self.app, key_label=key_label)

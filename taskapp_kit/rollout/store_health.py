@@ -61,6 +61,7 @@ class StoreState:
         """
         try:
             result = await write()
+        # The rollout is at fault and not the store, so others are still played.
         except StoreRefusal:
             raise
         except StoreError as error:
@@ -83,6 +84,7 @@ class StoreState:
         if not self.failing:
             self._failing_since = self._clock.now()
             log.error("store failing, new rollouts are refused until a write succeeds: %s", error)
+        # Written again by the server itself: while it refuses rollouts, none would find out that the store works.
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe(), name="taskapp-store-probe")
 

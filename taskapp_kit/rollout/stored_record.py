@@ -30,6 +30,7 @@ def stored_rollout(
     """Return the row: an allow-list of `policy.config`, a hash of the task, the end state in the private column."""
     request, card, failure = result.request, result.scorecard, result.failure
     config = request.policy.config
+    # An allow-list: `policy.config` may hold keys and headers under any name.
     policy = {name: config[name] for name in STORED_CONFIG if name in config}
     policy["name"] = result.policy
     if result.inference_url is not None:
@@ -56,6 +57,7 @@ def stored_rollout(
         spec_hash=spec.hash,
         kit_version=__version__,
         schema_version=SCHEMA_VERSION,
+        # A hash, since the row has private fields; it tells a replay whether the same task is still there.
         row_hash=row_hash(plan.task) if plan.task is not None else None,
         reward=result.reward,
         outcome_score=card.outcome_score,
@@ -81,6 +83,7 @@ _FAILURE = ("boundary", "code", "message", "error_id")
 def _private(result: Rollout) -> dict[str, Json]:
     """Return what no response contains: the end state, and every call of a judge."""
     private: dict[str, Json] = {}
+    # In a column of its own, so that no query for a list or an answer can return it by accident.
     if result.final_state is not None:
         private["final_state"] = result.final_state
     if result.second_calls:

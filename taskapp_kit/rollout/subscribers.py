@@ -162,6 +162,7 @@ class SharedRollout:
         """Removes a subscriber. The longest grace of all former subscribers applies."""
         self._subscribers -= 1
         now = self._loop.time()
+        # The longest: a patient client may reconnect although an impatient one left after it.
         self._grace_ends = max(self._grace_ends, now + grace_seconds)
         if self._subscribers == 0 and not self.detached and not self.over:
             if self._grace_ends > now:

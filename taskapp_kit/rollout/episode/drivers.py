@@ -46,6 +46,7 @@ def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
                 event = events.send(answer)
     except StopIteration:
         pass
+    # Whatever stopped the driver, the environment is closed in the thread that made it.
     finally:
         events.close()
 
@@ -105,6 +106,7 @@ class ModelDriver:
         """Continue with the model's reply, or its failure, up to the next model call; return its body."""
         thrown: BaseException
         if isinstance(outcome, ModelFailed):
+            # A conversation that no longer fits is a limit and no failure: what was played can be scored.
             thrown = PolicyStops(CONTEXT_OVERFLOW) if outcome.overflow else PolicyFailed(outcome.failure)
             return self._until_asked(partial(self._events.throw, thrown))
         try:

@@ -76,6 +76,7 @@ def _authors(method: Callable[P, T]) -> Callable[P, T]:
     def call(*given: P.args, **named: P.kwargs) -> T:
         try:
             return method(*given, **named)
+        # Raised inside the generator by the author, it would look as if the driver had closed the episode.
         except GeneratorExit as error:
             raise EnvironmentLeft from error
 
@@ -106,6 +107,7 @@ class Context:
 
 
 _prepared: set[type] = set()
+# Rollouts of one environment begin in several threads at once; `setup_worker` may load gigabytes.
 _preparing = threading.Lock()
 
 
@@ -144,6 +146,7 @@ class EnvironmentHost:
         self.plan = plan
         self._second = AuxiliaryModels(models)
         self.spec: EnvironmentSpec = plan.environment
+        # One loop for all calls of the instance: what an async reset opens belongs to the loop that opened it.
         self._runner = asyncio.Runner()  # creates its loop with the first call
         self._last_observation: Any = None
         self._last_info: Any = None
@@ -172,6 +175,7 @@ class EnvironmentHost:
             else:
                 given[name] = Context(plan, self._second)
         first = self._finish(self._instance.reset(**given))
+        # A Step of reset would have a reward that no action earned.
         if isinstance(first, Step):
             raise EnvironmentProblem(
                 "reset_returned_step", f"{spec.cls.__name__}.reset returned a Step; it returns the first observation"
@@ -210,6 +214,8 @@ class EnvironmentHost:
         given = step.observation
         observation = self._content(given, action.name)
         if type(given) is not str and given is not None:
+            # Recorded by reference, the earlier step would show the later one's state; a copy of each observation would
+            # cost every author who does it right.
             if (
                 given is self._last_observation
                 and type(observation) is not str
@@ -241,6 +247,7 @@ class EnvironmentHost:
         try:
             if instance is not None and self.spec.has_close:
                 self._finish(instance.close())
+        # A new one, because `close` may be called again after a failure in it.
         finally:
             self._runner.close()
             self._runner = asyncio.Runner()
@@ -285,6 +292,7 @@ class EnvironmentHost:
         Raises EnvironmentProblem.
         """
         reward = step.reward
+        # The usual step passes all checks at once; an episode may have thousands of them.
         if (
             (reward is None or (type(reward) is float and reward - reward == 0.0))  # finite
             and type(step.terminated) is bool

@@ -96,6 +96,8 @@ class Episode:
         self._doing = ""
         """The position of the author's code in words: a failure's message names the step and the action."""
 
+    # A generator, so that limits, refusals and failures are implemented once, whoever answers at `called`: a policy in
+    # the same thread, a model that is awaited between two turns, or a person.
     def events(self) -> EpisodeEvents:
         """Yield the events in order, from `started` to `ended`. The environment is always closed."""
         plan = self.plan
@@ -114,6 +116,7 @@ class Episode:
                 final_state = self._final_state(host)
         except (GeneratorExit, ConfigRefused):  # the driver closed the generator; the caller's env.config is invalid
             raise
+        # sys.exit() in an author's environment must fail its rollout, not end the server.
         except BaseException as error:
             failed = self._failure(error)
             status, stop_reason = "failed", failed.code
@@ -123,6 +126,7 @@ class Episode:
             failed, status, stop_reason = closing, "failed", closing.code
         if failed is not None:
             yield failed
+        # The last event also of a failed episode: readers know by it that nothing follows.
         yield EpisodeEnded(status, stop_reason, final_state, self._numbers(host))
 
     def _numbers(self, host: EnvironmentHost) -> dict[str, float]:
@@ -162,6 +166,8 @@ class Episode:
             if control.stop is not None:
                 raise stop_failure(control.stop)
             by_policy = instruction == "agent"
+            # A policy's turn is refused as a whole where only half of it fits: an answer that nothing can act on
+            # would have cost a call of the model.
             reached = self._reached(2 if by_policy else 1)
             if reached is not None:
                 yield from self._limit(*reached)
@@ -179,6 +185,7 @@ class Episode:
                 results = []
                 yield Answered(self._turns, answer, seconds)
             accepted = False
+            # The checks are repeated between the actions of one answer, which may be as many as `max_calls`.
             for number, call in enumerate(self._calls(answer, by_policy=by_policy)):
                 if control.stop is not None:
                     raise stop_failure(control.stop)
@@ -188,6 +195,8 @@ class Episode:
                     yield from self._limit("max_ops", plan.max_ops)
                 self.ops += 1
                 yield Acted(self._steps, call.tool, call.args)
+                # One refusal stands for all calls beyond the limit: a refusal each would let a model fill its own
+                # context.
                 if by_policy and number >= plan.max_calls:
                     step = self._refused(self._steps, call, too_many_calls(plan.max_calls), 0.0)
                     self._steps += 1
@@ -206,6 +215,7 @@ class Episode:
             self._turns += 1
             self.view = View(self._turns, observation, results, tools, plan.task, initial)
             if by_policy:
+                # Turns in a row, because a model that recovers now and then is still playing.
                 self._refusals = 0 if accepted else self._refusals + 1
                 if plan.max_refusals is not None and self._refusals >= plan.max_refusals:
                     yield from self._limit("max_refusals", plan.max_refusals)
@@ -236,6 +246,8 @@ class Episode:
     def _spoken(self, answer: Decision) -> Decision:
         """Return words that came as a call of the action for plain words as the assistant's words."""
         words = self._text_action
+        # Both ways to give plain words are one answer, so that rubrics, digests and transcripts cannot differ by the
+        # way.
         if words is None or answer.output is not None:
             return answer
         (parameter,) = words.arguments.names
@@ -246,6 +258,7 @@ class Episode:
 
     def _cut(self, answer: Decision) -> Decision:
         """Drop the calls after the first one beyond the limit, which represents them all."""
+        # Cut before the answer is recorded: thousands of calls would be in every event, prompt and page.
         max_stored = self.plan.max_calls + 1
         left_out = len(answer.tool_calls) - max_stored
         if left_out <= 0:
@@ -288,6 +301,7 @@ class Episode:
         self._steps += 1
         if call.tool not in self._tools:
             declared = call.tool in self.plan.environment.actions
+            # The policy's own sentence says more where its words named no tool at all.
             said = problem if problem and not call.tool else unknown_tool(call.tool, self._tools, declared=declared)
             return self._refused(index, call, said, 0.0)
         if problem and isinstance(call.args, str):
@@ -397,6 +411,7 @@ def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "pol
         failure = error.failure
     elif isinstance(error, SandboxError):  # the machine failed, not the policy
         failure = Failure("environment", "environment_raised", error.message, error.hint)
+    # Our own sentences may be shown; those of other exceptions may hold keys or private values.
     elif isinstance(error, KitError):
         failure = Failure(boundary, "policy_raised", error.message, error.hint)
     else:

@@ -35,6 +35,7 @@ async def answer_worker(ask: Ask, frame: Frame) -> Frame:
     try:
         came = await ask(frame["role"], frame["chat"])
     except Unavailable as error:
+        # An exception cannot cross the pipe; each kind is raised again as itself by `ParentModelPort.ask`.
         return {"unavailable": error.message, "hint": error.hint}
     if isinstance(came, ModelFailed):
         return {"failed": asdict(came.failure), "overflow": came.overflow}

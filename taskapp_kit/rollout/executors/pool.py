@@ -32,6 +32,7 @@ log = logging.getLogger("taskapp_kit.run")
 
 START_TRIES = 3
 """After this many failed starts in a row, jobs are refused with the start's error instead of being queued."""
+# The first one at once: a crash of an environment is no reason for the next rollout to wait.
 _BACKOFF_SECONDS = (0.0, 0.1, 0.5)
 
 
@@ -90,6 +91,7 @@ class _Group:
         if self.limit == 0:
             return 0
         busy = sum(1 for child in self.children if child.jobs)
+        # One spare, so that an isolated rollout does not wait for an interpreter and the author's imports.
         return min(busy + len(self.line), self.limit) + 1 - there
 
 
@@ -182,10 +184,12 @@ class ProcessPool:
             grace_seconds=self.stop_grace_seconds,
             on_frame=on_frame,
         )
+        # Those in line come first, or a steady stream of new jobs could starve them.
         child = group.free() if not group.line else None
         if child is not None:
             child.begin(running)
         elif self._refusing is not None and self._retry is not None and not group.children:
+            # At once: waiting for a start that failed several times would only use up the job's deadline.
             raise StartFailed(self._refusing.reason)
         else:
             group.line.append(running)
@@ -214,6 +218,7 @@ class ProcessPool:
         for group in (self._shared, self._exclusive):
             self._refuse_queue(group, NeverBegan("the worker processes are closing"))
         await self._quiet(grace_seconds)
+        # Asked before they are killed, so that environments can remove what they made outside of the process.
         for child in self._all_children():
             for running in list(child.jobs.values()):
                 running.stop("cancelled")

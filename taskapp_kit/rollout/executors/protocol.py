@@ -71,6 +71,7 @@ def encode(message: Frame, blob: bytes = b"") -> list[bytes]:
     """
     flag = 0
     try:
+        # JSON and bytes, never pickle: a child cannot make the parent run code.
         text = orjson.dumps(message)
     except orjson.JSONEncodeError:
         text = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
@@ -115,6 +116,7 @@ class PipeReader:
             text_bytes, blob_bytes = _HEADER.unpack_from(data, used)
             lenient = text_bytes & _LENIENT
             text_bytes &= ~_LENIENT
+            # Before anything is allocated: a child that author's code broke may announce gigabytes.
             if text_bytes + blob_bytes > FRAME_BYTES:
                 raise BadFrame(
                     f"a frame of {text_bytes + blob_bytes} bytes is announced, at most {FRAME_BYTES} may come"
@@ -223,6 +225,8 @@ class WorkerJob:
 
     def step_begins(self) -> None:
         """Start the parent's clock for `step_seconds`: call it right before code that may hang."""
+        # Shared memory and no frame: the parent reads it even while C code holds this interpreter's lock, and it
+        # needs no system call.
         self._cells[self._cell] = time.monotonic_ns()
 
     def step_ends(self) -> None:
@@ -288,7 +292,8 @@ class _FrameWriter:
                 self._sock.sendall(piece)
         except OSError as error:
             # The parent is gone: the reader notices it too, and ends the process. Otherwise code in this process has
-            # closed a file that it does not own: nothing can be sent any more, and the parent must at least notice that.
+            # closed a file that it does not own: nothing can be sent any more, and the parent must at least notice
+            # that.
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
                 os._exit(1)
 
@@ -331,6 +336,7 @@ def parent_socket(fd: int) -> tuple[socket.socket, memoryview]:
     # A function, not SIG_IGN: programs that an environment starts would inherit that.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+    # A crash in C then leaves the Python stack in the server's log.
     faulthandler.enable()
     _, (shared,), _, _ = socket.recv_fds(sock, 1, 1)
     cells = memoryview(mmap.mmap(shared, MAX_THREADS * CELL_BYTES)).cast("q")

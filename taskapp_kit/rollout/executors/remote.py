@@ -78,6 +78,7 @@ class WorkerReport:
         self.pictures.update(pictures)
         if piece:
             self._pieces.append(piece)
+            # Passed on as they came: decoded, they would only be encoded again.
             if isinstance(self._listener, EventBuffer):
                 self._listener.take(piece, pictures)
             elif self._listener is not None:
@@ -132,6 +133,7 @@ class WorkerPool:
             if self._starting is None or self._starting.done():
                 self._starting = asyncio.create_task(self._started())
                 self._starting.add_done_callback(_retrieve_exception)
+            # Shielded: the first rollout starts the processes for all, and may be cancelled.
             self._pool = await asyncio.shield(self._starting)
         return self._pool
 
@@ -189,6 +191,7 @@ class WorkerPool:
         }
 
         def on_frame(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:
+            # Only this process holds addresses and keys of models, so that author's code in a worker cannot read them.
             if "chat" in frame:
                 return answer_worker(ask, frame)
             report.take(frame, blob)
@@ -249,6 +252,8 @@ def _settled(plan: EpisodePlan) -> dict[str, Any]:
     """Return the request with resolved split and seed, so that the worker runs the episode that was planned here."""
     body = RolloutRequest.model_dump(plan.request, exclude_unset=True)
     env = body.setdefault("env", {})
+    # The worker plans the same request again, instead of getting a plan: a plan has objects that JSON cannot hold,
+    # and what was drawn here must not be drawn anew.
     env["seed"] = plan.seed
     env["config"] = {**env.get("config", {}), "split": plan.split}
     return body

@@ -115,10 +115,13 @@ class SharedThreads:
         if not begun:
             return
         thread, calls = residence.thread, self._short_calls[residence.environment]
+        # The event loop waits for a short step: two wakings, of this thread and of the loop, cost more than the step.
+        # A thread that is busy would make it wait for somebody else's.
         if thread.running is None and thread.inbox.empty():
             jobs = Batch([job for job, _ in begun])
             thread.inbox.put(jobs)
             more = MORE_PATIENCE_SECONDS * (len(begun) - 1)
+            # Bounded: one that takes longer goes on by itself, and those after it are not waited for.
             jobs.wait(min(PATIENCE_SECONDS + more, MOST_PATIENCE_SECONDS))
             calls.add(begun[-1][0].done)
         else:
@@ -144,6 +147,7 @@ class SharedThreads:
     def _block(self, residence: _Residence, running: Job) -> None:
         """Leave the thread to the call that blocks it: other rollouts' waiting calls fail now, and later ones at once."""
         self._shared[residence.environment].pop(residence, None)
+        # For good: what blocked once may block again, and takes the other rollouts of its thread with it.
         self._measured[residence.environment].blocked = True
         residence.blocked = True
         for rollout in residence.rollouts:
@@ -159,11 +163,13 @@ class SharedThreads:
         job = rollout.job
         if job is not None and job.overdue and not job.done:
             self._measured[residence.environment].blocked = True
+        # The pool has the thread already, and would have it twice.
         if residence.given_up:
             return
         if not residence.rollouts:
             self._return(residence, residence.last)
         elif job is not None and not job.done and job is residence.thread.running:
+            # A call past its deadline had its grace; one whose caller just left has not.
             grace = 0.0 if job.overdue else self._pool.grace_seconds
             asyncio.get_running_loop().call_later(grace, self._give_up, residence, job)
 

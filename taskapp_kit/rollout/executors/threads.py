@@ -119,6 +119,7 @@ class _Thread:
         self.inbox: queue.SimpleQueue[Job | Batch | None] = queue.SimpleQueue()
         self.running: Job | None = None
         self._returned = returned
+        # A daemon: a thread cannot be killed, and one that hangs must not keep the process alive.
         self.thread = threading.Thread(target=self._work, name=f"taskapp-pinned-{number}", daemon=True)
         self.thread.start()
 
@@ -172,6 +173,7 @@ class PinnedThreads:
         The time limit includes the wait for a thread; raises NoFreeThread when none becomes free. When the caller is
         cancelled, `stop("cancelled")` is called and the thread returns to the pool once the job ends.
         """
+        # Without a wait there is no time to subtract, and this is the usual case.
         if self._free.locked():
             began = time.monotonic()
             pinned_thread = await self.open(seconds=seconds)
@@ -271,6 +273,8 @@ class PinnedThread:
         self.thread = thread
         self.job: Job | None = None
         self.is_open = True
+        # All calls of an instance come from one thread, so authors may rely on thread-bound libraries; the context
+        # keeps what one rollout sets (decimal's precision, a current loop) from the next one in the same thread.
         self._context = Context()
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
@@ -298,6 +302,7 @@ class PinnedThread:
         if not self.is_open:
             return
         job = Job(partial(self._isolated, function), asyncio.get_running_loop())
+        # Nobody waits for it, and an outcome without a reader would be logged by asyncio.
         job.future.cancel()
         self.put(job)
 
@@ -326,6 +331,7 @@ class PinnedThread:
     def _stuck(self, job: Job) -> None:
         if job.done or job.future.done():
             return
+        # It never ran, so its environment is not to blame: another rollout's is.
         if not job.began:
             job.future.set_exception(ThreadBlocked("another rollout's call blocks the thread"))
             return

@@ -134,9 +134,11 @@ def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any]
     samples = judge.samples * len(judge.models)
     first = members[0]
     base = list(range(len(members)))
+    # Derived, so that the same group is shown in the same orders wherever it is scored.
     derived_rng("score_group", judge.name, first.environment, first.split, first.seed).shuffle(base)
 
     def prompt_of(sample: int) -> JudgePrompt:
+        # Rotated and not shuffled again: each member then stands in different places, which a shuffle does not promise.
         turn = sample * max(1, len(members) // samples) % len(members)
         order = orders[sample] = base[turn:] + base[:turn]
         return _make_prompt(judge, [readings[member] for member in order])

@@ -101,6 +101,8 @@ class JudgeCaller:
             problem: str | None = None
             for ask in range(1, ASKS + 1):
                 call = JudgeCall(self.names, role, sample, ask, digest)
+                # A new nonce for each call, and the problem in words: the unusable answer itself may be the policy's
+                # text, and is never shown to the judge as its own.
                 reply = self._call(call, prompt.body(draw_nonce(prompt.parts), problem), spent)
                 try:
                     verdicts = read_verdicts(reply.message, prompt.questions, named=prompt.named)
@@ -144,11 +146,13 @@ class JudgeCaller:
             spent.seconds += time.perf_counter() - began
 
     def _call(self, call: JudgeCall, body: dict[str, Json], spent: JudgeUsage) -> ChatReply:
+        # Before the call, so that one that fails is recorded with its reason.
         self.record.calls.append(call)
         began = time.perf_counter()
         try:
             reply = self.models.ask(call.role, body)
         except Unavailable:
+            # Nothing was called.
             self.record.calls.pop()
             raise NotConfigured(call.role) from None
         except ModelFailed as failed:
@@ -157,6 +161,7 @@ class JudgeCaller:
         call.model, call.usage, call.cost, call.attempts = reply.model, reply.usage, reply.cost, reply.attempts
         call.seconds = reply.seconds or time.perf_counter() - began
         content = reply.message.get("content")
+        # Bounded before it is masked and stored: an answer may have megabytes.
         text = content if isinstance(content, str) else "" if content is None else str(content)[: 4 * STORED_CHARACTERS]
         call.text = shortened(self.mask(cleaned(text[: 64 * STORED_CHARACTERS])), STORED_CHARACTERS)
         spent.add(reply.cost)
@@ -256,6 +261,7 @@ def reward_request(reading: Any) -> dict[str, Json]:
         body = {"input": body}
     elif isinstance(body, list) and body and all(isinstance(item, dict) and "role" in item for item in body):
         body = {"messages": body}
+    # The operator's settings choose the model; an author's dict must not.
     if not isinstance(body, dict) or KIND in body or "model" in body:
         raise NotReadable(
             f"returned a {type(reading).__name__}, expected what a reward model reads: a str, a list of messages, or a "

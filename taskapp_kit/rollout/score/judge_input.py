@@ -19,6 +19,7 @@ import orjson
 from taskapp_kit.records.content import Image, Json, Text, plain, without_surrogates
 from taskapp_kit.rollout.score.verdict import Question, schema, span
 
+# A policy may write megabytes, which would cost the judge's tokens and push the question out of its sight.
 MATERIAL_CHARACTERS = 60_000
 """The limit on characters of material in one prompt; the middle of longer material is replaced by a notice."""
 NAME_CHARACTERS = 80
@@ -108,6 +109,7 @@ def escape(text: str) -> str:
     Every `<` and `>`, and characters that look like them, become `&lt;` or `&gt;`; control characters become visible
     symbols such as `␛`; invisible characters are removed.
     """
+    # Look-alikes, too: a model reads `＜/material＞` as the end although its characters differ.
     return _CONTROL_TOKEN.sub("&#91;", text.replace("\r\n", "\n").replace("\r", "\n").translate(_TABLE))
 
 

@@ -163,11 +163,13 @@ def judge_scores(
         for judge in alone:
             scores[judge.name].reason = JUDGES_SKIPPED
         return list(scores.values())
+    # What a judge reads may hold the reference answer; what is stored and shown must not.
     mask = masker(spec, environment, given["task"]) if alone else str
     for together in _calls(alone):
         items = [scores[judge.name] for judge in together]
         for item in items:
             item.reason = None
+        # Judges of one call fail together; the heaviest decides whether the rollout has a reward without them.
         heaviest = max(together, key=lambda judge: judge.weight)
         try:
             if models is None:
@@ -180,6 +182,7 @@ def judge_scores(
             for item in items:
                 item.score, item.reason = None, NOT_CONFIGURED
         except JudgeFailed as error:
+            # When the rollout's time is up there is no score to record, whatever the judge weighs.
             if heaviest.weight > 0 or error.stops:
                 raise ScoringFailed(error.failure, record) from error
             _record_error(items, error.failure.message, error)

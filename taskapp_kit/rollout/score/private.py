@@ -27,6 +27,7 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
     values: dict[str, str] = {}
     try:
         leaves = list(private_values(source, task))
+    # Which parts are private cannot be told, so nothing is shown.
     except NotJson:
         return _hidden
     for field, value in leaves:

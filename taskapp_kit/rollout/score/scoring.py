@@ -233,6 +233,7 @@ def checked_number(value: Any, scale: tuple[float, float]) -> float:
     return number
 
 
+# A criterion that reads the whole episode would give another value at each step.
 KNOWN_AT_A_STEP = frozenset({"step", "task", "config"})
 """What a criterion of events may read to be computed at its step; others are counted at the end."""
 
