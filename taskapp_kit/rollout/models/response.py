@@ -38,9 +38,11 @@ def read_reply(status: int, body: bytes, retry_after: float | None = None) -> Ch
     finish_reason = choice.get("finish_reason")
     if finish_reason in CUT_SHORT:
         raise AttemptFailed(
-            "aborted", f"stopped in the middle of its answer ({finish_reason})", status=status,
+            "aborted",
+            f"stopped in the middle of its answer ({finish_reason})",
+            status=status,
             excerpt=text_of(choice.get("error")),
-        )  # fmt: skip
+        )
     reply = ChatReply(
         message=_message(choice["message"]),
         finish_reason=finish_reason if isinstance(finish_reason, str) else "",
@@ -260,9 +262,11 @@ def refused(status: int, error: Any, text: str, retry_after: float | None) -> At
     if status == 429:
         if codes & SPENT_CODES:
             return AttemptFailed(
-                "refused", "answered 429: the key's credit is exhausted", status=status,
+                "refused",
+                "answered 429: the key's credit is exhausted",
+                status=status,
                 hint="Top up the account of the key, or give another one.",
-            )  # fmt: skip
+            )
         return AttemptFailed("rate_limited", "answered 429", status=status, excerpt=words, retry_after=retry_after)
     if status == 408:
         return AttemptFailed("request_timeout", "answered 408", status=status, excerpt=words, retry_after=retry_after)
@@ -271,9 +275,11 @@ def refused(status: int, error: Any, text: str, retry_after: float | None) -> At
         return AttemptFailed(kind, f"answered {status}", status=status, excerpt=words, retry_after=retry_after)
     if status in (401, 403):  # the text may repeat the key, so no excerpt
         return AttemptFailed(
-            "refused", f"answered {status}: it does not take this key, or none was sent", status=status,
+            "refused",
+            f"answered {status}: it does not take this key, or none was sent",
+            status=status,
             hint="Give a key that it takes in policy.config.api_key, or set the server's own (TASKAPP_INFERENCE_KEYS_FOR).",
-        )  # fmt: skip
+        )
     return AttemptFailed("refused", f"answered {status}", status=status, excerpt=words)
 
 

@@ -80,10 +80,11 @@ def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPol
             sampler_of(action.tool)
         except Unbounded as error:
             raise unavailable(
-                "random", f"action {action.name!r} at {without_folder(action.place)}: {error}",
+                "random",
+                f"action {action.name!r} at {without_folder(action.place)}: {error}",
                 "Give its fields bounds (Literal, Field(ge=, le=), a greatest length), or the action a sampler: "
                 "@action(sample=fn).",
-            ) from None  # fmt: skip
+            ) from None
     return RandomPolicy(rng)
 
 
@@ -237,6 +238,8 @@ def unavailable(
     """The error for a known policy that cannot act here. loc: the request's field that names it."""
     message = f"policy {name!r} is unavailable: {why}."
     return RequestError(
-        message, hint=hint, code="policy_unavailable",
+        message,
+        hint=hint,
+        code="policy_unavailable",
         fields=(FieldProblem(loc, message, "policy_unavailable"),),
-    )  # fmt: skip
+    )

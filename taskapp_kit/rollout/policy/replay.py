@@ -30,11 +30,12 @@ def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> R
     if differing:
         raise RequestError(
             f"This is not the episode of rollout {stored.rollout_id}: "
-            + "; ".join(f"{'.'.join(map(str, problem.loc[1:]))} {problem.message}" for problem in differing) + ".",
+            + "; ".join(f"{'.'.join(map(str, problem.loc[1:]))} {problem.message}" for problem in differing)
+            + ".",
             fields=differing,
             code="replay_differs",
             hint="Leave these fields out: a replay takes them from the stored rollout.",
-        )  # fmt: skip
+        )
     safety = request.safety
     if stored.stop_reason == "max_ops":  # the limit may have been reached within an answer
         reached = next(int(event["value"]) for event in stored.events if event.get("kind") == "limited")

@@ -126,9 +126,11 @@ def chosen_name(
     wanted = policy_name if asked is None else asked
     if any(spec.name == wanted and spec.applies_to(environment) for spec in app.withheld):
         raise unavailable(
-            str(wanted), "this server does not offer it, as its actions may show private fields of the task",
-            "Name another policy, or have the server offer it: `taskapp serve --gold`, or TASKAPP_GOLD=on.", loc=loc,
-        )  # fmt: skip
+            str(wanted),
+            "this server does not offer it, as its actions may show private fields of the task",
+            "Name another policy, or have the server offer it: `taskapp serve --gold`, or TASKAPP_GOLD=on.",
+            loc=loc,
+        )
     if asked is not None:
         if asked not in names:
             raise _unknown(asked, _available(app, environment), loc)
