@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
@@ -245,13 +245,10 @@ class Transport:
         silence_seconds: float | None = None,
     ) -> HttpResponse:
         """Make one exchange of at most `seconds` in all, with pauses of at most `silence_seconds`. Raises NoAnswer."""
-        refusals: list[AddressRefused] = []
-        try:
-            async with self._request(verb, url, body, headers, seconds, silence_seconds, refusals) as response:
-                content = await self._body(response)
-                return HttpResponse(response.status, content, _lower(response.headers), url)
-        except (_aiohttp().ClientError, OSError, ValueError) as error:
-            raise _no_answer(error, refusals, seconds, silence_seconds) from None
+        limits: dict[str, float | None] = {"seconds": seconds, "silence_seconds": silence_seconds}
+        async with self.open(verb, url, body=body, headers=headers, **limits) as response:
+            content = await self._body(response)
+            return HttpResponse(response.status, content, _lower(response.headers), url)
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         limit, cut = self.max_body_bytes, False
@@ -289,40 +286,27 @@ class Transport:
         seconds: for all of it. silence_seconds: the longest pause between two reads.
         """
         refusals: list[AddressRefused] = []
+        _refusals.set(refusals)
+        sent = {"Content-Type": "application/json"} if body is not None else {}
         try:
-            async with self._request(verb, url, body, headers, seconds, silence_seconds, refusals) as response:
+            proxy = self._proxy_for(url)
+            to_proxy = {} if proxy is None else proxy.headers
+            if proxy is not None and url.startswith("http:"):
+                sent |= to_proxy  # without a tunnel the proxy reads the request itself
+            async with self._connections().request(
+                verb,
+                _url(url),
+                data=body,
+                headers={**sent, **self.headers, **(headers or {})},
+                timeout=_timeout(seconds, silence_seconds),
+                # aiohttp would send X-API-Key to wherever a redirect leads
+                allow_redirects=False,
+                proxy=None if proxy is None else proxy.url,
+                proxy_headers=to_proxy or {"User-Agent": AGENT},  # never none: aiohttp would send ours, and the key
+            ) as response:
                 yield response
         except (_aiohttp().ClientError, OSError, ValueError) as error:
             raise _no_answer(error, refusals, seconds, silence_seconds) from None
-
-    def _request(
-        self,
-        verb: str,
-        url: str,
-        body: bytes | None,
-        headers: Mapping[str, str] | None,
-        seconds: float | None,
-        silence_seconds: float | None,
-        refusals: list[AddressRefused],
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """The request, not yet sent. refusals: receives those of the guard."""
-        _refusals.set(refusals)
-        sent = {"Content-Type": "application/json"} if body is not None else {}
-        proxy = self._proxy_for(url)
-        to_proxy = {} if proxy is None else proxy.headers
-        if proxy is not None and url.startswith("http:"):
-            sent |= to_proxy  # without a tunnel the proxy reads the request itself
-        return self._connections().request(
-            verb,
-            _url(url),
-            data=body,
-            headers={**sent, **self.headers, **(headers or {})},
-            timeout=_timeout(seconds, silence_seconds),
-            # aiohttp would send X-API-Key to wherever a redirect leads
-            allow_redirects=False,
-            proxy=None if proxy is None else proxy.url,
-            proxy_headers=to_proxy or {"User-Agent": AGENT},  # never none: aiohttp would send ours, and the key
-        )
 
     async def aclose(self) -> None:
         """Close the connections. A later request makes new ones."""

@@ -73,15 +73,6 @@ _ATTEMPTS: Mapping[Trouble, tuple[str, str]] = {
 _DROPPED = ("dropped", "dropped the connection before it answered")
 
 
-@dataclass(slots=True)
-class ModelHttpResponse:
-    """An HTTP response. retry_after: seconds, where its headers name them."""
-
-    status: int
-    body: bytes
-    retry_after: float | None = None
-
-
 class ModelConnections:
     """Connections to models, judged by `rules`; without cookies, proxies and redirects to other servers."""
 
@@ -100,9 +91,7 @@ class ModelConnections:
         """Close every connection."""
         await self._transport.aclose()
 
-    async def post(
-        self, called: ParsedUrl, body: bytes, key: str | None, now: Callable[[], float]
-    ) -> ModelHttpResponse:
+    async def post(self, called: ParsedUrl, body: bytes, key: str | None) -> HttpResponse:
         """Return the response to one POST, polled for where it says 303. Raises AttemptFailed; the caller limits the time."""
         headers = None if key is None else {"Authorization": f"Bearer {key}"}
         try:
@@ -111,9 +100,7 @@ class ModelConnections:
                 answer = await self._follow(called, answer, headers)
         except NoAnswer as lost:
             raise self._failed(lost, called) from None
-        if answer.status == 200:
-            return ModelHttpResponse(200, answer.body)
-        return ModelHttpResponse(answer.status, answer.body, retry_after(answer.headers, now()))
+        return answer
 
     async def _follow(self, called: ParsedUrl, answer: HttpResponse, headers: Mapping[str, str] | None) -> HttpResponse:
         status = answer.status
@@ -318,8 +305,9 @@ class HttpModelClient:
         congested, seconds = False, None
         try:
             async with asyncio.timeout(limit):
-                answered = await connections.post(resolved.called, content, key, clock.now)
-            reply = read(answered.status, answered.body, answered.retry_after)
+                answer = await connections.post(resolved.called, content, key)
+            wait = None if answer.status == 200 else retry_after(answer.headers, clock.now())
+            reply = read(answer.status, answer.body, wait)
             reply.seconds = seconds = clock.monotonic() - began
         except TimeoutError:
             # a host that does not answer is as overloaded as one that says so

@@ -18,7 +18,7 @@ from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.records.content import Content, Image, Json, images, text_of
 from taskapp_kit.records.protocols import Tool, View
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
-from taskapp_kit.rollout.policy.options import EstimatedTokens, OutputMode, PolicyOptions, TokenCounter, characters_of
+from taskapp_kit.rollout.policy.options import EstimatedTokens, OutputMode, PolicyOptions, characters_of
 from taskapp_kit.rollout.policy.parsed_message import ParsedMessage, clean, parse_message
 from taskapp_kit.rollout.policy.sampling import example_call, example_text
 from taskapp_kit.rollout.policy.text.structured import response_format
@@ -182,8 +182,7 @@ class _Exchange:
 class Conversation:
     """The messages of one model in one episode. `name` is the policy's.
 
-    counter: counts tokens for the history `{"tokens": N}`; by default an estimate from characters, corrected by the
-    endpoint's usage. most_calls: the number of calls in one answer that are executed; of those after them only the first
+    most_calls: the number of calls in one answer that are executed; of those after them only the first
     is read and sent back. Raises RequestError for a `tool_choice` that names no action.
     """
 
@@ -194,7 +193,6 @@ class Conversation:
         options: PolicyOptions,
         *,
         name: str = "model",
-        counter: TokenCounter | None = None,
         most_calls: int = CALLS_PER_ANSWER,
     ) -> None:
         self.name = name
@@ -203,7 +201,7 @@ class Conversation:
         self._environment = environment
         self._options = options
         self._most_calls = most_calls
-        self._counter = counter or EstimatedTokens()
+        self._counter = EstimatedTokens()
         self._exchanges: list[_Exchange] = []  # the first is the opening: system prompt and first observation
         self._new_messages: list[Message] = []  # new in this turn, as recorded
         self._calls: list[ToolCall] = []  # of the previous answer

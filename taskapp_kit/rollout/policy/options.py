@@ -23,20 +23,11 @@ LEARNED = (0.02, 4.0)
 """The plausible range of tokens per character; an endpoint's count outside it is ignored."""
 
 
-class TokenCounter(Protocol):
-    """Estimates the tokens of a conversation from its characters. One object for each rollout."""
-
-    def tokens(self, characters: int) -> float:
-        """The estimated number of tokens."""
-        ...
-
-    def learn(self, characters: int, tokens: float) -> None:
-        """Takes into account the endpoint's token count of a prompt with this many characters."""
-        ...
-
-
 class EstimatedTokens:
-    """Divides characters by 4 at first, then by the ratio in the endpoint's own count of the last prompt."""
+    """Estimates the tokens of one rollout's conversation from its characters.
+
+    Divides by 4 at first, then by the ratio in the endpoint's own count of the last prompt.
+    """
 
     def __init__(self) -> None:
         self._per_character = 1 / CHARACTERS_PER_TOKEN
@@ -52,14 +43,12 @@ class EstimatedTokens:
 
 
 class History(Protocol):
-    """Selects the exchanges that a prompt contains. keeps_prefix: each prompt begins with the previous one."""
+    """Selects the exchanges that a prompt contains: the opening always, then whole ones, the oldest left out first.
 
-    @property
-    def keeps_prefix(self) -> bool:
-        """True when no exchange is ever left out."""
-        ...
+    An exchange is an answer of the model with all messages that follow it, so no call is sent without its result.
+    """
 
-    def first(self, opening: int, exchanges: Sequence[int], counter: TokenCounter) -> int:
+    def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
         """The index of the oldest exchange in the prompt. opening, exchanges: their sizes in characters."""
         ...
 
@@ -71,9 +60,7 @@ class History(Protocol):
 class FullHistory:
     """Every exchange."""
 
-    keeps_prefix = True
-
-    def first(self, opening: int, exchanges: Sequence[int], counter: TokenCounter) -> int:
+    def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
         """Always 0."""
         return 0
 
@@ -83,9 +70,8 @@ class LastTurns:
     """The last `turns` exchanges, at least 1."""
 
     turns: int
-    keeps_prefix = False
 
-    def first(self, opening: int, exchanges: Sequence[int], counter: TokenCounter) -> int:
+    def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
         """Leaves out all but the last `turns`."""
         return max(0, len(exchanges) - self.turns)
 
@@ -95,9 +81,8 @@ class TokenBudget:
     """As many of the last exchanges as fit in `budget` tokens with the opening and the tools; always the last one."""
 
     budget: int
-    keeps_prefix = False
 
-    def first(self, opening: int, exchanges: Sequence[int], counter: TokenCounter) -> int:
+    def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
         """Adds exchanges from the newest backwards until the budget is spent."""
         at, characters = len(exchanges), opening
         while at > 0:
@@ -174,53 +159,36 @@ class PolicyOptions:
     strict: bool = True
 
 
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _whole(value: Any) -> bool:
+_FITS: Mapping[str, Callable[[Any], bool]] = {
     # `type`, since true is an int to `isinstance`
-    return type(value) is int
-
-
-def _count(value: Any) -> bool:
-    return type(value) is int and value >= 1
-
-
-def _flag(value: Any) -> bool:
-    return type(value) is bool
-
-
-def _word(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _words(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
-
-
-def _object(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-# checked before the episode: an endpoint would refuse them at its first turn, in words of its own
-SAMPLING: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "temperature": (_number, "a number"),
-    "top_p": (_number, "a number"),
-    "min_p": (_number, "a number"),
-    "top_k": (_whole, "a whole number"),
-    "max_tokens": (_count, "a whole number from 1"),
-    "max_completion_tokens": (_count, "a whole number from 1"),
-    "presence_penalty": (_number, "a number"),
-    "frequency_penalty": (_number, "a number"),
-    "repetition_penalty": (_number, "a number"),
-    "seed": (_whole, "a whole number"),
-    "stop": (_words, "words or a list of words"),
-    "logit_bias": (_object, "an object"),
-    "reasoning_effort": (_word, "a word"),
-    "parallel_tool_calls": (_flag, "true or false"),
+    "a number": lambda value: type(value) in (int, float) and math.isfinite(value),
+    "a whole number": lambda value: type(value) is int,
+    "a whole number from 1": lambda value: type(value) is int and value >= 1,
+    "true or false": lambda value: type(value) is bool,
+    "a word": lambda value: isinstance(value, str),
+    "words or a list of words": lambda value: all(
+        isinstance(word, str) for word in (value if isinstance(value, list) else [value])
+    ),
+    "an object": lambda value: isinstance(value, Mapping),
 }
-"""The members of `policy.config` that are sent in each request, with a check and a description. No others are sent."""
+# checked before the episode: an endpoint would refuse them at its first turn, in words of its own
+SAMPLING: Mapping[str, str] = {
+    "temperature": "a number",
+    "top_p": "a number",
+    "min_p": "a number",
+    "top_k": "a whole number",
+    "max_tokens": "a whole number from 1",
+    "max_completion_tokens": "a whole number from 1",
+    "presence_penalty": "a number",
+    "frequency_penalty": "a number",
+    "repetition_penalty": "a number",
+    "seed": "a whole number",
+    "stop": "words or a list of words",
+    "logit_bias": "an object",
+    "reasoning_effort": "a word",
+    "parallel_tool_calls": "true or false",
+}
+"""The members of `policy.config` that are sent in each request, and what each has to be. No others are sent."""
 
 OURS = frozenset(
     ("model", "messages", "tools", "tool_choice", "functions", "function_call", "response_format", "stream",
@@ -251,11 +219,11 @@ def read_options(
     (mode `rl`), because an endpoint that does not know the member may refuse it. Raises RequestError naming the field.
     """
     sampling: dict[str, Json] = {}
-    for name, (fits, expected) in SAMPLING.items():
+    for name, expected in SAMPLING.items():
         value = config.get(name)
         if value is None:
             continue
-        if not fits(value):
+        if not _FITS[expected](value):
             raise _refused((name,), value, expected)
         sampling[name] = value
     return PolicyOptions(

@@ -56,9 +56,6 @@ def test_nonsense_is_refused_with_its_field(given: Any) -> None:
 def test_what_is_asked_for_is_what_is_made() -> None:
     assert (read_history(None), read_history("full")) == (FullHistory(), FullHistory())
     assert (read_history({"turns": 2}), read_history({"tokens": 9})) == (LastTurns(2), TokenBudget(9))
-    assert FullHistory().keeps_prefix
-    assert not LastTurns(2).keeps_prefix
-    assert not TokenBudget(2).keeps_prefix
 
 
 def test_the_last_turns_are_shown_after_the_opening() -> None:
