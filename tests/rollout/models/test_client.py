@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from taskapp_kit.config import Settings
 from taskapp_kit.rollout.models.attempts import ConcurrencyLimiter
@@ -22,7 +22,7 @@ from taskapp_kit.wire.inference_url import complete_url
 from tests.rollout.models.raw_server import http, raw_server, said
 from tests.waiting import until_async
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.anyio]
 
 DOOR, ALIAS, DEV = "door-key-0123456789", "alias-key-0123456789", "dev-key-0123456789"
 OPENAI = "sk-openai-0123456789"
@@ -33,50 +33,42 @@ SETTINGS = Settings(
     variables={"OPENAI_API_KEY": OPENAI},
 )
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "temperature": 1.0}
-LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
+LOOPS = [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})]
 
 
-def running(
-    work: Callable[[HttpModelClient], Coroutine[Any, Any, Any]],
-    settings: Settings = SETTINGS,
-    *,
-    loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
-    **more: Any,
-) -> Any:
-    """The work's result, with a client whose waits are short."""
+@asynccontextmanager
+async def model_client(settings: Settings = SETTINGS, **more: Any) -> AsyncIterator[HttpModelClient]:
+    """A client whose waits are short."""
 
     async def brief(seconds: float) -> None:
         await asyncio.sleep(min(seconds, 0.002))
 
-    async def main() -> Any:
-        client = HttpModelClient("local", settings, **{"sleep": brief, "rng": random.Random(0), **more})
-        try:
-            return await work(client)
-        finally:
-            await client.close()
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(main())
+    client = HttpModelClient("local", settings, **{"sleep": brief, "rng": random.Random(0), **more})
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 def at(model: MockModel, **more: Any) -> Endpoint:
     return Endpoint(complete_url(more.pop("url", model.url)), **{"model": "m", **more})
 
 
-def ask(endpoint: Endpoint, body: dict[str, Any] = BODY, *, seconds: float = 20.0, **more: Any) -> ChatReply:
-    return running(lambda client: client.chat(endpoint, body, seconds=seconds), **more)  # type: ignore[no-any-return]
+async def ask(endpoint: Endpoint, body: dict[str, Any] = BODY, *, seconds: float = 20.0, **more: Any) -> ChatReply:
+    async with model_client(**more) as client:
+        return await client.chat(endpoint, body, seconds=seconds)
 
 
-def failing(endpoint: Endpoint, body: dict[str, Any] = BODY, **more: Any) -> ModelFailed:
+async def failing(endpoint: Endpoint, body: dict[str, Any] = BODY, **more: Any) -> ModelFailed:
     with pytest.raises(ModelFailed) as caught:
-        ask(endpoint, body, **more)
+        await ask(endpoint, body, **more)
     return caught.value
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_an_answer(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+@pytest.mark.parametrize("anyio_backend", LOOPS)
+async def test_an_answer() -> None:
     with MockModel(["hello back"], weight_version="step-3") as model:
-        reply = ask(at(model), {**BODY, "return_token_ids": True, "logprobs": True}, loop=loop)
+        reply = await ask(at(model), {**BODY, "return_token_ids": True, "logprobs": True})
         (request,) = model.requests
     assert reply.message["content"] == "hello back" and reply.finish_reason == "stop" and reply.model == "m"
     assert reply.token_ids and reply.logprobs and len(reply.token_ids) == len(reply.logprobs)
@@ -98,9 +90,9 @@ def test_an_answer(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         ("content_type", "malformed"), ("error_200", "error_in_answer"), ("empty", "empty"),
     ],
 )  # fmt: skip
-def test_what_passes_is_asked_again(fault: str, kind: str) -> None:
+async def test_what_passes_is_asked_again(fault: str, kind: str) -> None:
     with MockModel(["right"], faults=Faults(sequence=[fault, fault])) as model:
-        reply = ask(at(model))
+        reply = await ask(at(model))
         assert len(model.requests) == 3
     assert reply.message["content"] == "right" and reply.attempts == 3
     assert [retry["kind"] for retry in reply.retries] == [kind, kind]
@@ -118,117 +110,102 @@ def test_what_passes_is_asked_again(fault: str, kind: str) -> None:
         ("context", "context_overflow"),
     ],
 )
-def test_what_no_repetition_mends_is_asked_once(fault: str, code: str) -> None:
+async def test_what_no_repetition_mends_is_asked_once(fault: str, code: str) -> None:
     with MockModel(["right"], faults=Faults({fault: 1.0})) as model:
-        failed = failing(at(model), {**BODY, "return_token_ids": True, "logprobs": True})
+        failed = await failing(at(model), {**BODY, "return_token_ids": True, "logprobs": True})
         assert len(model.requests) == 1 and model.stats["redirects_followed"] == 0
     assert (failed.failure.boundary, failed.failure.code) == ("policy", code)
     assert failed.overflow is (fault == "context")
 
 
-def test_a_connection_that_was_closed_meanwhile_costs_nothing_but_a_repetition() -> None:
-    async def work(client: HttpModelClient) -> None:
-        with MockModel(["right"], faults=Faults({"close": 1.0})) as model:
+async def test_a_connection_that_was_closed_meanwhile_costs_nothing_but_a_repetition() -> None:
+    with MockModel(["right"], faults=Faults({"close": 1.0})) as model:
+        async with model_client() as client:
             for _ in range(5):
                 reply = await client.chat(at(model), BODY, seconds=5)
                 assert reply.message["content"] == "right"
-
-    running(work)
 
 
 # time
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_hanging_call_ends_with_the_time(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+@pytest.mark.parametrize("anyio_backend", LOOPS)
+async def test_a_hanging_call_ends_with_the_time() -> None:
     with MockModel(["x"], faults=Faults({"hang": 1.0})) as model:
         began = time.monotonic()
-        failed = failing(at(model), seconds=0.3, loop=loop)
+        failed = await failing(at(model), seconds=0.3)
         took = time.monotonic() - began
     assert (failed.failure.boundary, failed.failure.code) == ("timeout", "deadline")
     assert 0.3 <= took < 60
 
 
-def test_an_attempt_that_hangs_is_given_up_before_the_time_is() -> None:
+async def test_an_attempt_that_hangs_is_given_up_before_the_time_is() -> None:
     with MockModel(["right"], faults=Faults(sequence=["hang"])) as model:
-        reply = ask(at(model), attempt_seconds=0.2)
+        reply = await ask(at(model), attempt_seconds=0.2)
     assert reply.message["content"] == "right" and reply.retries == [{"kind": "hung"}]
 
 
-def test_a_first_attempt_far_slower_than_all_others_is_given_up_once() -> None:
-    async def work(client: HttpModelClient) -> ChatReply:
-        with MockModel(["x"], faults=Faults(sequence=[None] * 130 + ["hang"])) as model:
+async def test_a_first_attempt_far_slower_than_all_others_is_given_up_once() -> None:
+    with MockModel(["x"], faults=Faults(sequence=[None] * 130 + ["hang"])) as model:
+        async with model_client(throttle=ConcurrencyLimiter(least_hang_timeout_seconds=0.3)) as client:
             for _ in range(130):
                 await client.chat(at(model), BODY, seconds=5)
-            return await client.chat(at(model), BODY, seconds=20)
-
-    reply = running(work, throttle=ConcurrencyLimiter(least_hang_timeout_seconds=0.3))
+            reply = await client.chat(at(model), BODY, seconds=20)
     assert reply.retries == [{"kind": "hung"}] and reply.attempts == 2
 
 
-def test_a_host_that_says_it_has_too_much_to_do_is_asked_less_at_once() -> None:
-    async def work(client: HttpModelClient) -> list[float]:
-        limits = []
-        for fault in ("429", "503", "500"):
-            with MockModel(["x"], faults=Faults({fault: 1.0})) as model:
-                for _ in range(4):
-                    with pytest.raises(ModelFailed):
-                        await client.chat(at(model), BODY, seconds=20)
-                limits.append(client.throttle.host(f"http://127.0.0.1:{model.port}").limit)
-        return limits
-
-    limited, overloaded, broken = running(work, throttle=ConcurrencyLimiter(first_limit=8))
-    assert limited < 4 and overloaded < 4 and broken == 8
+@pytest.mark.parametrize(("fault", "less"), [("429", True), ("503", True), ("500", False)])
+async def test_a_host_that_says_it_has_too_much_to_do_is_asked_less_at_once(fault: str, less: bool) -> None:
+    with MockModel(["x"], faults=Faults({fault: 1.0})) as model:
+        async with model_client(throttle=ConcurrencyLimiter(first_limit=8)) as client:
+            for _ in range(4):
+                with pytest.raises(ModelFailed):
+                    await client.chat(at(model), BODY, seconds=20)
+            limit = client.throttle.host(f"http://127.0.0.1:{model.port}").limit
+    assert limit < 4 if less else limit == 8
 
 
-def test_retry_after_is_waited_for() -> None:
+async def test_retry_after_is_waited_for() -> None:
     slept: list[float] = []
 
     async def note(seconds: float) -> None:
         slept.append(seconds)
 
     with MockModel(["right"], faults=Faults(sequence=["429"], retry_after_seconds=7)) as model:
-        assert ask(at(model), sleep=note).attempts == 2
+        assert (await ask(at(model), sleep=note)).attempts == 2
     assert 7 <= slept[0] <= 8
 
 
-def test_waiting_for_a_place_counts() -> None:
-    async def work(client: HttpModelClient) -> list[Any]:
-        with MockModel(["x"], latency_seconds=0.6) as model:
-            endpoint = at(model)
-            await client.chat(endpoint, BODY, seconds=5)
-            gate = client.throttle.host(f"http://127.0.0.1:{model.port}")
-            gate.limit = 1.0
-            return await asyncio.gather(
-                client.chat(endpoint, BODY, seconds=5), client.chat(endpoint, BODY, seconds=0.2), return_exceptions=True
+async def test_waiting_for_a_place_counts() -> None:
+    with MockModel(["x"], latency_seconds=0.6) as model:
+        async with model_client() as client:
+            await client.chat(at(model), BODY, seconds=5)
+            client.throttle.host(f"http://127.0.0.1:{model.port}").limit = 1.0
+            good, late = await asyncio.gather(
+                *(client.chat(at(model), BODY, seconds=seconds) for seconds in (5, 0.2)), return_exceptions=True
             )
-
-    good, late = running(work)
     assert isinstance(good, ChatReply)
     assert isinstance(late, ModelFailed) and late.failure.boundary == "timeout"
     assert "no slot was free" in late.failure.message
 
 
-def test_a_cancelled_call_is_gone_at_once() -> None:
-    async def work(client: HttpModelClient) -> None:
-        with MockModel(["x"], faults=Faults({"hang": 1.0})) as model:
+async def test_a_cancelled_call_is_gone_at_once() -> None:
+    with MockModel(["x"], faults=Faults({"hang": 1.0})) as model:
+        async with model_client() as client:
             task = asyncio.create_task(client.chat(at(model), BODY, seconds=60))
             await until_async(lambda: model.requests)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            gate = client.throttle.host(f"http://127.0.0.1:{model.port}")
-            assert gate.idle
+            assert client.throttle.host(f"http://127.0.0.1:{model.port}").idle
             await until_async(lambda: model.stats["open_connections"] == 0)
-
-    running(work)
 
 
 # many
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_many_at_once_under_faults_are_right_or_say_why_not(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+@pytest.mark.parametrize("anyio_backend", LOOPS)
+async def test_many_at_once_under_faults_are_right_or_say_why_not() -> None:
     """Each answer belongs to its question; none is lost."""
 
     def echo(request: Any) -> str:
@@ -238,23 +215,19 @@ def test_many_at_once_under_faults_are_right_or_say_why_not(loop: Callable[[], a
         {"429": 0.03, "500": 0.03, "503": 0.03, "reset": 0.03, "truncated": 0.03, "malformed": 0.03}, seed=4
     )
 
-    async def work(client: HttpModelClient) -> tuple[list[Any], int]:
-        with MockModel(echo, faults=faults, record=0) as model:
-            endpoint = at(model)
+    with MockModel(echo, faults=faults, record=0) as model:
+        async with model_client() as client:
 
-            async def one(number: int) -> Any:
+            async def answer(number: int) -> Any:
                 body = {"messages": [{"role": "user", "content": f"q{number}"}]}
                 try:
-                    return (await client.chat(endpoint, body, seconds=30)).message["content"]
+                    return (await client.chat(at(model), body, seconds=30)).message["content"]
                 except ModelFailed as failed:
                     return failed
 
-            found = await asyncio.gather(*(one(number) for number in range(600)))
-            most: Any = model.stats["connections"]
+            found = await asyncio.gather(*(answer(number) for number in range(600)))
+            connections: Any = model.stats["connections"]
             assert client.throttle.host(f"http://127.0.0.1:{model.port}").idle
-            return found, most
-
-    found, connections = running(work, loop=loop)
     failures = [each for each in found if isinstance(each, ModelFailed)]
     assert len(failures) <= 3
     for number, each in enumerate(found):
@@ -277,17 +250,17 @@ def test_a_client_works_on_one_loop_after_the_other() -> None:
 # keys
 
 
-def test_whose_key_arrives() -> None:
+async def test_whose_key_arrives() -> None:
     with MockModel(["x"], watch=(DOOR, ALIAS, DEV, OPENAI)) as model:
         keys_for = Settings(
             environment_api_key=DOOR,
             variables={"MY_KEY": "sk-mine-1"},
             inference_keys_for=(f"127.0.0.1:{model.port}=MY_KEY",),
         )
-        ask(at(model))
-        ask(at(model, key="sk-the-callers"))
-        ask(at(model), settings=keys_for)
-        ask(at(model, key="sk-the-callers"), settings=keys_for)
+        (await ask(at(model)))
+        (await ask(at(model, key="sk-the-callers")))
+        (await ask(at(model), settings=keys_for))
+        (await ask(at(model, key="sk-the-callers"), settings=keys_for))
         assert [request.header("authorization") for request in model.requests] == [
             None, "Bearer sk-the-callers", "Bearer sk-mine-1", "Bearer sk-the-callers",
         ]  # fmt: skip
@@ -295,7 +268,7 @@ def test_whose_key_arrives() -> None:
 
 
 @pytest.mark.parametrize("door", [DOOR, ALIAS, DEV])
-def test_a_key_to_the_door_is_never_sent(door: str) -> None:
+async def test_a_key_to_the_door_is_never_sent(door: str) -> None:
     with MockModel(["x"], watch=(DOOR, ALIAS, DEV)) as model:
         for endpoint in (
             at(model, key=door),
@@ -303,18 +276,18 @@ def test_a_key_to_the_door_is_never_sent(door: str) -> None:
             at(model, url=f"{model.url}?key={door}"),
             at(model, url=f"{model.url}?key={door.replace('-', '%2d')}"),
         ):
-            failed = failing(endpoint)
+            failed = await failing(endpoint)
             assert failed.failure.code == "key_refused" and door not in failed.failure.message
-        by_digest = failing(at(model, key="from-a-file"), is_server_key=lambda text: text == "from-a-file")
+        by_digest = await failing(at(model, key="from-a-file"), is_server_key=lambda text: text == "from-a-file")
         keys_for = Settings(
             environment_api_key=door, variables={"MY_KEY": door}, inference_keys_for=(f"127.0.0.1:{model.port}=MY_KEY",)
         )
-        assert by_digest.failure.code == failing(at(model), settings=keys_for).failure.code == "key_refused"
+        assert by_digest.failure.code == (await failing(at(model), settings=keys_for)).failure.code == "key_refused"
         assert model.stats["watched"] == [0, 0, 0] and model.requests == []
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500, 200])
-def test_no_message_repeats_a_key_or_the_query(status: int) -> None:
+async def test_no_message_repeats_a_key_or_the_query(status: int) -> None:
     key, query = "sk-used-0123456789", "token=query-0123456789"
     texts = (
         f"Incorrect API key provided: {key}",
@@ -324,24 +297,19 @@ def test_no_message_repeats_a_key_or_the_query(status: int) -> None:
         f"{DOOR} {OPENAI}",
     )
 
-    async def work(client: HttpModelClient) -> None:
-        for text in texts:
-            async with raw_server([http(status, {"error": {"message": text}})]) as server:
-                with pytest.raises(ModelFailed) as caught:
-                    await client.chat(Endpoint(f"{server.url}?{query}", "m", key), BODY, seconds=20)
-            failure = caught.value.failure
-            told = f"{failure} {caught.value!r} {caught.value.__cause__!r} {caught.value.__context__!r}".replace(
-                " ", ""
-            )
-            for secret in (key, query, DOOR, OPENAI):
-                parts = {secret[start : start + 6] for start in range(len(secret) - 5)}
-                assert not [part for part in parts if part in told], text
-
-    running(work)
+    for text in texts:
+        async with raw_server([http(status, {"error": {"message": text}})]) as server:
+            failed = await failing(Endpoint(f"{server.url}?{query}", "m", key))
+        told = f"{failed.failure} {failed!r} {failed.__cause__!r} {failed.__context__!r}".replace(" ", "")
+        for secret in (key, query, DOOR, OPENAI):
+            parts = {secret[start : start + 6] for start in range(len(secret) - 5)}
+            assert not [part for part in parts if part in told], text
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_key_that_the_model_repeats_is_taken_out(own: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_key_that_the_model_repeats_is_taken_out(
+    own: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """An endpoint that puts the Authorization header into its answer of 200, in every member that is read."""
     key = "sk-AbC123dEf456GhI789"
     call = {"id": key, "type": "function", "function": {"name": key, "arguments": f'{{"say": "{key[4:]}"}}'}}
@@ -353,15 +321,12 @@ def test_a_key_that_the_model_repeats_is_taken_out(own: bool, tmp_path: Path, ca
     }
     answer = {"choices": [choice], "model": key, "usage": {key: 3}, "policy_version": key, "prompt_token_ids": [5]}
 
-    async def work(client: HttpModelClient) -> list[ChatReply]:
-        async with raw_server([http(200, answer)]) as server:
-            endpoint = Endpoint(server.url, "m", None if own else key, cache=True)
-            replies = [await client.chat(endpoint, BODY, seconds=20.0) for _ in range(2)]
-            assert server.requests[0].headers["authorization"] == f"Bearer {key}"
-            return replies
-
     keys_for = ("127.0.0.1=THEIR_KEY",) if own else ()
-    replies = running(work, Settings(variables={"THEIR_KEY": key}, inference_keys_for=keys_for, cache=tmp_path))
+    settings = Settings(variables={"THEIR_KEY": key}, inference_keys_for=keys_for, cache=tmp_path)
+    async with raw_server([http(200, answer)]) as server, model_client(settings) as client:
+        endpoint = Endpoint(server.url, "m", None if own else key, cache=True)
+        replies = [await client.chat(endpoint, BODY, seconds=20.0) for _ in range(2)]
+        assert server.requests[0].headers["authorization"] == f"Bearer {key}"
     assert [reply.cached for reply in replies] == [False, True]
     kept = "".join(path.read_text() for path in tmp_path.rglob("*.json")) + caplog.text
     for told in (*map(str, replies), kept):
@@ -371,21 +336,23 @@ def test_a_key_that_the_model_repeats_is_taken_out(own: bool, tmp_path: Path, ca
         assert (reply.token_ids, reply.logprobs, reply.prompt_token_ids) == (None, None, None)
 
 
-def test_a_short_key_is_no_reason_to_change_what_a_model_says() -> None:
+async def test_a_short_key_is_no_reason_to_change_what_a_model_says() -> None:
     with MockModel(["The room is EMPTY."]) as model:
-        assert ask(at(model, key="EMPTY")).message["content"] == "The room is EMPTY."
+        assert (await ask(at(model, key="EMPTY"))).message["content"] == "The room is EMPTY."
 
 
 @pytest.mark.parametrize("key", ["sk-1\r\nX-Other: y", "sk-ü", "sk\x00"])
-def test_a_key_that_is_no_key(key: str) -> None:
+async def test_a_key_that_is_no_key(key: str) -> None:
     with MockModel(["x"]) as model:
-        assert failing(at(model, key=key)).failure.code == "key_refused" and model.requests == []
+        assert (await failing(at(model, key=key))).failure.code == "key_refused" and model.requests == []
 
 
 @pytest.mark.parametrize("value", ["\ud800", 2**70, float, {1: 2}])
-def test_a_request_that_is_no_json(value: Any) -> None:
+async def test_a_request_that_is_no_json(value: Any) -> None:
     with MockModel(["x"]) as model:
-        assert failing(at(model), {**BODY, "x": value}).failure.code == "request_not_json" and model.requests == []
+        assert (
+            await failing(at(model), {**BODY, "x": value})
+        ).failure.code == "request_not_json" and model.requests == []
 
 
 # the rest
@@ -399,60 +366,51 @@ def test_a_request_that_is_no_json(value: Any) -> None:
         ("http://169.254.169.254/v1", "address_refused"),
     ],
 )
-def test_addresses_are_judged_here_too(url: str, code: str) -> None:
-    assert failing(Endpoint(url)).failure.code == code
+async def test_addresses_are_judged_here_too(url: str, code: str) -> None:
+    assert (await failing(Endpoint(url))).failure.code == code
 
 
-def test_a_public_server_calls_loopback_only_where_it_is_allowed() -> None:
-    async def main() -> None:
-        with MockModel(["x"]) as model:
-            client = HttpModelClient("public", Settings())
-            with pytest.raises(ModelFailed) as caught:
-                await client.chat(at(model), BODY, seconds=5)
-            assert caught.value.failure.code == "address_refused"
-            assert model.stats["connections"] == 0
-            allowed = HttpModelClient("public", Settings(inference_allow=("127.0.0.1",)))
-            assert (await allowed.chat(at(model), BODY, seconds=5)).message["content"] == "x"
-            await allowed.close()
-
-    asyncio.run(main())
+async def test_a_public_server_calls_loopback_only_where_it_is_allowed() -> None:
+    with MockModel(["x"]) as model:
+        client = HttpModelClient("public", Settings())
+        with pytest.raises(ModelFailed) as caught:
+            await client.chat(at(model), BODY, seconds=5)
+        assert caught.value.failure.code == "address_refused"
+        assert model.stats["connections"] == 0
+        allowed = HttpModelClient("public", Settings(inference_allow=("127.0.0.1",)))
+        assert (await allowed.chat(at(model), BODY, seconds=5)).message["content"] == "x"
+        await allowed.close()
 
 
-def test_the_cache_answers_where_it_may(tmp_path: Path) -> None:
+async def test_the_cache_answers_where_it_may(tmp_path: Path) -> None:
     settings = Settings(cache=tmp_path)
     with MockModel(["x"]) as model:
-        replies = [ask(at(model, cache=True), settings=settings) for _ in range(2)]
+        replies = [(await ask(at(model, cache=True), settings=settings)) for _ in range(2)]
         assert [reply.cached for reply in replies] == [False, True] and len(model.requests) == 1
         assert replies[0].message == replies[1].message and replies[0].usage == replies[1].usage
-        assert not ask(at(model), settings=settings).cached
-        assert not ask(at(model, cache=True), {**BODY, "temperature": 0.5}, settings=settings).cached
-        assert not ask(at(model, cache=True)).cached
+        assert not (await ask(at(model), settings=settings)).cached
+        assert not (await ask(at(model, cache=True), {**BODY, "temperature": 0.5}, settings=settings)).cached
+        assert not (await ask(at(model, cache=True))).cached
         assert len(model.requests) == 4
 
 
-def test_failures_are_not_cached(tmp_path: Path) -> None:
+async def test_failures_are_not_cached(tmp_path: Path) -> None:
     with MockModel(["x"], faults=Faults(sequence=["400"])) as model:
-        failing(at(model, cache=True), settings=Settings(cache=tmp_path))
-        assert ask(at(model, cache=True), settings=Settings(cache=tmp_path)).message["content"] == "x"
+        (await failing(at(model, cache=True), settings=Settings(cache=tmp_path)))
+        assert (await ask(at(model, cache=True), settings=Settings(cache=tmp_path))).message["content"] == "x"
 
 
-def test_cost() -> None:
+async def test_cost() -> None:
     with MockModel(["x"]) as model:
         named = NamedModel("n", model.url, "m", None, Price(1e6, 0.0, 2e6))
-        reply = ask(at(model), model_names=ModelNames({"n": named}))
+        reply = await ask(at(model), model_names=ModelNames({"n": named}))
         assert reply.cost == pytest.approx(reply.usage["prompt_tokens"] + 2 * reply.usage["completion_tokens"])
 
-    async def work(client: HttpModelClient) -> float | None:
-        async with raw_server([http(200, said(usage={"prompt_tokens": 1, "cost": 0.25}))]) as server:
-            return (await client.chat(Endpoint(server.url), BODY, seconds=5)).cost
-
-    assert running(work) == 0.25
+    async with raw_server([http(200, said(usage={"prompt_tokens": 1, "cost": 0.25}))]) as server:
+        assert (await ask(Endpoint(server.url))).cost == 0.25
 
 
-def test_without_a_model_none_is_named() -> None:
-    async def work(client: HttpModelClient) -> bytes:
-        async with raw_server([http(200, said())]) as server:
-            await client.chat(Endpoint(server.url), {"messages": []}, seconds=5)
-            return server.requests[0].body
-
-    assert running(work) == b'{"messages":[]}'
+async def test_without_a_model_none_is_named() -> None:
+    async with raw_server([http(200, said())]) as server:
+        await ask(Endpoint(server.url), {"messages": []})
+    assert server.requests[0].body == b'{"messages":[]}'
