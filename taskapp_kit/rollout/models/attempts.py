@@ -12,7 +12,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from taskapp_kit.errors import Boundary, Failure
 from taskapp_kit.records.content import Json
@@ -28,6 +28,7 @@ LONGEST_RETRY_AFTER_SECONDS = 30.0
 Sleep = Callable[[float], Awaitable[object]]
 
 
+@dataclass(eq=False)
 class AttemptFailed(Exception):
     """One attempt failed.
 
@@ -35,19 +36,13 @@ class AttemptFailed(Exception):
     from which keys are not yet removed. retry_after: seconds, if the endpoint named them. hint: replaces the kind's hint.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        words: str,
-        *,
-        status: int | None = None,
-        excerpt: str = "",
-        retry_after: float | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(words)
-        self.kind, self.words, self.status, self.excerpt = kind, words, status, excerpt
-        self.retry_after, self.hint = retry_after, hint
+    kind: str
+    words: str
+    _: KW_ONLY
+    status: int | None = None
+    excerpt: str = ""
+    retry_after: float | None = None
+    hint: str | None = None
 
     @property
     def congested(self) -> bool:
