@@ -248,7 +248,8 @@ class Transport:
         limits: dict[str, float | None] = {"seconds": seconds, "silence_seconds": silence_seconds}
         async with self.open(verb, url, body=body, headers=headers, **limits) as response:
             content = await self._body(response)
-            return HttpResponse(response.status, content, _lower(response.headers), url)
+            lowered = {name.lower(): value for name, value in response.headers.items()}
+            return HttpResponse(response.status, content, lowered, url)
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         limit, cut = self.max_body_bytes, False
@@ -425,7 +426,3 @@ def _url(url: str) -> Any:
 def _timeout(seconds: float | None, silence_seconds: float | None) -> Any:
     connect = CONNECT_SECONDS if seconds is None else min(CONNECT_SECONDS, seconds)
     return _aiohttp().ClientTimeout(total=seconds, sock_connect=connect, sock_read=silence_seconds)
-
-
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}

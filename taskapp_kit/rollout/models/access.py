@@ -53,16 +53,12 @@ def endpoint_of(
     url, loc = address
     model = config.get("model")
     if model is not None and not (isinstance(model, str) and 0 < len(model) <= MAX_MODEL_LETTERS):
-        raise _wrong((*CONFIG, "model"), f"is not a model's name; expected 1 to {MAX_MODEL_LETTERS} characters")
+        message = f"policy.config.model is not a model's name; expected 1 to {MAX_MODEL_LETTERS} characters."
+        raise RequestError(message, fields=(FieldProblem((*CONFIG, "model"), message, "type_error"),))
     # here, as a 422 before the episode begins; at the connection it would be a failed rollout
     called = check_address(complete_url(url), rules.exposure, rules, loc=loc)
     sample = config.get("sample")
     return Endpoint(called, model, caller_key(config), cache, sample if type(sample) is int else 0)
-
-
-def _wrong(loc: Place, what: str) -> RequestError:
-    message = f"{'.'.join(str(part) for part in loc[1:])} {what}."
-    return RequestError(message, fields=(FieldProblem(loc, message, "type_error"),))
 
 
 Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]

@@ -58,6 +58,7 @@ class LoopEnvironment:
             ValueError: `args` is not JSON.
             PolicyError: Another step has not ended yet.
         """
+        # two steps at once would have no order, and the episode records one
         if self._step is not None:
             raise PolicyError(
                 "env.step() was called while another step is under way.", hint="Await each before the next."
@@ -198,12 +199,14 @@ class AuthorLoop:
         if self._task is None:
             task = None if self._shown is None else self._shown(view.task)
             given = {"env": environment, "model": self._model, "task": task}
+            # a loop may leave out what it does not need, as policies and rubrics may
             names = inspect.signature(self._function).parameters
             self._task = asyncio.ensure_future(self._function(**{name: given[name] for name in given if name in names}))
         elif environment._step is not None:
             environment._step.set_result(view.results[0])
         wanted = asyncio.ensure_future(environment._wanted.get())
         stopping = asyncio.ensure_future(self._stopping.wait())
+        # the task may also end without a step, by returning or raising, or wait for something that never comes
         await asyncio.wait((self._task, wanted, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if wanted.done():
@@ -247,6 +250,7 @@ def _resendable(message: Json) -> Json:
     """An assistant's message in a form that endpoints accept back; other messages unchanged."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return message
+    # a loop sends back what it received, and endpoints refuse some of what they return
     return parse_message(message, {}, 0).back
 
 

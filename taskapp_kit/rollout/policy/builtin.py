@@ -34,16 +34,12 @@ class RandomPolicy:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._samplers: dict[str, Draw] = {}
 
     def decide(self, view: View) -> Decision:
         """One uniformly drawn action."""
         tools = view.tools
         tool = self._rng.choice(tools) if len(tools) > 1 else tools[0]
-        draw = self._samplers.get(tool.name)
-        if draw is None:
-            draw = self._samplers[tool.name] = sampler_of(tool)
-        return Decision([ToolCall(tool.name, draw(self._rng))])
+        return Decision([ToolCall(tool.name, sampler_of(tool)(self._rng))])
 
 
 _compiled: dict[int, tuple[Tool, Draw]] = {}
@@ -68,6 +64,7 @@ def _author_sampler(tool: Tool, sample: Callable[[random.Random], Any]) -> Draw:
 
 def _arguments(drawn: Any, tool: Tool) -> Json:
     value = plain(drawn, f"{tool.name}.sample")
+    # the sampler of an action that takes plain text may return that text
     if tool.text and isinstance(value, str):
         return {next(iter(tool.parameters.get("properties", {"text": None}))): value}
     return value
@@ -124,6 +121,7 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
             "constant", "policy.config has no 'action'", 'Give {"action": {"tool": {args}}} or {"action": "words"}.'
         )
     answer = answer_from(config["action"], "policy.config.action")
+    # found before anything runs: an episode of refusals costs its time and says nothing
     problems = [_never(environment, call) for call in answer.tool_calls] or [_never_words(environment, answer)]
     # one call that may be accepted is enough: what a state refuses, another one may take
     if problems[0] is not None and None not in problems:

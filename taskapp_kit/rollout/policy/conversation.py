@@ -247,7 +247,7 @@ class Conversation:
             words = any(tool.text for tool in tools)
             # a model that may talk and has no action for words would be refused in each turn
             members["tool_choice"] = options.tool_choice or ("auto" if words else "required")
-        if options.mode == "structured" and (options.schema is not None or not only_words(tools)):
+        if options.mode == "structured" and (options.structured is not None or not only_words(tools)):
             members["response_format"] = response_format(options, tools)
         members |= options.sampling
         if not offered:
@@ -357,6 +357,7 @@ class Conversation:
         if parsed_message.calls:
             return parsed_message.calls, words, parsed_message.problem
         text = next((tool for tool in tools if tool.text), None)
+        # words are no mistake where an action takes them
         return [], words, None if text is not None and words else self._no_call(words)
 
     def _no_call(self, words: str | None) -> str:
@@ -405,6 +406,7 @@ def _match_steps(
     words: the name of the action that takes plain text, "" without one.
     """
     if not calls:  # the episode makes one step of plain text, and of an empty answer
+        # an empty answer is a step, too, which the environment refused
         fits = len(steps) > 0 and steps[0].tool in ("", words)
         return list(steps[:fits]), list(steps[fits:])
     own: list[PlayedStep | None] = []

@@ -142,7 +142,7 @@ class PolicyOptions:
     sampling: copied into each request. extra: further members that the endpoint defines; they override `sampling`.
     tool_choice: None derives it from the environment's actions. pictures: False sends a text in place of each.
     reasoning: False does not send back the model's reasoning of earlier turns. logprobs, token_ids: requested from the
-    endpoint. schema: JSON Schema of the answer in mode `structured`; None builds one from the actions.
+    endpoint. structured: the schema of the answer in mode `structured`; None builds one from the actions.
     """
 
     mode: OutputMode = "tool_calls"
@@ -154,9 +154,7 @@ class PolicyOptions:
     reasoning: bool = True
     logprobs: bool = False
     token_ids: bool = False
-    schema: Mapping[str, Json] | None = None
-    schema_name: str = "response"
-    strict: bool = True
+    structured: StructuredConfig | None = None
 
 
 _FITS: Mapping[str, Callable[[Any], bool]] = {
@@ -237,9 +235,7 @@ def read_options(
         logprobs=record_logprobs,
         # only for training or on request, because an endpoint that does not know the member may refuse it
         token_ids=wants_token_ids(config, record_logprobs=record_logprobs, mode=mode),
-        schema=None if structured_config is None else structured_config.json_schema,
-        schema_name="response" if structured_config is None else structured_config.schema_name,
-        strict=structured_config is None or structured_config.strict,
+        structured=structured_config,
     )
 
 

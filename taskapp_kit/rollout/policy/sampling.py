@@ -58,7 +58,7 @@ def draw(schema: Json, rng: random.Random) -> Json:
 
     Raises ValueError where only an endless value would fit, and other errors where the schema is no schema.
     """
-    return FreeSampler().draw(schema, rng)
+    return FreeSampler().compiled(read_schema(schema), "value", 0)(rng)
 
 
 def sentence(rng: random.Random, least: int = 3, most: int = 8) -> str:
@@ -147,6 +147,7 @@ class UniformSampler:
         most, below = keywords.get("maximum"), keywords.get("exclusiveMaximum")
         step = keywords.get("multipleOf")
         if kind == "integer":
+            # an integer is a multiple of 1; what `multipleOf` asks for below that is always fulfilled
             step = max(1, int(step or 1))
         if step:  # the ends, counted in steps
             least = None if least is None else int(-(-least // step))
@@ -163,9 +164,11 @@ class UniformSampler:
     def _list(self, schema: Schema, name: str, depth: int) -> Draw:
         first = [self.part(item, f"{name}[{at}]", depth) for at, item in enumerate(schema.first_items)]
         low, high = self.lengths(schema, name, depth)
+        # only the first ones are drawn, since what may follow them seldom has bounds
         if first and high == 0:
             return lambda rng: [part(rng) for part in first]
         item = self.part(schema.items, f"{name}[]", depth)
+        # drawn until enough differ, because a set of equal items is shorter than its least length
         if schema.keywords.get("uniqueItems"):
             return lambda rng: _distinct(item, rng, rng.randint(low, high))
         return lambda rng: [*(part(rng) for part in first), *(item(rng) for _ in range(rng.randint(low, high)))]
@@ -173,10 +176,6 @@ class UniformSampler:
 
 class FreeSampler(UniformSampler):
     """Draws values of any schema, as a model that follows it would. A part is compiled when it is drawn."""
-
-    def draw(self, schema: Json, rng: random.Random) -> Json:
-        """Return one value of the schema; see `draw`."""
-        return self.compiled(read_schema(schema), "value", 0)(rng)
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for a part of the schema, which may contain the schema itself."""

@@ -88,6 +88,7 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
             elif name == "noop" and name not in own:
                 noop_policy(environment)
         except RequestError as error:
+            # the sentence stands in a list after the name
             found[name] = error.message.partition("is unavailable: ")[2] or error.message
     return found
 
@@ -124,6 +125,7 @@ def chosen_name(
     asked = config.get("policy")
     loc = ("body", "policy", "policy_name") if asked is None else ("body", "policy", "config", "policy")
     wanted = policy_name if asked is None else asked
+    # told apart from an unknown name: a caller would look for a typing error
     if any(spec.name == wanted and spec.applies_to(environment) for spec in app.withheld):
         raise unavailable(
             str(wanted),
@@ -163,6 +165,7 @@ def make_policy(
 
     for spec in app.policies:
         if spec.name == name and spec.applies_to(environment.name):
+            # first, so that an app may replace a built-in policy
             return AuthorPolicy(spec, rng)
     if name == "random":
         return random_policy(environment, rng())

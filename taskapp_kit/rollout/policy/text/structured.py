@@ -12,11 +12,14 @@ from taskapp_kit.rollout.policy.options import PolicyOptions
 
 def response_format(options: PolicyOptions, tools: Sequence[Tool]) -> dict[str, Json]:
     """The caller's own schema, else the union of the actions: `{"action": {"tool": NAME, "arguments": {…}}}`."""
-    own = options.schema is not None
-    schema = dict(options.schema) if options.schema is not None else action_schema(tools)
-    # vendors refuse a schema that is not closed everywhere if it is sent as strict
-    strict = options.strict if own else _is_strict(schema)
-    return {"type": "json_schema", "json_schema": {"name": options.schema_name, "schema": schema, "strict": strict}}
+    name, own = "response", options.structured
+    if own is not None:
+        name, schema, strict = own.schema_name, own.json_schema, own.strict
+    else:
+        schema = action_schema(tools)
+        # vendors refuse a schema that is not closed everywhere if it is sent as strict
+        strict = _is_strict(schema)
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": strict}}
 
 
 def action_schema(tools: Sequence[Tool]) -> dict[str, Json]:

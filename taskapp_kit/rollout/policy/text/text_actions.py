@@ -59,6 +59,7 @@ def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
         The actions, or why there is none.
     """
     named = {tool.name: tool for tool in tools}
+    # models weigh actions in their thoughts, which would be taken for the answer
     text = without_thoughts(words)
     broken: str | None = None
     for search in _SEARCHES:
