@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from taskapp_kit.errors import SandboxError
 from taskapp_kit.sandbox import layers, remote, uids
@@ -385,25 +385,22 @@ async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = 
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def settle_result(value: T) -> None:
-        if not done.done():
-            done.set_result(value)
-
-    def settle_error(error: BaseException) -> None:
-        if not done.done():
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
             done.set_exception(error)
+        else:
+            done.set_result(cast("T", value))
 
     def body() -> None:
+        value, failure = None, None
         try:
             value = work()
         except BaseException as error:
-            report(settle_error, error)
-        else:
-            report(settle_result, value)
-
-    def report(settle: Callable[..., None], outcome: object) -> None:
+            failure = error
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, outcome)
+            loop.call_soon_threadsafe(settle, value, failure)
 
     threading.Thread(target=body, name="taskapp-sandbox", daemon=True).start()
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from dataclasses import replace
 import orjson
 
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.json_schema import Schema
+from taskapp_kit.records.json_schema import Schema, read_schema
 from taskapp_kit.rollout.policy.sampling import Draw, FreeSampler
 from taskapp_kit.testing.mock_model.chat_request import ChatRequest, Refused
 from taskapp_kit.testing.mock_model.reply import Call, Reply
@@ -151,10 +152,10 @@ def verdict(request: ChatRequest, score: Given, reason: str) -> Reply:
     sampler, rng = VerdictSampler(score, reason), request.rng("verdict")
     form = request.body.get("response_format") or {}
     if form.get("type") == "json_schema":
-        return Reply(orjson.dumps(sampler.draw(form["json_schema"]["schema"], rng)).decode())
+        return Reply(orjson.dumps(sampler.verdict(form["json_schema"]["schema"], rng)).decode())
     if request.tools:
         tool = request.tools[0]
-        return Reply(calls=[Call.of(tool["name"], sampler.draw(tool.get("parameters") or {}, rng))])
+        return Reply(calls=[Call.of(tool["name"], sampler.verdict(tool.get("parameters") or {}, rng))])
     demanded = _FORM.search(outside_boundaries(request))
     if demanded is not None:
         return Reply(_written(demanded["shape"], demanded["rules"], score, reason))
@@ -197,6 +198,10 @@ class VerdictSampler(FreeSampler):
 
     def __init__(self, score: Given, reason: str) -> None:
         self._score, self._reason = score, reason
+
+    def verdict(self, schema: Json, rng: random.Random) -> Json:
+        """Return a value of the schema."""
+        return self.compiled(read_schema(schema), "value", 0)(rng)
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for a part: the verdict's by its name, else as drawn."""

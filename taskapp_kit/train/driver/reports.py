@@ -205,7 +205,7 @@ def resumed(incarnation: int, saved: SavedJob | None) -> Event:
     """Return the event of a job that goes on from a checkpoint; None where it stopped before the first one."""
     if saved is None:
         text = "The job begins again: it stopped before its first checkpoint. What was reported before is superseded."
-        facts = {"iteration": 0, "after_seq": 0, "checkpoint": None}
+        facts: dict[str, Any] = {"iteration": 0, "after_seq": 0, "checkpoint": None}
     else:
         iteration = saved.at.iteration
         text = (
