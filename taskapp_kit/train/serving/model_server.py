@@ -12,7 +12,6 @@ import hmac
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -57,16 +56,8 @@ NEUTRAL: Mapping[str, tuple[float, ...]] = {
 """Members that are refused unless they are absent, null, or one of these values, which change nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingOptions:
-    """How one answer is sampled. temperature: 0 takes the most probable token. seed: None draws anew each time."""
-
-    temperature: float = DEFAULT_TEMPERATURE
-    seed: int | None = None
-
-
 class SamplingRequest(BaseModel):
-    """The members of a request that say how its answer is sampled."""
+    """How one answer is sampled. temperature: 0 takes the most probable token. seed: None draws anew each time."""
 
     model_config = ConfigDict(strict=True)
 
@@ -74,16 +65,15 @@ class SamplingRequest(BaseModel):
     seed: int | None = None
 
 
-def read_sampling(body: Mapping[str, Any]) -> SamplingOptions:
-    """Return the options of a request. Raises RequestError, which names the member."""
+def read_sampling(body: Mapping[str, Any]) -> SamplingRequest:
+    """Return how the answer to a request is sampled. Raises RequestError, which names the member."""
     for name, accepted in NEUTRAL.items():
         value = body.get(name)
         if value is not None and (isinstance(value, bool) or value not in accepted):
             raise wrong((name,), "is not supported", "The whole distribution is sampled, as in training: leave it out.")
     if body.get("logit_bias"):
         raise wrong(("logit_bias",), "is not supported", "Leave it out.")
-    request = read_request(SamplingRequest, {name: value for name, value in body.items() if value is not None})
-    return SamplingOptions(0.0 if request.temperature < LEAST_TEMPERATURE else request.temperature, request.seed)
+    return read_request(SamplingRequest, {name: value for name, value in body.items() if value is not None})
 
 
 log = logging.getLogger("taskapp_kit.train")
@@ -148,7 +138,7 @@ class ModelServer:
         turn = await self._turn(route, call, options, receive)
         return answer(call, turn, self._renderer.tokenizer, self._name)
 
-    async def _turn(self, route: Route, call: GatewayCall, options: SamplingOptions, receive: Receive) -> AnsweredTurn:
+    async def _turn(self, route: Route, call: GatewayCall, options: SamplingRequest, receive: Receive) -> AnsweredTurn:
         if self._running >= MAX_RUNNING:
             raise Saturated(f"{MAX_RUNNING} requests are not answered yet.", retry_after_seconds=RETRY_SECONDS)
         seed = secrets.token_hex(16) if options.seed is None else str(options.seed)
@@ -157,7 +147,7 @@ class ModelServer:
             draw=f"serving/{seed}",
             model=self._name,
             settings=AttemptSettings(
-                temperature=options.temperature,
+                temperature=0.0 if options.temperature < LEAST_TEMPERATURE else options.temperature,
                 max_tokens=call.max_tokens or DEFAULT_MAX_TOKENS,
                 context_tokens=self._context_tokens,
             ),
