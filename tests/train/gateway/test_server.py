@@ -319,26 +319,22 @@ async def test_further_attempts_wait_for_a_free_place() -> None:
         assert (opened, gateway.open_attempts) == (["third"], 0)
 
 
-def test_a_crowd_waits_its_turn_and_nothing_is_refused() -> None:
+async def test_a_crowd_waits_its_turn_and_nothing_is_refused() -> None:
     """128 attempts before a sampler that answers when all of them wait."""
     sampler = ScriptedSampler(held=True)
+    everyone = httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None))
+    with Gateway(sampler, RENDERER, max_open_attempts=128) as gateway:
+        async with everyone as http:
 
-    async def scenario() -> list[AttemptRecord]:
-        with Gateway(sampler, RENDERER, max_open_attempts=128) as gateway:
-            async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None)) as http:
+            async def play(number: int) -> AttemptRecord:
+                async with gateway.attempt(f"cid-{number}", draw=str(number), settings=SETTINGS) as attempt:
+                    await Client(attempt, http).chat(USER)
+                return attempt.record()
 
-                async def play(number: int) -> AttemptRecord:
-                    async with gateway.attempt(f"cid-{number}", draw=str(number), settings=SETTINGS) as attempt:
-                        response = await http.post(f"{attempt.url}/chat/completions", json={"messages": [USER]})
-                        assert response.status_code == 200
-                    return attempt.record()
-
-                playing = asyncio.gather(*map(play, range(128)))
-                await until_async(lambda: len(sampler.calls) == 128)
-                sampler.release()
-                return await playing
-
-    records = asyncio.run(scenario())
+            playing = asyncio.gather(*map(play, range(128)))
+            await until_async(lambda: len(sampler.calls) == 128)
+            sampler.release()
+            records = await playing
     assert len(sampler.calls) == 128
     assert all(record.faithfulness == Faithfulness(exact=1) for record in records)
     assert all(turn.delivered for record in records for turn in record.turns)
@@ -348,10 +344,9 @@ def test_a_crowd_waits_its_turn_and_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("given_up", [False, True], ids=["at once", "after a time-out"])
-def test_an_identical_call_joins_the_running_one_and_later_forks(given_up: bool) -> None:
+async def test_an_identical_call_joins_the_running_one_and_later_forks(given_up: bool) -> None:
     sampler = ScriptedSampler(held=True)
-
-    async def calls(client: Client) -> None:
+    async with attempt_client(sampler) as client:
         if given_up:
             await give_up(client)
         both = [asyncio.create_task(client.chat(USER)) for _ in range(2)]
@@ -360,8 +355,7 @@ def test_an_identical_call_joins_the_running_one_and_later_forks(given_up: bool)
         first, second = await asyncio.gather(*both)
         assert first == second
         await client.chat(USER)  # answered in full, so this is a new sample
-
-    record = played(calls, sampler)
+    record = client.attempt.record()
     assert len(sampler.calls) == 2
     assert record.faithfulness == Faithfulness(exact=1, forked=1, repeated=1 + given_up)
     assert all(turn.delivered for turn in record.turns)
@@ -373,28 +367,22 @@ async def give_up(client: Client) -> None:
         await client.post({"messages": [USER]}, timeout=httpx.Timeout(60, read=0.4))
 
 
-def test_an_answer_that_was_not_delivered_is_given_again_and_else_not_trained_on() -> None:
+@pytest.mark.parametrize("repeated", [False, True])
+async def test_an_answer_that_was_not_delivered_is_given_again_and_else_not_trained_on(repeated: bool) -> None:
     sampler = ScriptedSampler(held=True)
-
-    async def scenario(repeat: bool) -> AttemptRecord:
-        sampler.held = True
-        async with attempt_client(sampler) as client:
-            await give_up(client)
-            (generation,) = client.attempt._running.values()
-            await until_async(lambda: not generation.waiting, what="the hang-up is noticed")
-            sampler.release()
-            await until_async(lambda: client.attempt.record().turns)
-            assert client.attempt.record().turns[0].exclusion == "not_delivered"
-            if repeat:
-                await client.chat(USER)
-        return client.attempt.record()
-
-    repeated = asyncio.run(scenario(True))
-    assert [turn.exclusion for turn in repeated.turns] == [None]
-    assert repeated.faithfulness == Faithfulness(exact=1, repeated=1)
-    abandoned = asyncio.run(scenario(False))
-    assert [turn.exclusion for turn in abandoned.turns] == ["not_delivered"]
-    assert len(sampler.calls) == 2
+    async with attempt_client(sampler) as client:
+        await give_up(client)
+        (generation,) = client.attempt._running.values()
+        await until_async(lambda: not generation.waiting, what="the hang-up is noticed")
+        sampler.release()
+        await until_async(lambda: client.attempt.record().turns)
+        assert client.attempt.record().turns[0].exclusion == "not_delivered"
+        if repeated:
+            await client.chat(USER)
+    record = client.attempt.record()
+    assert [turn.exclusion for turn in record.turns] == [None if repeated else "not_delivered"]
+    assert record.faithfulness == Faithfulness(exact=1, repeated=int(repeated))
+    assert len(sampler.calls) == 1
 
 
 async def test_an_answer_that_arrived_and_was_not_read_is_given_again() -> None:

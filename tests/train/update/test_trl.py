@@ -24,6 +24,7 @@ from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
 from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
 from tests.train.trl_trainer import grpo_trainer  # noqa: E402
 from tests.train.update.rows import log_probs_of, random_rows  # noqa: E402
+from tests.train.update.test_oracle import steps_of  # noqa: E402
 
 pytestmark = pytest.mark.train
 
@@ -89,14 +90,8 @@ def test_gradients_are_those_of_trl(tmp_path: Path, loss: Any, clip: Any, level:
         learning_rate=2e-3, loss=loss, clip=clip, beta=beta, minibatches=2, largest_gradient_norm=math.inf
     )
     update = PolicyUpdate(same_model(model), settings, reference=reference if beta else None)
-    steps: list[tuple[Any, dict[str, Any]]] = []
-    update.optimizer.register_step_pre_hook(
-        lambda *_: steps.append(
-            (same_model(update.model), {name: each.grad.clone() for name, each in update.model.named_parameters()})
-        )
-    )
     plan = update.minibatches(rows)
-    metrics = update.train_step(rows)
+    steps, metrics = steps_of(update, rows)
     assert metrics.clip_share > 0
     assert len(steps) == 2
 
