@@ -31,6 +31,7 @@ from tests.train.driver.peers import (
     evaluated,
 )
 from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, one_call_scored
+from tests.train.driver.test_job_driver import ended, failed_job
 from tests.train.gateway.peers import SampleCall, ScriptedSampler
 
 pytestmark = pytest.mark.server
@@ -97,9 +98,7 @@ def test_with_credit_per_turn_a_turn_is_compared_by_the_rewards_after_it(
 
 
 def test_a_task_app_that_rewards_episodes_only_gives_no_credit_per_turn() -> None:
-    with CallingApp().serving() as url:
-        job = driven(url, settings=PER_TURN)
-    assert isinstance(job.error, JobError)
+    job = failed_job(CallingApp(), "", settings=PER_TURN)
     assert "the answer has no trajectory" in str(job.error)
     assert job.learner.batches == []
 
@@ -112,9 +111,7 @@ def test_a_rollout_whose_turns_cannot_be_matched_is_left_out_and_counted() -> No
         steps = [{"reward": float(asked.sample)}] * (2 if asked.sample == 2 else 1)
         return status, {**answer, "trajectories": [{"steps": steps}]}
 
-    with CallingApp(play).serving() as url:
-        job = driven(url, settings=PER_TURN)
-    assert job.error is None, job.error
+    job = ended(CallingApp(play), settings=PER_TURN)
     assert job.ledger.curve("without_turn_rewards") == [2.0, 2.0]
     assert {row.rollout.split(".")[2] for row in job.learner.batches[0]} == {"0", "1"}
     assert turn_advantages(job) == {0: [-0.5], 1: [0.5]}
@@ -189,10 +186,7 @@ def test_iterations_are_played_ahead_and_each_rollout_is_learned_from_once(ahead
     learner = LateLearner(sampler)
     learner.app, learner.ahead = app, ahead
     settings = replace(DRIVER, loops=LoopSettings(ahead=ahead))
-    with app.serving() as url:
-        job = asyncio.run(drive(url, sampler, learner, plan=LONG, settings=settings))
-    assert job.error is None, job.error
-    assert job.open_after == 0
+    job = ended(app, sampler, learner=learner, plan=LONG, settings=settings)
     for number, rows in enumerate(learner.batches):
         assert Counter(row.rollout for row in rows) == {
             f"{number + 1}.{at}.{n}": 1 for at in range(2) for n in range(3)
@@ -206,10 +200,8 @@ def test_iterations_are_played_ahead_and_each_rollout_is_learned_from_once(ahead
 
 def test_an_evaluation_plays_the_weights_of_its_iteration_whatever_is_played_ahead() -> None:
     sampler = growing()
-    with CallingApp(grown).serving() as url:
-        plan, settings = evaluated(LONG), replace(DRIVER, loops=LoopSettings(ahead=2))
-        job = driven(url, sampler, plan=plan, settings=settings)
-    assert job.error is None, job.error
+    settings = replace(DRIVER, loops=LoopSettings(ahead=2))
+    job = ended(CallingApp(grown), sampler, plan=evaluated(LONG), settings=settings)
     assert job.ledger.curve("eval_reward") == [0.0, 1.0, 2.0, 2.0, 2.0, 2.0]
     assert all(max(versions_of(rows)) <= number for number, rows in enumerate(job.learner.batches))
     assert all(number - min(versions_of(rows)) <= 2 for number, rows in enumerate(job.learner.batches))
@@ -222,18 +214,13 @@ def test_a_job_that_fails_leaves_no_rollout_that_was_played_ahead() -> None:
         return asked.scored(1.0)
 
     app = CallingApp(play)
-    with app.serving() as url:
-        job = driven(url, plan=LONG, settings=replace(DRIVER, loops=LoopSettings(ahead=3)))
-    assert isinstance(job.error, JobError)
-    assert job.open_after == 0
+    failed_job(app, "too_many_failed", plan=LONG, settings=replace(DRIVER, loops=LoopSettings(ahead=3)))
 
 
 def test_a_curriculum_goes_up_and_down_and_evaluations_stay_as_they_are() -> None:
     app = CallingApp(one_call_scored(lambda asked: float(asked.body["env"]["config"].get("difficulty") == "easy")))
     rule = Curriculum(("easy", "hard"), up=0.8, down=0.2)
-    with app.serving() as url:
-        job = driven(url, plan=evaluated(LONG), settings=replace(DRIVER, loops=LoopSettings(curriculum=rule)))
-    assert job.error is None, job.error
+    job = ended(app, plan=evaluated(LONG), settings=replace(DRIVER, loops=LoopSettings(curriculum=rule)))
     played = {
         (asked.body["mode"], int(asked.body["group_id"].split(".")[2]), asked.body["env"]["config"].get("difficulty"))
         for asked in app.asked
