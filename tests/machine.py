@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 from taskapp_kit.errors import SandboxTooWeak
 from taskapp_kit.sandbox import capabilities
 
 MATH = "needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)"
+
+
+needs_sympy = pytest.mark.skipif(find_spec("sympy") is None, reason=MATH)
+
+
+def skip_module_without_reasoning_gym() -> None:
+    """Skip the module that is being imported. Finds the package only: to import it takes two seconds of each process."""
+    if find_spec("reasoning_gym") is None:
+        pytest.skip(MATH, allow_module_level=True)
 
 
 def skip_if_it_cannot_play(app: str) -> None:

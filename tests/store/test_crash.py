@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from taskapp_kit.store.sqlite import SqliteStore, StoreCheck
+from tests.store.opened_stores import child
 
 pytestmark = pytest.mark.process
 
 SAVER = """
 import asyncio, sys
-from collections.abc import Iterator
 from pathlib import Path
-from tests.store.stored_samples import pictured
+from stored_samples import pictured
 from taskapp_kit.store.sqlite import SqliteStore
 
 async def main(path, name, count):
@@ -37,18 +35,6 @@ async def main(path, name, count):
 
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 """
-
-
-def child(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """A Python process that runs `script` with the path of this one."""
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def found_in(path: Path, names: list[str]) -> tuple[StoreCheck, list[str]]:
@@ -101,9 +87,8 @@ def test_three_processes_write_into_one_new_file(tmp_path: Path) -> None:
 
 FULL = """
 import asyncio, resource, sys
-from collections.abc import Iterator
 from pathlib import Path
-from tests.store.stored_samples import rollout
+from stored_samples import rollout
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.sqlite import SqliteStore
 
@@ -137,7 +122,6 @@ def test_no_room_on_the_disk_fails_the_one_that_does_not_fit_and_passes(tmp_path
 
 UNWRITABLE = """
 import os, sys
-from collections.abc import Iterator
 from pathlib import Path
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.sqlite import SqliteStore

@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -18,7 +16,6 @@ import pytest
 
 from taskapp_kit.errors import StoreError
 from taskapp_kit.records.protocols import Claim, Clock, IdempotencyRecord, StoredResult, SystemClock
-from taskapp_kit.store import open_store
 from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_sql import (
     LEASE_SECONDS,
@@ -32,6 +29,7 @@ from taskapp_kit.store.idempotency_sql import (
 from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.idempotency_contract import HandClock
+from tests.store.opened_stores import child, opened
 from tests.store.postgres_server import name_of, server
 from tests.store.stored_samples import rollout
 
@@ -40,13 +38,7 @@ pytestmark = [pytest.mark.process, pytest.mark.server]
 LINUX = pytest.mark.skipif(this_process() is None, reason="a holder's death is read from Linux's /proc")
 
 
-def shop(address: str) -> SqlStore:
-    store = open_store(address)
-    assert isinstance(store, SqlStore)
-    return store
-
-
-def opened(store: SqlStore, clock: Clock) -> SqlIdempotencyStore:
+def coordinated(store: SqlStore, clock: Clock) -> SqlIdempotencyStore:
     tickets = store.coordinator(clock)
     assert tickets is not None
     return tickets
@@ -61,9 +53,9 @@ def with_two(
     """Two holders on one store, and the clock that both read."""
 
     async def run() -> None:
-        clock, store, other = HandClock(), shop(address), shop(address)
+        clock, store, other = HandClock(), opened(address), opened(address)
         one = SqlIdempotencyStore(store._database, clock, renew_seconds=renew_seconds)
-        two = opened(other, clock)
+        two = coordinated(other, clock)
         try:
             await use(one, two, clock)
         finally:
@@ -79,8 +71,8 @@ def with_tickets(
     address: str, use: Callable[[SqlIdempotencyStore], Awaitable[None]], clock: Clock | None = None
 ) -> None:
     async def run() -> None:
-        store = shop(address)
-        tickets = opened(store, clock or SystemClock())
+        store = opened(address)
+        tickets = coordinated(store, clock or SystemClock())
         try:
             await use(tickets)
         finally:
@@ -100,19 +92,6 @@ def asked(address: str, statement: str) -> float:
         file.commit()
         file.close()
     return float(str(rows[0][0])) if rows else 0.0
-
-
-def child(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """A Python process that runs `script` with the path of this one."""
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def test_a_store_in_memory_keeps_no_tickets() -> None:
@@ -283,47 +262,12 @@ def test_two_processes_claim_the_same_keys_and_one_wins_each(shared_address: str
         assert (one, two) in ((None, f"a-{number}"), (f"b-{number}", None))
 
 
-LOCKER = """
-import sqlite3, sys, time
-file = sqlite3.connect(sys.argv[1], isolation_level=None)
-file.execute("BEGIN IMMEDIATE")
-print("locked", flush=True)
-time.sleep(1.0)
-file.execute("COMMIT")
-"""
-
-
-def test_another_processes_write_lock_does_not_stop_the_event_loop(tmp_path: Path) -> None:
-    path = tmp_path / "rollouts.db"
-
-    async def use(tickets: SqlIdempotencyStore) -> None:
-        await tickets.claim(IdempotencyRecord("r0", "body", time.time()))
-        process = child(LOCKER, str(path))
-        assert process.stdout is not None
-        assert await asyncio.to_thread(process.stdout.readline) == "locked\n"
-        began, lag = time.monotonic(), 0.0
-        claims = asyncio.gather(
-            *(tickets.claim(IdempotencyRecord(f"r{n}", "body", time.time(), "key")) for n in range(1, 11))
-        )
-        while not claims.done():
-            before = time.monotonic()
-            await asyncio.sleep(0.01)
-            lag = max(lag, time.monotonic() - before - 0.01)
-        assert time.monotonic() - began > 0.5, "the lock was held"
-        assert sum(found is None for found in await claims) == 1
-        assert lag < 0.3
-        assert await asyncio.to_thread(process.wait, 20) == 0
-        process.communicate()
-
-    with_tickets(str(path), use)
-
-
 def test_a_lock_held_too_long_is_a_sentence_and_passes(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
 
     async def use() -> None:
         store = SqliteStore(path, busy_timeout_seconds=0.2)
-        tickets = opened(store, SystemClock())
+        tickets = coordinated(store, SystemClock())
         locker = sqlite3.connect(path, isolation_level=None)
         locker.execute("BEGIN IMMEDIATE")
         calls = (tickets.claim(IdempotencyRecord(f"r{n}", "body", time.time())) for n in range(3))
@@ -341,8 +285,8 @@ def test_a_lock_held_too_long_is_a_sentence_and_passes(tmp_path: Path) -> None:
 
 def test_tickets_and_rollouts_are_written_side_by_side(shared_address: str) -> None:
     async def use() -> None:
-        store = shop(shared_address)
-        tickets = opened(store, SystemClock())
+        store = opened(shared_address)
+        tickets = coordinated(store, SystemClock())
 
         async def one(name: str) -> None:
             assert await tickets.claim(IdempotencyRecord(name, "body", time.time(), f"key-{name}")) is None
@@ -356,7 +300,7 @@ def test_tickets_and_rollouts_are_written_side_by_side(shared_address: str) -> N
             assert found.settled.answer == f"r{number}".encode()
         await store.close()  # whichever is closed first
         await tickets.close()
-        again = shop(shared_address)
+        again = opened(shared_address)
         report = await again.check()
         assert report.ok and report.rollouts == 200
         await again.close()
@@ -377,18 +321,6 @@ def test_one_that_cannot_be_written_is_refused_alone(shared_address: str) -> Non
         assert all([await tickets.look(name) for name in ("r1", "r2", "r1b")])
 
     with_tickets(shared_address, use)
-
-
-def test_a_file_deleted_under_it_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "rollouts.db"
-
-    async def use(tickets: SqlIdempotencyStore) -> None:
-        await tickets.claim(IdempotencyRecord("r1", "body", time.time()))
-        path.unlink()
-        with pytest.raises(StoreError, match="deleted"):
-            await tickets.settle(StoredResult("r1", answer=b"{}"))
-
-    with_tickets(str(path), use)
 
 
 def test_an_answer_that_was_damaged_is_told(shared_address: str) -> None:

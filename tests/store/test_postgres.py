@@ -509,15 +509,6 @@ def test_check_finds_damage_and_a_server_that_does_not_flush(postgres: PostgresS
     with_store(address, use)
 
 
-def test_a_large_save_is_spread_and_kept(postgres: PostgresServer) -> None:
-    async def use(store: PostgresStore) -> None:
-        large = [rollout(f"e{index}", events=[{"text": "é" * (5 * 2**20)}]) for index in range(4)]
-        await asyncio.gather(*(store.save(one) for one in large))
-        assert await store.load("e3") == large[-1]
-
-    with_store(postgres.database(), use)
-
-
 def test_every_statement_of_the_tickets_can_use_an_index(postgres: PostgresServer) -> None:
     address = postgres.database()
 

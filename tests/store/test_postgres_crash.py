@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -14,13 +13,14 @@ import pytest
 
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.sql import StoreCheck
+from tests.store.opened_stores import child
 from tests.store.postgres_server import PASSWORD, PostgresServer, name_of, new_server
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
 
 SAVER = """
 import asyncio, os, sys, time
-from tests.store.stored_samples import pictured
+from stored_samples import pictured
 from taskapp_kit.records.protocols import StoredResult, SystemClock, IdempotencyRecord
 from taskapp_kit.errors import StoreError
 from taskapp_kit.store.postgres import PostgresStore
@@ -56,14 +56,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 def saver(address: str, name: str, count: int) -> subprocess.Popen[str]:
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return subprocess.Popen(
-        [sys.executable, "-c", SAVER, name, str(count)],
-        env={**os.environ, "PYTHONPATH": path, "ADDRESS": address},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return child(SAVER, name, str(count), ADDRESS=address)
 
 
 def found_in(address: str, names: list[str]) -> tuple[StoreCheck, list[str]]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
 from taskapp_kit.errors import StoreRefusal
-from taskapp_kit.records.protocols import QueryableStore, StoredScores
-from taskapp_kit.store import open_store
+from taskapp_kit.records.protocols import StoredScores
 from taskapp_kit.store.sql import SqlStore
+from tests.store.opened_stores import with_store
 from tests.store.stored_samples import rollout
 
 pytestmark = pytest.mark.process  # the Postgres server
@@ -28,21 +26,9 @@ FAILED = replace(
 )  # fmt: skip
 
 
-def with_store(address: str, use: Callable[[SqlStore], Awaitable[None]]) -> None:
-    async def run() -> None:
-        store = open_store(address)
-        assert isinstance(store, SqlStore) and isinstance(store, QueryableStore)
-        try:
-            await store.save(rollout("r1"))
-            await use(store)
-        finally:
-            await store.close()
-
-    asyncio.run(run())
-
-
 def test_scores_are_read_back_by_version_and_by_rollout(address: str) -> None:
     async def use(store: SqlStore) -> None:
+        await store.save(rollout("r1"))
         answered = await store.load("r1")
         await store.save_scores(
             [SCORED, replace(SCORED, rollout_id="r2"), replace(SCORED, scorer="v3", created_at=3e9)]
@@ -62,6 +48,7 @@ def test_scores_are_read_back_by_version_and_by_rollout(address: str) -> None:
 
 def test_a_failure_is_replaced_and_scores_never_are(address: str) -> None:
     async def use(store: SqlStore) -> None:
+        await store.save(rollout("r1"))
         await store.save_scores([FAILED])
         assert await store.scores_of("r1", "v2") == FAILED
         await store.save_scores([SCORED])
@@ -74,6 +61,7 @@ def test_a_failure_is_replaced_and_scores_never_are(address: str) -> None:
 
 def test_what_is_not_exact_is_refused(address: str) -> None:
     async def use(store: SqlStore) -> None:
+        await store.save(rollout("r1"))
         for wrong in (replace(SCORED, reward=math.nan), replace(SCORED, scorecard={"x": math.inf})):
             with pytest.raises(StoreRefusal):
                 await store.save_scores([wrong])
@@ -84,6 +72,7 @@ def test_what_is_not_exact_is_refused(address: str) -> None:
 
 def test_the_scores_of_pruned_rollouts_go_with_them(address: str) -> None:
     async def use(store: SqlStore) -> None:
+        await store.save(rollout("r1"))
         await store.save(rollout("r2", created_at=1.0))
         await store.save_scores([SCORED, replace(SCORED, rollout_id="r2")])
         assert await store.prune("adder", before=2.0) == 1

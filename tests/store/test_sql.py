@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,32 +17,13 @@ from sqlalchemy.dialects import sqlite
 from taskapp_kit.errors import StoreError
 from taskapp_kit.records.content import Image
 from taskapp_kit.records.protocols import IdempotencyRecord, RolloutQuery, Store, StoredRollout, SystemClock
-from taskapp_kit.store import open_store
 from taskapp_kit.store.queries import SUMMARY, matching
 from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
+from tests.store.opened_stores import opened, with_store
 from tests.store.stored_samples import any_rollout, episode, pictured, png, rollout
 
 pytestmark = pytest.mark.process
-
-
-def opened(address: str) -> SqlStore:
-    store = open_store(address)
-    assert isinstance(store, SqlStore)
-    return store
-
-
-def with_store(address: str, use: Callable[[SqlStore], Awaitable[None]]) -> None:
-    """Opens a store, uses it on a fresh event loop, closes it."""
-
-    async def run() -> None:
-        store = opened(address)
-        try:
-            await use(store)
-        finally:
-            await store.close()
-
-    asyncio.run(run())
 
 
 def test_save_load_blob_recent_check(address: str) -> None:
@@ -145,6 +125,17 @@ def test_200_tasks_save_and_read_at_once(address: str) -> None:
         await asyncio.gather(*(one(index) for index in range(200)))
         found = await store.check()
         assert (found.rollouts, found.blobs, found.ok) == (200, 200, True)
+
+    with_store(address, use)
+
+
+def test_saves_larger_than_a_transaction_are_spread_and_kept(address: str) -> None:
+    async def use(store: SqlStore) -> None:
+        large = [rollout(f"r{index}", private={"blob": f"{index}" * 2**20}) for index in range(4)]
+        large += [rollout(f"e{index}", events=[{"text": "é" * (5 * 2**20)}]) for index in range(4)]
+        await asyncio.gather(*(store.save(one) for one in large))
+        assert await store.load("e3") == large[-1]
+        assert (await store.check()).rollouts == 8
 
     with_store(address, use)
 

@@ -149,14 +149,3 @@ def test_check_finds_damage(tmp_path: Path) -> None:
     file.commit()
     file.close()
     with_store(path, check)
-
-
-def test_a_save_larger_than_a_transaction_is_spread_and_kept(tmp_path: Path) -> None:
-    async def use(store: SqliteStore) -> None:
-        large = [rollout(f"r{index}", private={"blob": f"{index}" * 2**20}) for index in range(4)]
-        large += [rollout(f"e{index}", events=[{"text": "é" * (5 * 2**20)}]) for index in range(4)]
-        await asyncio.gather(*(store.save(one) for one in large))
-        assert await store.load("e3") == large[-1]
-        assert (await store.check()).rollouts == 8
-
-    with_store(tmp_path / "rollouts.db", use)

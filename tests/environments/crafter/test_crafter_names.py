@@ -1,13 +1,12 @@
 """The tables written out in `names` are those of the installed package."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from crafter import constants
 
 from environments.crafter import names
+from tests.programs import printed
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,5 +47,4 @@ def test_the_light_modules_do_not_load_the_game() -> None:
         "import environments.crafter.view, environments.crafter.scripted\n"
         "print([name for name in ('crafter', 'numpy', 'numba') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert printed(code, cwd=ROOT) == "[]\n"

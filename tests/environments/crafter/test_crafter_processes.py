@@ -1,11 +1,11 @@
 """Two processes, two hash seeds, pictures in one of them: the same episodes, step by step."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import printed
 
 pytestmark = pytest.mark.process
 
@@ -33,15 +33,7 @@ for seed in range(2):
 
 
 def run(hash_seed: str, sizes: str, junk: int) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", EPISODES, sizes, str(junk)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    return printed(EPISODES, sizes, str(junk), cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed})
 
 
 @pytest.mark.ci

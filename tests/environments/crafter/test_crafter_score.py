@@ -11,24 +11,6 @@ from environments.crafter.score import DEPTHS, crafter_score, ladder, success_ra
 
 episodes = st.lists(st.sets(st.sampled_from(ACHIEVEMENTS)), min_size=1, max_size=8)
 
-PUBLISHED_RANDOM = {
-    "wake_up": 93.60,
-    "collect_sapling": 50.19,
-    "place_plant": 44.61,
-    "collect_wood": 24.38,
-    "collect_drink": 9.32,
-    "place_table": 4.36,
-    "make_wood_pickaxe": 0.32,
-    "make_wood_sword": 0.32,
-    "eat_cow": 0.38,
-    "defeat_zombie": 0.14,
-}
-
-
-def test_score_of_the_published_random_rates() -> None:
-    score = crafter_score({name: PUBLISHED_RANDOM.get(name, 0.0) for name in ACHIEVEMENTS})
-    assert score == pytest.approx(1.551, abs=0.01)
-
 
 def test_score_runs_from_0_to_100() -> None:
     assert crafter_score(dict.fromkeys(ACHIEVEMENTS, 0.0)) == 0.0

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -16,11 +15,9 @@ from pathlib import Path
 
 import pytest
 
-if importlib.util.find_spec("reasoning_gym") is None:  # not imported here: it takes two seconds of each process
-    pytest.skip(
-        "needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
-        allow_module_level=True,
-    )
+from tests.machine import skip_module_without_reasoning_gym
+
+skip_module_without_reasoning_gym()
 
 from environments.math.comparer import Comparer
 from environments.math.equality import Antiderivative, Number, Reply, Roots, compare

@@ -11,20 +11,17 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
 
 from environments.math.comparer import Comparer, ComparisonFailed
+from tests.machine import needs_sympy
 from tests.waiting import until
 
 pytestmark = [
-    pytest.mark.skipif(
-        find_spec("sympy") is None,
-        reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
-    ),
+    needs_sympy,
     pytest.mark.process,
 ]
 

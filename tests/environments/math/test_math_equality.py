@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -23,11 +22,8 @@ from environments.math.equality import (
     reference_of,
 )
 from environments.math.structure import Quantity
+from tests.machine import needs_sympy
 
-needs_math = pytest.mark.skipif(
-    find_spec("sympy") is None,
-    reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
-)
 NUMBER = Number(Fraction(72), "n")
 ROOTS = Roots((Fraction(-3, 2), Fraction(1, 3)), "x")
 INTEGRAL = Antiderivative("3*x**2 - 5*x/2", "x")
@@ -127,7 +123,7 @@ EXPRESSIONS = [
 
 
 @pytest.mark.process
-@needs_math
+@needs_sympy
 @pytest.mark.parametrize(("reference", "right", "wrong"), EXPRESSIONS, ids=lambda value: str(value)[:20])
 def test_expressions_are_compared_by_value(
     reference: str, right: list[str], wrong: list[str], comparer: Comparer
@@ -139,7 +135,7 @@ def test_expressions_are_compared_by_value(
 
 
 @pytest.mark.process
-@needs_math
+@needs_sympy
 def test_an_antiderivative_that_is_no_polynomial_is_asked_for(comparer: Comparer) -> None:
     right = compare(INTEGRAL, r"x^{3} - \frac{5}{4} (\sqrt{x})^{4} + C", comparer.ask)
     assert (right.correct, right.how) == (True, "sympy")
@@ -177,7 +173,7 @@ HOSTILE = [
 
 
 @pytest.mark.process
-@needs_math
+@needs_sympy
 @pytest.mark.parametrize(
     "reference",
     [

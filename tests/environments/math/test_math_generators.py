@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
-import subprocess
-import sys
 import threading
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-if importlib.util.find_spec("reasoning_gym") is None:  # not imported here: it takes two seconds of each process
-    pytest.skip(
-        "needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
-        allow_module_level=True,
-    )
+from tests.machine import skip_module_without_reasoning_gym
+
+skip_module_without_reasoning_gym()
 
 from environments.math import generators
 from environments.math.equality import Antiderivative, Number, Roots, compare
 from environments.math.generators import GENERATORS, OPTIONS, Problem, problem
+from tests.programs import printed
 
 ROOT = Path(__file__).parents[3]
 EVERY = [(generator, difficulty) for generator in GENERATORS for difficulty in OPTIONS[generator]]
@@ -43,11 +39,8 @@ def test_two_processes_make_the_same_problems() -> None:
     here = [(*one, seed, problem(*one, seed)) for one in EVERY for seed in SEEDS]  # type: ignore[arg-type]
     wanted = [repr((*key, made.question, made.answer, made.reference)) for *key, made in here]
     environ = {**os.environ, "PYTHONHASHSEED": "1"}
-    there = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("SEEDS", str(SEEDS))],
-        cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, check=True,
-    )  # fmt: skip
-    assert sorted(there.stdout.splitlines()) == sorted(wanted)
+    there = printed(PROGRAM.replace("SEEDS", str(SEEDS)), cwd=ROOT, env=environ)
+    assert sorted(there.splitlines()) == sorted(wanted)
 
 
 @pytest.mark.parametrize(("generator", "difficulty"), EVERY)

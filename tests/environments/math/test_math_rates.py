@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from environments.math.comparer import Comparer
 from environments.math.equality import compare, reference_of
+from tests.machine import needs_sympy
 
 PAIRS = Path(__file__).with_name("equality_pairs.jsonl")
 PAGE = Path(__file__).parents[3] / "docs/math.md"
 
 pytestmark = [
-    pytest.mark.skipif(
-        find_spec("sympy") is None,
-        reason="needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
-    ),
+    needs_sympy,
     pytest.mark.process,
 ]
 

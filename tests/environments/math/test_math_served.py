@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import shutil
@@ -17,11 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-if importlib.util.find_spec("reasoning_gym") is None:  # not imported here: it takes two seconds of each process
-    pytest.skip(
-        "needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
-        allow_module_level=True,
-    )
+from tests.machine import skip_module_without_reasoning_gym
+
+skip_module_without_reasoning_gym()
 
 from environments.math.generators import GENERATORS, problem
 from taskapp_kit import TaskApp
@@ -270,39 +267,6 @@ def test_a_folder_gives_its_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     spec = own_copy(tmp_path / "app", rows, monkeypatch).freeze()
     assert spec.environments["rows"].split_names == ("train", "test")
     assert spec.default_environment.name == "math"
-
-
-WITHOUT = """
-import asyncio, sys
-
-class NotInstalled:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("reasoning_gym", "sympy"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, NotInstalled())
-
-from taskapp_kit.wire.rollout import RolloutRequest
-from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.errors import KitError
-from taskapp_kit.rollout.service import Service
-
-async def main():
-    service = Service(find_app("math"))
-    assert service.instance("math", None, 1_010_000).split == "test"
-    request = {"run_id": "test", "env": {"env_name": "math", "seed": 7}, "policy": {"policy_name": "gold"},
-               "ops": [], "mode": "eval"}
-    try:
-        await service.rollout(RolloutRequest.model_validate(request))
-    except KitError as error:
-        print(type(error).__name__, error.message, error.hint)
-
-asyncio.run(main())
-"""
-
-
-def test_without_the_package_the_app_is_told_of_and_a_rollout_names_the_extra() -> None:
-    assert "pip install 'taskapp-kit[math]'" in printed(WITHOUT, cwd=ROOT)
 
 
 def test_the_file_of_the_app_loads_neither_package() -> None:

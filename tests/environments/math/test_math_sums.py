@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import pytest
 
-if importlib.util.find_spec("reasoning_gym") is None:  # not imported here: it takes two seconds of each process
-    pytest.skip(
-        "needs taskapp-kit[math]; one of its packages needs a C compiler (Debian: apt-get install gcc python3-dev)",
-        allow_module_level=True,
-    )
+from tests.machine import skip_module_without_reasoning_gym
+
+skip_module_without_reasoning_gym()
 
 from taskapp_kit import RequestError
 from taskapp_kit.declare.discovery import find_app

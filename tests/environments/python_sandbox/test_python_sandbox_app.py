@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ from tests.environments.python_sandbox.episodes import (
     shown,
     submit,
 )
+from tests.programs import printed
 from tests.sandbox.boxes import LEVELS
 
 pytestmark = pytest.mark.process
@@ -214,11 +214,8 @@ for rollout in play(app_at(int(sys.argv[2])), body(programs), body(seed=4), body
 @pytest.mark.ci
 def test_two_processes_play_the_same_episodes(level: int) -> None:
     def digests(hash_seed: str) -> list[str]:
-        done = subprocess.run(
-            [sys.executable, "-c", EPISODES, str(ROOT), str(level)],
-            cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return done.stdout.splitlines()
+        environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        return printed(EPISODES, str(ROOT), str(level), cwd=ROOT, env=environ).splitlines()
 
     first = digests("1")
     assert [line.split()[1] for line in first] == ["0.0", "1.0", "1.0"]

@@ -38,20 +38,9 @@ def found(places: dict[str, Path], **absent: bool) -> str:
     return next(name for name, path in places.items() if path == result)
 
 
-def test_the_variable_comes_first(places: dict[str, Path]) -> None:
-    assert found(places) == "variable"
-
-
-def test_then_debians_shell(places: dict[str, Path]) -> None:
-    assert found(places, variable=True) == "shell"
-
-
-def test_then_the_one_on_the_path(places: dict[str, Path]) -> None:
-    assert found(places, variable=True, shell=True) == "path"
-
-
-def test_then_playwrights_own(places: dict[str, Path]) -> None:
-    assert found(places, variable=True, shell=True, path=True) == "playwright"
+def test_the_variable_comes_first_then_debians_shell_the_path_and_playwrights_own(places: dict[str, Path]) -> None:
+    order = ["variable", "shell", "path", "playwright"]
+    assert [found(places, **dict.fromkeys(order[:place], True)) for place in range(4)] == order
 
 
 def test_a_file_that_cannot_be_run_is_passed_over(places: dict[str, Path]) -> None:

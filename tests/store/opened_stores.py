@@ -1,0 +1,44 @@
+"""A store in use on an event loop, and programs that use one in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+from taskapp_kit.store import open_store
+from taskapp_kit.store.sql import SqlStore
+
+
+def opened(address: str) -> SqlStore:
+    store = open_store(address)
+    assert isinstance(store, SqlStore)
+    return store
+
+
+def with_store(address: str, use: Callable[[SqlStore], Awaitable[None]]) -> None:
+    """Opens a store, uses it on a fresh event loop, closes it."""
+
+    async def run() -> None:
+        store = opened(address)
+        try:
+            await use(store)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+def child(script: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """A Python process that runs `script` with the path of this one."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        env={**os.environ, "PYTHONPATH": path, **variables},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
