@@ -13,12 +13,8 @@ MATH = "needs taskapp-kit[math]; one of its packages needs a C compiler (Debian:
 
 
 needs_sympy = pytest.mark.skipif(find_spec("sympy") is None, reason=MATH)
-
-
-def skip_module_without_reasoning_gym() -> None:
-    """Skip the module that is being imported. Finds the package only: to import it takes two seconds of each process."""
-    if find_spec("reasoning_gym") is None:
-        pytest.skip(MATH, allow_module_level=True)
+REASONING_GYM = find_spec("reasoning_gym") is not None
+"""Whether it is installed. It is not imported here, which takes two seconds of each process."""
 
 
 def skip_if_it_cannot_play(app: str) -> None:

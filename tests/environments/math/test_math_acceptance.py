@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine import skip_module_without_reasoning_gym
+from tests.machine import MATH, REASONING_GYM
 
-skip_module_without_reasoning_gym()
+if not REASONING_GYM:
+    pytest.skip(MATH, allow_module_level=True)
 
 from environments.math.comparer import Comparer
 from environments.math.equality import Antiderivative, Number, Reply, Roots, compare

@@ -16,9 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.machine import skip_module_without_reasoning_gym
+from tests.machine import MATH, REASONING_GYM
 
-skip_module_without_reasoning_gym()
+if not REASONING_GYM:
+    pytest.skip(MATH, allow_module_level=True)
 
 from environments.math.generators import GENERATORS, problem
 from taskapp_kit import TaskApp

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.machine import skip_module_without_reasoning_gym
+from tests.machine import MATH, REASONING_GYM
 
-skip_module_without_reasoning_gym()
+if not REASONING_GYM:
+    pytest.skip(MATH, allow_module_level=True)
 
 from taskapp_kit import RequestError
 from taskapp_kit.declare.discovery import find_app
