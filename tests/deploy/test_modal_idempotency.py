@@ -30,6 +30,7 @@ from taskapp_kit.store.idempotency import RECORD_SECONDS
 from tests.deploy.control_more import Dicts, WithDicts
 from tests.idempotency_contract import *  # noqa: F403
 from tests.idempotency_contract import FAILURE, HandClock, record
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.server
 
@@ -305,9 +306,11 @@ def test_whatever_the_client_raises_is_a_store_error_and_the_leases_go_on(dicts:
 
     class Ends(ModalEntries):
         breaks = False
+        broken = 0
 
         async def put(self, key: str, value: bytes) -> None:
             async def ended(_: Any) -> None:
+                self.broken += 1
                 raise StreamTerminatedError("canary")
 
             await (self._call("write", ended) if self.breaks else super().put(key, value))
@@ -321,7 +324,7 @@ def test_whatever_the_client_raises_is_a_store_error_and_the_leases_go_on(dicts:
         with pytest.raises(StoreError, match="StreamTerminatedError") as caught:
             await entries.put("x", b"")
         assert "canary" not in str(caught.value)
-        await asyncio.sleep(0.2)
+        await until_async(lambda: entries.broken > 2, what="renewals that fail")
         entries.breaks = False
         clock.at += LEASE_SECONDS + 1
         async with asyncio.timeout(10):
