@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from taskapp_kit.config import DEADLINE_SECONDS
 from taskapp_kit.records.seeds import SEED_LIMIT
@@ -242,6 +243,12 @@ POLLING = options(
         "--poll-interval", type=click.FloatRange(0.1), default=5.0, metavar="S", help="Seconds between two looks."
     ),
 )
+
+
+def typed(ctx: click.Context) -> dict[str, str]:
+    """The parameters of a command that its command line gives, by name, to the option's own spelling."""
+    given = ((str(param.name), param.opts[0]) for param in ctx.command.params)
+    return {name: flag for name, flag in given if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def is_url(reference: str) -> bool:

@@ -27,14 +27,10 @@ class SchemaPolicy:
 
     def decide(self, view: View) -> Decision:
         """Return one drawn action."""
-        return _drawn(view, self._rng)
-
-
-def _drawn(view: View, rng: random.Random) -> Decision:
-    tool = rng.choice(list(view.tools))
-    if tool.text:
-        return Decision(output=sentence(rng))
-    return Decision([ToolCall(tool.name, draw(dict(tool.parameters), rng))])
+        tool = self._rng.choice(list(view.tools))
+        if tool.text:
+            return Decision(output=sentence(self._rng))
+        return Decision([ToolCall(tool.name, draw(dict(tool.parameters), self._rng))])
 
 
 class Function:

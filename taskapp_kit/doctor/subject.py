@@ -153,9 +153,7 @@ class EnvironmentUnderTest:
 
     def _seconds(self) -> float:
         """The deadline of the next rollout. Raises OutOfTime."""
-        if self.until is None:
-            return self.options.deadline_seconds
-        if time.monotonic() >= self.until:
+        if self.until is not None and time.monotonic() >= self.until:
             raise OutOfTime
         return self.options.deadline_seconds
 

@@ -8,7 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from taskapp_kit.cli.remote_task_app import Remote, RemoteError
+from taskapp_kit.cli.output.terminal import exit_status
+from taskapp_kit.cli.remote_task_app import asked
+from taskapp_kit.client import SyncTaskAppClient
+from taskapp_kit.errors import TaskAppError
 
 from .conftest import ADDER, Run, Served, serving
 
@@ -66,23 +69,23 @@ def foreign() -> Iterator[str]:
     ],
 )
 def test_what_goes_wrong_is_told(foreign: str, path: str, words: str, status: int) -> None:
-    with pytest.raises(RemoteError) as told:
-        Remote(foreign, KEY).get(path)
+    with pytest.raises(TaskAppError) as told:
+        asked(SyncTaskAppClient(foreign, KEY).get, path)
     assert words in str(told.value)
-    assert told.value.exit_status == status
+    assert exit_status(told.value) == status
     assert KEY not in str(told.value)
 
 
 def test_wrong_fields_are_named(foreign: str) -> None:
-    with pytest.raises(RemoteError, match=r"body\.env\.seed: "):
-        Remote(foreign, KEY).get("/wrong")
+    with pytest.raises(TaskAppError, match=r"body\.env\.seed: "):
+        asked(SyncTaskAppClient(foreign, KEY).get, "/wrong")
 
 
 def test_the_key_goes_to_the_address_and_not_where_it_redirects(foreign: str) -> None:
     _Foreign.asked.clear()
-    assert Remote(foreign + "/", KEY).get("/ok") == {"a": 1}
-    with pytest.raises(RemoteError, match=r"/moved .*\b307\b"):
-        Remote(foreign, KEY).get("/moved")
+    assert asked(SyncTaskAppClient(foreign + "/", KEY).get, "/ok") == {"a": 1}
+    with pytest.raises(TaskAppError, match=r"/moved .*\b307\b"):
+        asked(SyncTaskAppClient(foreign, KEY).get, "/moved")
     assert _Foreign.asked == [("/ok", KEY), ("/moved", KEY)]
 
 

@@ -6,10 +6,12 @@ import asyncio
 import dataclasses
 from contextlib import nullcontext
 from typing import Any
+from urllib.parse import urlencode
 
 import click
 import orjson
 
+from taskapp_kit import client
 from taskapp_kit.cli import local_app, remote_task_app
 from taskapp_kit.cli.options import ENV_FILES, JSON_OBJECT, OUTPUT_MODE, SEED, SERVER_KEY, is_url, json_option
 from taskapp_kit.cli.output.app_output import curl_lines, print_description
@@ -17,7 +19,7 @@ from taskapp_kit.cli.output.terminal import clean, console, example, print_json,
 from taskapp_kit.config import Settings, export, load
 from taskapp_kit.declare.discovery import bundled_file, find_app, missing_extra
 from taskapp_kit.declare.episode_selection import find_environment, read_config
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import ConfigError, TaskAppError
 from taskapp_kit.interop import protocols
 from taskapp_kit.records import example_policy as example_policies
 from taskapp_kit.records.protocols import View
@@ -119,9 +121,9 @@ def _print_clients(lines: list[dict[str, Any]], app: str) -> None:
     for protocol in lines:
         out.print(f"{clean(protocol['summary'])}", style="bold")
         out.print(f"taskapp serve {clean(app)} --protocols {protocol['name']}", soft_wrap=True)
-        for client in protocol["clients"]:
-            out.print(f"\n{clean(client['title'])}", style="dim")
-            out.print(clean(client["text"]), soft_wrap=True, markup=False)
+        for one in protocol["clients"]:
+            out.print(f"\n{clean(one['title'])}", style="dim")
+            out.print(clean(one["text"]), soft_wrap=True, markup=False)
         out.print()
 
 
@@ -197,9 +199,9 @@ def _described(reference: str, settings: Settings, environment_name: str | None)
 
 
 def _described_by_server(url: str, key: str | None, environment_name: str | None) -> dict[str, Any]:
-    """The same from a running server. Raises RemoteError, ConfigError."""
-    server = remote_task_app.Remote(url, key)
-    info = server.get("/info")
+    """The same from a running server. Raises TaskAppError, ConfigError."""
+    server = client.SyncTaskAppClient(url, key)
+    info = remote_task_app.asked(server.get, "/info")
     try:
         environments = info.get("environments") or {info["dataset"]["name"]: {"dataset": info["dataset"]}}
         names = [environment_name] if environment_name is not None else list(environments)
@@ -207,11 +209,12 @@ def _described_by_server(url: str, key: str | None, environment_name: str | None
         for name in names:
             seeds = environments.get(name, {}).get("dataset", {}).get("seeds") or {}
             seed = next(iter(seeds.values()), [0])[0]
-            tasks[name] = server.get("/task_info", {"seed": str(seed), "environment": name})
+            query = urlencode({"seed": seed, "environment": name})
+            tasks[name] = remote_task_app.asked(server.get, f"/task_info?{query}")
             first = seed if first is None else first
         policies = next(iter(tasks.values()))["inference"].get("policies") or ["random"]
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise remote_task_app.RemoteError(
+        raise TaskAppError(
             f"{url} describes itself in a way that taskapp-kit does not know ({type(error).__name__}).",
             hint="Is that the address of a task app served by taskapp-kit?",
         ) from None

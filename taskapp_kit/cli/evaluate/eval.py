@@ -33,11 +33,12 @@ from taskapp_kit.cli.options import (
     command_with,
     is_url,
     json_option,
+    typed,
 )
 from taskapp_kit.cli.output import eval_output, show_output
 from taskapp_kit.cli.output.terminal import clean, complain, console, echo, example, exit_status, print_json, shown_from
 from taskapp_kit.config import Settings, load
-from taskapp_kit.errors import ConfigError, EvaluationStopped, KitError, TaskAppError
+from taskapp_kit.errors import ConfigError, EvaluationStopped, KitError
 from taskapp_kit.evaluate import continued, directory, own_directories
 from taskapp_kit.evaluate import plan as plans
 from taskapp_kit.evaluate import summary as summaries
@@ -95,10 +96,10 @@ def _run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
     if app is not None and continued.is_evaluation(app):
         path, config = Path(app), directory.read_config(Path(app))
         own = own_directories.is_own(path, config)
-        typed = _typed(ctx, app, own=own)
+        given = _typed(ctx, app, own=own)
         with shown_from(app):
             stored = config.get("options", {})
-            options |= {name: stored[name] for name in STORED_OPTIONS if name in stored and name not in typed}
+            options |= {name: stored[name] for name in STORED_OPTIONS if name in stored and name not in given}
             options["by"] = tuple(options["by"])
             how = summaries.SummaryOptions(options["by"], options["pass_at"], options["interval"])
             finished = None if options["retry_failed"] else continued.summarise_again(path, how)
@@ -111,7 +112,7 @@ def _run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
                 return _print(finished, eval_session.Session(ended, Settings(), note), as_json=options["as_json"])
         if not own:
             config = _named(path, config, options)
-        settings = _settings_again(path, config, typed, options, env_files)
+        settings = _settings_again(path, config, given, options, env_files)
         evaluation = _again(path, config, options, settings)
     else:
         settings = load({"store": options["store"], "cache": options["cache"]}, env_files=env_files)
@@ -131,8 +132,7 @@ def _run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
     except KitError as error:
         complain(error)
         session.how_to_go_on()
-        refused = isinstance(error, TaskAppError) and error.status == 422  # as a wrong request is here
-        return 2 if refused else exit_status(error)
+        return exit_status(error)
     return _print(summary, session, as_json=evaluation.as_json)
 
 
@@ -207,13 +207,13 @@ def _typed(ctx: click.Context, path: str, *, own: bool) -> set[str]:
 
     own: whether it is the user's own; the models' addresses of another one are repeated to confirm them.
     """
-    typed = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
-    for param in ctx.command.params:
-        if param.name in typed and param.name in OF_THE_PLAN and (own or param.name != "inference_urls"):
+    given = typed(ctx)
+    for name, flag in given.items():
+        if name in OF_THE_PLAN and (own or name != "inference_urls"):
             raise click.UsageError(
-                f"{path} is an evaluation that has its own {param.opts[0]}; start another one with APP and --out."
+                f"{path} is an evaluation that has its own {flag}; start another one with APP and --out."
             )
-    return typed
+    return set(given)
 
 
 def _named(path: Path, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from taskapp_kit.cli.evaluate.eval_options import (
     EvalOptions,
 )
 from taskapp_kit.cli.local_app import only_authors_log, open_app
-from taskapp_kit.cli.options import command_with, is_url
+from taskapp_kit.cli.options import command_with, is_url, typed
 from taskapp_kit.cli.output.eval_progress import EvalDisplay
 from taskapp_kit.cli.output.terminal import clean, echo, one_line
 from taskapp_kit.cli.policy_options import chosen_model
@@ -325,10 +325,10 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
     """
     if not failed and worst is None:
         raise click.UsageError("--seeds-from goes with --failed or --worst N.")
-    typed = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
-    for param in ctx.command.params:
-        if param.name in typed and param.name in OF_THE_LISTED:
-            raise click.UsageError(f"{param.opts[0]} is that of the rollouts in {path}; leave it out.")
+    given = typed(ctx)
+    for name, flag in given.items():
+        if name in OF_THE_LISTED:
+            raise click.UsageError(f"{flag} is that of the rollouts in {path}; leave it out.")
     source = DirectorySource(path)
     pairs = asyncio.run(_listed(source, selection(failed=failed, worst=worst)))
     if not pairs:
@@ -336,13 +336,11 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
     config, asked = source.config, source.config["asked"]
     stored = config.get("options", {})
     policies = None
-    if not (typed.intersection(OF_THE_POLICIES) and typed.intersection(("app", "app_id"))):
-        named = str(stored.get("url") or config.get("app_reference") or "APP")
-        app = [] if typed.intersection(("app", "app_id")) else ["--app", named]
-        check_own(
-            path, config, command_with([*app, *([] if typed.intersection(OF_THE_POLICIES) else policy_flags(config))])
-        )
-    if not typed.intersection(OF_THE_POLICIES):
+    names_policy, names_app = given.keys() & OF_THE_POLICIES, given.keys() & {"app", "app_id"}
+    if not (names_policy and names_app):
+        app = [] if names_app else ["--app", str(stored.get("url") or config.get("app_reference") or "APP")]
+        check_own(path, config, command_with([*app, *([] if names_policy else policy_flags(config))]))
+    if not names_policy:
         policies = policies_again(dict(config), lambda name: chosen_model(settings, name, None))
         if len(policies) > 1:
             raise click.UsageError(f"{path} has the policies {', '.join(policies)}: name the one that plays.")
@@ -358,7 +356,7 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
         options={
             name: asked[name]
             for name in (*OF_THE_LIMITS, *(() if policies is None else ("output_mode",)))
-            if asked.get(name) and name not in typed
+            if asked.get(name) and name not in given
         },
     )
 

@@ -53,12 +53,13 @@ async def follow(
     job: RLJob, display: JobDisplay, *, timeout_seconds: float, interval_seconds: float, keys: Sequence[str | None] = ()
 ) -> dict[str, Any]:
     """The job's last status. keys: never shown, though a backend may send them. Raises JobTimeout, BackendError."""
-    display = _WithoutKeys(display, keys)
     with _without_warnings():
-        events_task = asyncio.create_task(_show_events(job, display))
+        events_task = asyncio.create_task(_show_events(job, display, keys))
         try:
             last = await job.poll_until_complete_async(
-                timeout=timeout_seconds, interval=interval_seconds, on_status=display.status
+                timeout=timeout_seconds,
+                interval=interval_seconds,
+                on_status=lambda status: display.status(without_keys(status, keys)),
             )
             await asyncio.wait([events_task], timeout=LAST_EVENTS_SECONDS)
         finally:
@@ -82,9 +83,9 @@ def _without_warnings() -> Iterator[None]:
             logger.setLevel(level)
 
 
-async def _show_events(job: RLJob, display: JobDisplay) -> None:
+async def _show_events(job: RLJob, display: JobDisplay, keys: Sequence[str | None]) -> None:
     async for event in job.stream_async():
-        display.event(event)
+        display.event(without_keys(event, keys))
 
 
 @contextlib.contextmanager
@@ -109,21 +110,6 @@ class Silent:
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Nothing."""
-
-
-class _WithoutKeys:
-    """Passes everything on to a display, without the keys."""
-
-    def __init__(self, display: JobDisplay, keys: Sequence[str | None]) -> None:
-        self._display, self._keys = display, keys
-
-    def status(self, status: Mapping[str, Any]) -> None:
-        """Passed on."""
-        self._display.status(without_keys(status, self._keys))
-
-    def event(self, event: Mapping[str, Any]) -> None:
-        """Passed on."""
-        self._display.event(without_keys(event, self._keys))
 
 
 class Lines:

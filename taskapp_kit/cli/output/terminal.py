@@ -208,6 +208,8 @@ def exit_status(error: KitError) -> int:
     own = getattr(error, "exit_status", None)
     if isinstance(own, int):
         return own
+    if isinstance(error, TaskAppError):
+        return 2 if error.status == 422 else 1
     if isinstance(error, DiscoveryError):  # with a cause the author's file was found, and broke
         return 2 if error.__cause__ is None else 1
     return 2 if isinstance(error, ConfigError | RequestError) else 1

@@ -14,6 +14,7 @@ import click
 import orjson
 import pydantic
 
+from taskapp_kit import client
 from taskapp_kit.cli import local_app, remote_task_app
 from taskapp_kit.cli import policy_options as policies
 from taskapp_kit.cli.options import (
@@ -35,12 +36,15 @@ from taskapp_kit.cli.output import conversation_output
 from taskapp_kit.cli.output.rollout_output import print_result, print_steps
 from taskapp_kit.cli.output.terminal import console, example, print_json, shown_from
 from taskapp_kit.config import Settings, load
-from taskapp_kit.errors import RequestError
+from taskapp_kit.errors import RequestError, TaskAppError
 from taskapp_kit.records import rollout as results
 from taskapp_kit.records.events import Event
 from taskapp_kit.rollout import response as responses
 from taskapp_kit.system.private_files import write_private
 from taskapp_kit.wire import rollout as wire
+
+SIGN_OF_LIFE_SECONDS = 10.0
+"""How long a server has to answer before a rollout is sent to it."""
 
 
 @click.command(
@@ -133,13 +137,18 @@ def command(
 
 
 def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """The answer of the server at url. seconds: the rollout's deadline. Raises RemoteError, JobTimeout, ConfigError."""
-    answer = remote_task_app.Remote(url, key).rollout(body, timeout_seconds=seconds + 30.0)
+    """The answer of the server at url, also where a gateway makes its caller wait in a chain of redirects.
+
+    seconds: the rollout's deadline. Raises TaskAppError, JobTimeout, ConfigError.
+    """
+    server = client.SyncTaskAppClient(url, key)
+    remote_task_app.asked(server.get, "/", retries=0, seconds=SIGN_OF_LIFE_SECONDS)
+    answer = remote_task_app.asked(server.rollout, body, timeout_seconds=seconds + 30.0)
     try:
         wire.RolloutResponse.model_validate(answer)
     except pydantic.ValidationError as error:
         field = ".".join(map(str, error.errors()[0]["loc"]))
-        raise remote_task_app.RemoteError(
+        raise TaskAppError(
             f"{url} answered with something that is no rollout as taskapp-kit gives it ({field}).",
             hint="Is that the address of a task app served by taskapp-kit?",
         ) from None

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from taskapp_kit import client
 from taskapp_kit.cli.job_options import TASK_APP_VARIABLES, JobSettings, job_settings_or_ask
-from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option
+from taskapp_kit.cli.options import BACKEND, ENV_FILES, POLLING, json_option, typed
 from taskapp_kit.cli.output import job_progress
 from taskapp_kit.cli.output.doctor_output import failed, show
 from taskapp_kit.cli.output.terminal import clean, console, echo, example, print_json
@@ -107,9 +106,9 @@ def command(
     """
     if local or kind == "sft":
         way = "--type sft, which trains on this machine" if kind == "sft" else LOCAL
-        for param in ctx.command.params:
-            if param.name in remote and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
-                raise click.UsageError(f"{param.opts[0]} is not for {way}.")
+        for name, flag in typed(ctx).items():
+            if name in remote:
+                raise click.UsageError(f"{flag} is not for {way}.")
     if kind == "sft":
         if task_app is not None:
             raise click.UsageError("--task-app is not for --type sft, which plays no episodes.")
