@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -88,13 +88,6 @@ def test_seeds_options_ends_and_failures(served: str) -> None:
 def test_rollouts_share_one_session_by_turns(served: str) -> None:
     app = app_of(f"{served}/counting", 20, open_seconds=30.0)
     app.freeze()
-    rewards: list[float | None] = []
-    threads = [
-        threading.Thread(target=lambda: rewards.append(play(app, seed=7, action={"step": {"amount": 1}}).reward))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        rewards = list(pool.map(lambda _: play(app, seed=7, action={"step": {"amount": 1}}).reward, range(4)))
     assert rewards == [1.0] * 4

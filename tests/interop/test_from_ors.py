@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -65,10 +65,6 @@ def test_failures_are_failures(served: str) -> None:
 def test_rollouts_at_once(served: str) -> None:
     app = app_of(served)
     app.freeze()
-    rewards: list[float | None] = []
-    threads = [threading.Thread(target=lambda: rewards.append(play(app, seed=7, ops=ops()).reward)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(rewards) == 8 and len(set(rewards)) == 1 and rewards[0] is not None
+    with ThreadPoolExecutor(8) as pool:
+        rewards = list(pool.map(lambda _: play(app, seed=7, ops=ops()).reward, range(8)))
+    assert len(set(rewards)) == 1 and rewards[0] is not None

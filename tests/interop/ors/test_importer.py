@@ -12,13 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from taskapp_kit import DeclarationError, RolloutFailed, TaskApp
-from taskapp_kit.asgi import build
-from taskapp_kit.config import Settings
-from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.interop.ors import from_ors
-from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import play
-from tests.interop.openenv.test_importer import rooms, seen
 
 KEY = "round-trip-key-41c7"
 pytestmark = pytest.mark.server
@@ -29,54 +24,6 @@ def app_of(url: str, max_steps: int = 40, **options: Any) -> TaskApp:
     env = from_ors(url, **options)
     app.environment("it", splits=env.splits or {"train": range(3)}, max_steps=max_steps)(env)
     return app
-
-
-@pytest.fixture(scope="module")
-def adder() -> Iterator[str]:
-    settings = Settings(environment_api_key=KEY, protocols=("ors",))
-    with BackgroundServer(build(find_app("examples/adder.py"), settings)) as server:
-        yield server.url
-
-
-def test_a_round_trip_plays_the_same_episodes(adder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADDER_KEY", KEY)
-    theirs = find_app("examples/adder.py")
-    app = app_of(adder, headers={"X-API-Key": "ADDER_KEY"}, sample={"add": lambda rng: {"amount": rng.randint(1, 3)}})
-    ours = app.freeze().environments["it"]
-    assert ours.splits == {"train": range(100), "test": range(100, 120)}
-    assert ours.actions["add"].tool.parameters == theirs.freeze().environments["adder"].actions["add"].tool.parameters
-    rewards = set()
-    for seed in (*range(6), 100, 107):
-        ops = [{"type": "env", "tool": "add", "args": {"amount": 1 + (seed + turn) % 3}} for turn in range(20)]
-        here, there = play(app, seed=seed, ops=ops), play(theirs, seed=seed, ops=ops)
-        assert here.trajectory.initial.endswith(f"\n\n{there.trajectory.initial}")  # behind the instructions
-        assert [step.observation for step in here.trajectory.steps] == [
-            step.observation for step in there.trajectory.steps
-        ]
-        assert here.reward == pytest.approx(there.reward) and here.trajectory.status == there.trajectory.status
-        assert play(app, seed=seed, ops=ops).digest == here.digest
-        rewards.add(here.reward)
-    assert len(rewards) > 1
-    refused = play(app, seed=0, ops=[{"type": "env", "tool": "add", "args": {"amount": 9}}])
-    assert refused.trajectory.steps[0].refused
-    assert KEY not in json.dumps([step.info for step in refused.trajectory.steps])
-    assert play(app, seed=3, policy="random").trajectory.length > 0
-
-
-def test_several_actions_and_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROOMS_KEY", KEY)
-    with BackgroundServer(build(rooms, Settings(environment_api_key=KEY, protocols=("ors",)))) as server:
-        app = app_of(server.url, 5, environment="rooms", headers={"X-API-Key": "ROOMS_KEY"})
-        walk = {"type": "env", "tool": "walk", "args": {"way": "right"}}
-        look = {"type": "env", "tool": "look", "args": {"far": True}}
-        for seed in (1, 2):
-            ops = [walk, look, walk, walk, walk]
-            here, there = play(app, seed=seed, ops=ops), play(rooms, seed=seed, ops=ops)
-            assert seen(here.trajectory.initial)[1:] == seen(there.trajectory.initial)
-            assert [seen(step.observation) for step in here.trajectory.steps] == [
-                seen(step.observation) for step in there.trajectory.steps
-            ]
-            assert here.reward == there.reward
 
 
 class Odd(BaseHTTPRequestHandler):

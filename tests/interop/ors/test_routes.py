@@ -8,7 +8,6 @@ import json
 import logging
 import random
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -339,11 +338,14 @@ def test_a_slow_start_is_a_503_that_clients_repeat_and_410_when_it_is_deleted(mo
         session = Session(running, "gated", {"split": "train", "index": 1})
         answers: list[httpx.Response] = []
         waiting = threading.Thread(target=lambda: answers.append(session.get("prompt")))
+        session.post("ping")
+        (listed,) = running.service.sessions.listed()
+        pinged_at = listed.used_at
         waiting.start()
-        time.sleep(0.3)
+        until(lambda: listed.used_at > pinged_at, 20, "the prompt is asked for")
         deleting = threading.Thread(target=session.delete)
         deleting.start()
-        time.sleep(0.2)
+        until(lambda: listed.closed, 20, "the session is deleted")
         GATE.set()
         waiting.join(20)
         deleting.join(20)

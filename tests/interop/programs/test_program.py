@@ -368,34 +368,26 @@ def test_a_box_shows_a_folder_that_is_named(tmp_path: Path) -> None:
     assert rollout.trajectory.steps[-1].args["text"] == "seen False Read-only file system"
 
 
-MANY = """
-import resource, socket
-from urllib.parse import urlparse
-url = urlparse(os.environ["TASKAPP_STEP_URL"])
-def opened():
-    connection = socket.create_connection((url.hostname, url.port))
-    connection.settimeout(60)
-    return connection
-def ask(connection, text):
-    body = json.dumps({"tool": "book", "args": {"amount": 7}}).encode()
-    head = f"POST {url.path} HTTP/1.1\\r\\nHost: a\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
-    connection.sendall(head.encode() + body)
-"""
-
-
 def test_a_program_may_hold_more_connections_than_are_served_at_once(tmp_path: Path, boxed: bool) -> None:
     """Silent ones among them; in a box with few processes and little memory."""
-    program = (
-        MANY
-        + """
-silent = [opened() for _ in range(40)] if os.path.exists("/code/policy.sock") else []
-held = [opened() for _ in range(100)]
-for number, connection in enumerate(held):
-    ask(connection, str(number))
-answered = sum(b" 200 " in connection.recv(20) for connection in held)
-print(answered, json.loads(post(os.environ["TASKAPP_STEP_URL"], {"tool": "book", "args": {"amount": 1}}))["observation"])
-"""
-    )
+    program = """
+        import socket
+        from urllib.parse import urlparse
+        url = urlparse(os.environ["TASKAPP_STEP_URL"])
+        def connected():
+            connection = socket.create_connection((url.hostname, url.port))
+            connection.settimeout(60)
+            return connection
+        body = json.dumps({"tool": "book", "args": {"amount": 7}}).encode()
+        request = f"POST {url.path} HTTP/1.1\\r\\nHost: a\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n".encode() + body
+        silent = [connected() for _ in range(40)] if os.path.exists("/code/policy.sock") else []
+        held = [connected() for _ in range(100)]
+        for connection in held:
+            connection.sendall(request)
+        answered = sum(b" 200 " in connection.recv(20) for connection in held)
+        last = json.loads(post(os.environ["TASKAPP_STEP_URL"], {"tool": "book", "args": {"amount": 1}}))
+        print(answered, last["observation"])
+    """
     limits = replace(PROGRAM_LIMITS, processes=8, memory_bytes=2**28, open_files=200)
     rollout, _ = play(tmp_path, program, boxed=boxed, limits=limits)
     assert rollout.trajectory.steps[-1].args["text"] == "100 101 booked"
