@@ -29,6 +29,7 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
 from tests.fuzz.cases import CASES, HYPOTHESIS, KEY, QUICK, fits, share
 from tests.fuzz.sound_app import Board, app
+from tests.serve.running_server import request_body
 
 pytestmark = pytest.mark.server
 
@@ -90,15 +91,8 @@ def known(server: BackgroundServer, session: requests.Session) -> dict[str, list
     ids = []
     looks = [{"type": "env", "tool": "look", "args": {"closely": closely}} for closely in (False, True)]
     for environment, ops in [("counter", []), ("board", looks), ("quiz", [])]:
-        body = {
-            "run_id": "run",
-            "env": {"env_name": environment, "seed": 0},
-            "policy": {
-                "config": {"policy": "constant", "action": "four"} if environment == "quiz" else {"policy": "noop"}
-            },
-            "ops": ops,
-            "mode": "eval",
-        }
+        config = {"policy": "constant", "action": "four"} if environment == "quiz" else {"policy": "noop"}
+        body = request_body(environment, seed=0, ops=ops, policy={"config": config})
         headers = {**HEADERS, "Idempotency-Key": f"known-{environment}"}  # so that it is found under its id
         answer = session.post(f"{server.url}/rollout", json=body, headers=headers, timeout=20)
         assert answer.status_code == 200, answer.text

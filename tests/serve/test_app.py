@@ -67,14 +67,10 @@ def test_the_page_of_routes_needs_no_network(running: RunningServer) -> None:
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
-def test_openapi_describes_requests_answers_and_errors(running: RunningServer) -> None:
+def test_the_document_has_every_route_and_its_key(running: RunningServer) -> None:
     document = running.client.get("/openapi.json").json()
     operation = document["paths"]["/rollout"]["post"]
-    assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/RolloutRequest")
-    answers = operation["responses"]
-    assert answers["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/RolloutResponse")
-    assert {"401", "408", "413", "415", "422", "500", "502", "503", "504"} <= set(answers)
-    assert {"mode", "ops", "env"} <= set(document["components"]["schemas"]["RolloutRequest"]["properties"])
+    assert {"401", "408", "413", "415", "422", "500", "502", "503", "504"} <= set(operation["responses"])
     assert operation["security"] and document["paths"]["/"]["get"]["security"] == []
     assert set(document["paths"]) == {
         "/", "/health", "/info", "/task_info", "/rollout", "/rollouts", "/rollouts/{rollout_id}", "/done", "/blobs/{sha256}",

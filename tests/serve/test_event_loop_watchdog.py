@@ -11,6 +11,7 @@ import pytest
 
 from taskapp_kit.logs import LogMessage
 from taskapp_kit.serve.event_loop_watchdog import Watchdog
+from tests.waiting import until
 
 
 def blocks_the_loop(seconds: float) -> None:
@@ -57,9 +58,7 @@ def test_it_is_told_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[int] = []
 
     def blocks_until_told() -> None:
-        end = time.monotonic() + 5
-        while not told(caplog, "event loop blocked") and time.monotonic() < end:
-            time.sleep(0.02)
+        until(lambda: told(caplog, "event loop blocked"), 5)
         seen.append(len(told(caplog, "event loop blocked")))
 
     async def main() -> None:

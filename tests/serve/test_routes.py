@@ -75,23 +75,11 @@ def test_tasks_of_another_environment_and_split(running: RunningServer) -> None:
 
 
 def test_private_fields_of_a_row_never_show(running: RunningServer) -> None:
-    answers = [
-        running.client.get(path).text
-        for path in (
-            "/info",
-            "/task_info?environment=quiz",
-            "/task_info?environment=quiz&seed=0&seed=1",
-            "/openapi.json",
-        )
-    ]
-    answers.append(
-        running.client.post(
-            "/rollout",
-            json=request_body("quiz", "constant") | {"policy": {"config": {"policy": "constant", "action": "five"}}},
-        ).text
-    )
-    assert all("sentinel" not in answer for answer in answers)
-    assert json.loads(answers[-1])["metrics"]["outcome_score"] == 0.0
+    paths = ("/info", "/task_info?environment=quiz", "/task_info?environment=quiz&seed=0&seed=1", "/openapi.json")
+    assert not [path for path in paths if "sentinel" in running.client.get(path).text]
+    body = request_body("quiz") | {"policy": {"config": {"policy": "constant", "action": "five"}}}
+    answer = running.client.post("/rollout", json=body)
+    assert "sentinel" not in answer.text and answer.json()["metrics"]["outcome_score"] == 0.0
 
 
 @pytest.mark.parametrize(

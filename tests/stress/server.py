@@ -26,7 +26,6 @@ from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 STRESS_APP = ROOT / "tests" / "stress" / "app.py"
-ADDER = ROOT / "examples" / "adder.py"
 START_SECONDS = 60.0
 STORE = "kept.db"
 
