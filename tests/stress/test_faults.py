@@ -168,7 +168,6 @@ def test_an_observation_of_fifty_megabytes_is_answered_and_forgotten(place: Plac
         sizes = [len(step["obs"]["text"]) for step in answer.json()["trajectories"][0]["steps"]]
         assert (max(sizes), len(sizes)) == (LARGE_BYTES, 6)
         seen.append(place.server.rss_bytes())
-    print("RSS before and after each:", [round(rss / 2**20) for rss in seen], "MB")
     assert seen[-1] - seen[0] < 3 * LARGE_BYTES, "three answers of that size are not kept in memory"
     assert seen[-1] - seen[-2] < 1.5 * LARGE_BYTES, "the third costs no more than the second"
 

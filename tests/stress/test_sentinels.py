@@ -465,7 +465,6 @@ def test_no_key_comes_out_of_anything(tmp_path: Path, workers: str, log_format: 
         caller.ask("GET", "/metrics")
         the_end(caller)
     search = search_all(server, caller, keys)
-    print(len(caller.answers), "answers;", search.told())
     hits = [*processes.hits, *search.hits]
     assert not hits, "\n".join(map(str, hits))
     assert search.databases >= 1 and search.packed > 1
@@ -474,7 +473,6 @@ def test_no_key_comes_out_of_anything(tmp_path: Path, workers: str, log_format: 
     assert b"observed" in out or b"draws" in out, "with content"
     assert err.count(b"rollout") > 50
     assert processes.places >= 1 + 2 * int(workers)
-    print(processes.places, "places of", workers, "workers")
 
 
 @pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.exhaustive), "2"])
