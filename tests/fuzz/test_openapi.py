@@ -92,7 +92,7 @@ def known(server: BackgroundServer, session: requests.Session) -> dict[str, list
     looks = [{"type": "env", "tool": "look", "args": {"closely": closely}} for closely in (False, True)]
     for environment, ops in [("counter", []), ("board", looks), ("quiz", [])]:
         config = {"policy": "constant", "action": "four"} if environment == "quiz" else {"policy": "noop"}
-        body = request_body(environment, seed=0, ops=ops, policy={"config": config})
+        body = request_body(environment, seed=0, ops=ops) | {"policy": {"config": config}}
         headers = {**HEADERS, "Idempotency-Key": f"known-{environment}"}  # so that it is found under its id
         answer = session.post(f"{server.url}/rollout", json=body, headers=headers, timeout=20)
         assert answer.status_code == 200, answer.text
