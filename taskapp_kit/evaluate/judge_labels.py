@@ -17,9 +17,8 @@ from taskapp_kit.declare.specs import AppSpec, JudgeSpec
 from taskapp_kit.errors import ConfigError, Unavailable
 from taskapp_kit.records.protocols import QueryableStore, Store, SystemClock
 from taskapp_kit.records.trajectory import Trajectory
-from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.models.access import ThreadPort, model_access
-from taskapp_kit.rollout.play_and_score import play
+from taskapp_kit.rollout.play_and_score import RolloutPlayer
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.score.calibration import Case, CaseResult, ask_about
 from taskapp_kit.rollout.source import load_trajectory
@@ -172,7 +171,7 @@ class _LabelReader:
             "policy": {"policy_name": "constant", "config": {"action": answer}},
         }
         plan = self._planner.plan(RolloutRequest.model_validate(body))
-        played = await asyncio.to_thread(play, self._unscored, plan, SystemClock(), Control(), [])
+        played = await asyncio.to_thread(RolloutPlayer(self._unscored, plan, SystemClock()).play)
         if played.failure is not None:
             raise self._wrong(f"could not be played: {played.failure.message}")
         return played.trajectory

@@ -454,6 +454,7 @@ def _auxiliary(call: Mapping[str, Any]) -> AuxiliaryCall:
 
 
 def _judge_calls(record: Mapping[str, Any]) -> tuple[JudgeCallDetails, ...]:
+    # Once for each prompt, of which all samples of a judge share one.
     prompts = {name: _prompt(prompt) for name, prompt in (record.get("prompts") or {}).items()}
     return tuple(
         JudgeCallDetails(

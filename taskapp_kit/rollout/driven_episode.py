@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -12,7 +11,7 @@ from taskapp_kit.records.content import Content, Json
 from taskapp_kit.records.events import EpisodeEnded, Event, Observed, Stepped
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.trajectory import PlayedStep
-from taskapp_kit.rollout.in_flight import Answers, InFlightRollout, Listener, cancelled
+from taskapp_kit.rollout.in_flight import Answers, InFlightRollout, Listener, cancelled, with_id
 from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE
 from taskapp_kit.wire.chat.conversation import ChatReply
 
@@ -53,6 +52,7 @@ class DrivenEpisode:
 
     def hear(self, event: Event) -> None:
         """Receive the episode's events; a Listener, in the environment's thread or on the event loop."""
+        # Called in the environment's thread for every event, so it only keeps what the next answer needs.
         kind = type(event)
         if kind is Stepped or kind is Observed:
             self._heard.append(event)
@@ -186,9 +186,10 @@ class SessionCall:
     async def answer(self) -> Any:
         """Wait for the answer and return it, or raise it. May be cancelled, which does not end the call."""
         if not self.done:
+            # Each holds a connection for an answer that only the last of them still reads.
             if len(self._waiting) >= MAX_JOINED:
-                raise SessionError("session_busy", f"{MAX_JOINED} requests wait for the answer of this call already.",
-                                   hint="Wait for an answer before the request is repeated.")  # fmt: skip
+                message = f"{MAX_JOINED} requests wait for the answer of this call already."
+                raise SessionError("session_busy", message, hint="Wait for an answer before the request is repeated.")
             waiting = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
             await waiting
@@ -208,17 +209,11 @@ def _again(error: BaseException) -> BaseException:
 
 def left(what: str) -> Failure:
     """Return the failure of an episode whose caller went on to something else."""
-    return Failure(
-        "cancelled", "session_left", f"the caller {what} before the episode ended", error_id=uuid.uuid4().hex[:12]
-    )
+    return with_id(Failure("cancelled", "session_left", f"the caller {what} before the episode ended"))
 
 
 def too_slow(verb: str, seconds: float) -> Failure:
     """Return the failure of an episode whose caller gave one call no more time."""
-    return Failure(
-        "timeout",
-        "step_timeout",
-        f"the session's {verb} did not end within its time limit of {seconds:g} s",
-        "Give the call more time, or the environment's own calls a time limit.",
-        error_id=uuid.uuid4().hex[:12],
-    )
+    message = f"the session's {verb} did not end within its time limit of {seconds:g} s"
+    hint = "Give the call more time, or the environment's own calls a time limit."
+    return with_id(Failure("timeout", "step_timeout", message, hint))

@@ -85,6 +85,7 @@ class EventBuffer:
 
     def text(self) -> bytes:
         """The events so far as a JSON array."""
+        # The same bytes as in the store, so a reader cannot tell a running rollout from a stored one.
         return joined(self.lines).text
 
     async def follow(self, first: int = 0) -> AsyncGenerator[list[bytes], None]:

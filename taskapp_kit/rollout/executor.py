@@ -34,7 +34,7 @@ from taskapp_kit.rollout.in_flight import (
     thread_blocked,
 )
 from taskapp_kit.rollout.models.access import Ask, ModelAccess, ThreadPort
-from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up, play
+from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up
 from taskapp_kit.rollout.response import with_timing
 from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
@@ -102,15 +102,15 @@ class Executor:
         report = _ThreadReport(listener, ThreadPort(ask))
         # Readers of a rollout under way see the events before its thread is done, or when it never is.
         rollout.recorded = report.events
+        player = RolloutPlayer(
+            self._spec, rollout.plan, self._clock, report.control, report.events, report.listener, models=report.port
+        )
         asks = rollout.plan.endpoint is not None or answers is not None
         if not asks or isinstance(rollout.plan.actor, LocalPolicy):
             # An author's loop waits in its thread while its model answers, so these may be as many as rollouts in
             # flight.
             threads = self._model_threads if asks else self._pinned_threads
-            return await self._in_a_thread(rollout, report, threads)
-        player = RolloutPlayer(
-            self._spec, rollout.plan, self._clock, report.control, report.events, report.listener, models=report.port
-        )
+            return await self._in_a_thread(rollout, report, player, threads)
         return await EpisodeDriver(self, rollout, report, player).run(ask)
 
     def _ask(self, rollout: InFlightRollout, answers: Answers | None) -> Ask:
@@ -128,14 +128,12 @@ class Executor:
         """The limit on handoffs to threads like this one."""
         return self._shared_handoffs if thread.is_shared else self._own_handoffs
 
-    async def _in_a_thread(self, rollout: InFlightRollout, report: _ThreadReport, threads: PinnedThreads) -> Rollout:
+    async def _in_a_thread(
+        self, rollout: InFlightRollout, report: _ThreadReport, player: RolloutPlayer, threads: PinnedThreads
+    ) -> Rollout:
         def job() -> Rollout:
             with logged_with_id(rollout.rollout_id):
-                played = play(
-                    self._spec, rollout.plan, self._clock, report.control, report.events, report.listener,
-                    models=report.port,
-                )  # fmt: skip
-                return self.complete(rollout, played)
+                return self.complete(rollout, player.play())
 
         try:
             return await threads.run(job, seconds=rollout.seconds, stop=report.stop)
@@ -209,6 +207,7 @@ class Executor:
         # Images are encoded in the rollout's thread, or were by the worker: never on the event loop.
         if encoded is None:
             result.pictures = result.shown_pictures()
+        # Encoded in the rollout's thread or by its worker: an episode's events take milliseconds to encode.
         if self._stores and rollout.plan.request.record.store:
             events = encode(result.events) if encoded is None else encoded
             result.stored = stored_rollout(self._spec, rollout.plan, result, events, key_label=rollout.caller.key_label)
@@ -243,6 +242,7 @@ class EpisodeDriver:
         try:
             self._thread = await threads.open(environment, seconds=rollout.seconds)
         except NoFreeThread:
+            # Stored like any other failure, so that whoever waits for the rollout finds out why it has no episode.
             return executor.give_up(rollout, [], no_thread(rollout.seconds), report.send_rest)
         except asyncio.CancelledError:
             await executor.cancel(rollout, [], report.send_rest)
@@ -281,6 +281,7 @@ class EpisodeDriver:
         return self._thread.soon(partial(self._logged, partial(self._turns.go_on, reply)), ended)
 
     async def _in_thread(self, job: Callable[[], T], work: str | None = None) -> T:
+        # This turn was begun by `quick`, without this task: only its end is left to wait for.
         if self._begun is not None:
             begun, self._begun = self._begun, None
             result: T = await self._thread.outcome(begun, seconds=self._seconds_left(), stop=self._report.stop)

@@ -145,6 +145,7 @@ async def load_group(
 
 async def _ids_of(group_id: str | None, rollouts: RolloutReader, caller: Caller) -> list[str]:
     """The group's ids, the oldest first; at most one more than the limit of a group."""
+    # One more than may be, which tells a group that is too large from a full one.
     found = await rollouts.query(RolloutQuery(group_id=group_id, limit=MAX_MEMBERS + 1), caller)
     if not found:
         raise _wrong("there is no stored rollout with this group_id.", "no_such_group", field="group_id")

@@ -31,6 +31,7 @@ class Caller:
 
     key_label: str | None = None
     max_in_flight: int | None = None
+    # Kept with the caller, since the spans are built after the request has gone.
     traceparent: str | None = None
     tracestate: str | None = None
     admin: bool = False
@@ -40,6 +41,7 @@ class Caller:
         return self.admin or (self.key_label is not None and self.key_label == key_label)
 
 
+# In the same process there is nobody to protect the rollouts from.
 ANYONE = Caller(admin=True)
 """The caller of a service in the same process: the command line, a test."""
 
@@ -85,6 +87,7 @@ class InFlightRollout:
     created_at: float
     began: float
     seconds: float
+    # A worker process would play the policy that the request names instead.
     own: bool = False
     task: asyncio.Task[object] | None = None
     driver: QuickDriver | None = None
@@ -94,6 +97,7 @@ class InFlightRollout:
 
     def events(self) -> list[Event]:
         """The events until now."""
+        # Read while it is played, also from the event loop while its thread hangs.
         return [] if self.recorded is None else self.recorded.events()
 
 
@@ -243,13 +247,8 @@ class AdmissionControl:
         # What is being stored is finished instead: it was played to its end.
         stopped = [rollout for rollout in self._under_way.values() if not rollout.settling and rollout.stopped is None]
         for rollout in stopped:
-            rollout.stopped = Failure(
-                "cancelled",
-                "server_stopping",
-                f"the server stopped, and the rollout had not ended within its grace of {grace_seconds:g} s",
-                "Send it again.",
-                error_id=uuid.uuid4().hex[:12],
-            )
+            message = f"the server stopped, and the rollout had not ended within its grace of {grace_seconds:g} s"
+            rollout.stopped = with_id(Failure("cancelled", "server_stopping", message, "Send it again."))
             if rollout.task is not None:
                 rollout.task.cancel()
         log.warning("stopped rollouts=%d grace_seconds=%g", len(stopped), grace_seconds)
@@ -266,14 +265,16 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
+def with_id(failure: Failure) -> Failure:
+    """Return the failure with a new error id."""
+    failure.error_id = uuid.uuid4().hex[:12]
+    return failure
+
+
 def cancelled() -> Failure:
     """Return the failure of a rollout that a client cancelled, or that no client waits for."""
-    return Failure(
-        "cancelled",
-        "cancelled",
-        "the client went away, or cancelled the rollout, before it ended",
-        error_id=uuid.uuid4().hex[:12],
-    )
+    message = "the client went away, or cancelled the rollout, before it ended"
+    return with_id(Failure("cancelled", "cancelled", message))
 
 
 def overdue(seconds: float, *, played: bool) -> Failure:
@@ -304,6 +305,6 @@ def thread_blocked() -> Failure:
 
 
 def _logged(failure: Failure) -> Failure:
-    failure.error_id = uuid.uuid4().hex[:12]
+    with_id(failure)
     log.error("%s (error_id %s)", failure.message, failure.error_id)
     return failure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from taskapp_kit.declare.specs import AppSpec
@@ -18,6 +17,7 @@ from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan
 from taskapp_kit.rollout.policy.options import EstimatedTokens, characters_of, wants_token_ids
 from taskapp_kit.rollout.policy.select import MODEL
+from taskapp_kit.rollout.score.judge_calls import mapped_json
 from taskapp_kit.rollout.score.private import masker
 from taskapp_kit.rollout.score.scoring import ScoringFailed, score
 from taskapp_kit.wire.chat.conversation import AsksModels, ChatReply, ModelPort, RemotePolicy
@@ -31,14 +31,21 @@ class RolloutPlayer:
     """
 
     def __init__(
-        self, spec: AppSpec, plan: EpisodePlan, clock: Clock, control: Control, events: list[Event],
-        emit: Emit | None = None, *, models: ModelPort | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        spec: AppSpec,
+        plan: EpisodePlan,
+        clock: Clock,
+        control: Control | None = None,
+        events: list[Event] | None = None,
+        emit: Emit | None = None,
+        *,
+        models: ModelPort | None = None,
+    ) -> None:
         self._spec = spec
         self._plan = plan
         self._clock = clock
-        self._control = control
-        self._events = events
+        self._control = control = control or Control()
+        self._events = [] if events is None else events
         self._listener = emit
         self._models = models
         limit = plan.request.safety.max_rollout_tokens
@@ -54,6 +61,7 @@ class RolloutPlayer:
 
     def drive(self, policy: LocalPolicy) -> None:
         """Play to the end with a policy that computes. Raises RequestError: the constructor refuses env.config."""
+        # Without a listener, one call less for each event.
         emit = self._events.append if self._listener is None else self._emit
         if policy.name != MODEL or not isinstance(policy, AsksModels):
             drive(self._episode, policy, emit)
@@ -61,6 +69,7 @@ class RolloutPlayer:
         assert self._played_with is not None, "a model acts where there is a way to ask it"
         policy.use(self._played_with)
         self._control.on_stop = policy.stop
+        # It may have been stopped before `on_stop` was set.
         if self._control.stop is not None:
             policy.stop(self._control.stop)
         try:
@@ -72,6 +81,11 @@ class RolloutPlayer:
         """Return the driver for a policy that calls a model."""
         actor = policy if self._meter is None else MeteredPolicy(policy, self._meter)
         return ModelDriver(self._episode, actor, self._emit)
+
+    def play(self) -> Rollout:
+        """Play a plan whose policy computes to its end, and score it. Raises as `drive`."""
+        self.drive(self._plan.local_actor())
+        return self.finish()
 
     def finish(self) -> Rollout:
         """Return the result, a `Rollout` unless it failed. Never raises because of author's code."""
@@ -89,11 +103,9 @@ class RolloutPlayer:
         # Before they are stored: pages and exports show what is stored of them.
         if episode.second_calls:
             mask = masker(self._spec, trajectory.environment, plan.task)
-            given["second_calls"] = [_masked(call, mask) for call in episode.second_calls]
-        cause, control.cause = (
-            control.cause,
-            None,
-        )  # its traceback's frames refer to `control`: a cycle that only the collector breaks
+            given["second_calls"] = [mapped_json(call, mask) for call in episode.second_calls]
+        # Its traceback's frames refer to `control`: a cycle that only the collector breaks.
+        cause, control.cause = control.cause, None
         failure = failure_of(events)
         if failure is not None:
             return Rollout.of_events(
@@ -119,6 +131,7 @@ class RolloutPlayer:
             given.update(status="failed", failure=error.failure, cause=error.__cause__, judging=error.judging)
             return Rollout.of_events(plan.request, plan.policy, events, trajectory, **given)
         given["seconds"]["scoring"] = self._clock.monotonic() - began
+        # The last event, so that a stream and a stored rollout contain the score that the answer has.
         self._emit(Scored(card.to_json()))
         return Rollout.of_events(
             plan.request, plan.policy, events, trajectory, scorecard=card, judging=card.judging, **given
@@ -150,27 +163,6 @@ def _missing_tokens(plan: EpisodePlan, events: list[Event]) -> list[str]:
     ]
 
 
-def _masked(value: Any, mask: Callable[[str], str]) -> Json:
-    """Return the value with every text in it masked."""
-    if isinstance(value, str):
-        return mask(value)
-    if isinstance(value, dict):
-        return {name: _masked(part, mask) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_masked(part, mask) for part in value]
-    return value
-
-
-def play(
-    spec: AppSpec, plan: EpisodePlan, clock: Clock, control: Control, events: list[Event],
-    emit: Emit | None = None, *, models: ModelPort | None = None,
-) -> Rollout:  # fmt: skip
-    """Play the plan, whose policy computes, to its end and score it; see `RolloutPlayer`."""
-    player = RolloutPlayer(spec, plan, clock, control, events, emit, models=models)
-    player.drive(plan.local_actor())
-    return player.finish()
-
-
 def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> Rollout:
     """Return the result of a rollout whose thread or process did not return: the events so far, and the failure."""
     if not events:
@@ -182,9 +174,14 @@ def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> Rollou
     trajectory = fold(events)
     trajectory.status, trajectory.stop_reason = "failed", failure.code
     return Rollout.of_events(
-        plan.request, plan.policy, events, trajectory, failure=failure,
-        inference_url=plan.inference_url, correlation_id=plan.correlation_id,
-    )  # fmt: skip
+        plan.request,
+        plan.policy,
+        events,
+        trajectory,
+        failure=failure,
+        inference_url=plan.inference_url,
+        correlation_id=plan.correlation_id,
+    )
 
 
 MAX_ROLLOUT_TOKENS = "max_rollout_tokens"

@@ -88,6 +88,7 @@ def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BY
         "aborted": False,
         "ops_executed": rollout.ops_executed,
         "trace_correlation_id": cid,
+        # Without the events, which stand in the trajectory already.
         "trace": {**trace, "event_history": []} if request.record.return_trace else None,
         "pipeline_metadata": {
             "inference_url": url,
@@ -119,6 +120,7 @@ def write_body(rollout: Rollout) -> bytes | None:
     The parent process, which then encodes the rollout itself, finds and reports the same error.
     """
     body = response_body(rollout)
+    # The total is known only in the parent, after the way back.
     del body["timing"]
     try:
         return orjson.dumps(body, default=as_object)

@@ -123,6 +123,7 @@ class Service:
         self.clock: Clock = clock or SystemClock()
         self.store_state = StoreState(self.clock)
         self.pinned_threads = PinnedThreads(settings.threads)
+        # As many as rollouts in flight: those of a model mostly wait, and a thread that waits costs little.
         self.model_threads = PinnedThreads(settings.max_concurrent)
         self.models = models or model_access(Settings(), settings.exposure, self.clock)
         self.planner = RequestPlanner(
@@ -207,6 +208,7 @@ class Service:
 
         Processes for isolation="process" alone start when they are needed. Raises Unavailable.
         """
+        # Isolated environments alone start theirs on demand: a server with none in use needs no process.
         if self.worker_pool is not None and self.worker_pool.workers:
             await self.worker_pool.start()
 
@@ -262,6 +264,7 @@ class Service:
         except BaseException:
             self.admission.give_back(caller)
             raise
+        # A session's caller may think for hours; each of its calls has a limit instead.
         seconds = EPISODE_SECONDS if session else min(request.safety.max_time_s, self.settings.max_time_seconds)
         return InFlightRollout(
             rollout_id or uuid.uuid4().hex, plan, caller, created_at, began, seconds, own=policy is not None

@@ -197,8 +197,8 @@ class EnvironmentSession:
         except RolloutFailed as error:
             return error.failure
         except StoreError:
-            return Failure("scoring", "store_failed", "the episode was played and scored, and could not be stored",
-                           "The log has the cause. It may be stored later.")  # fmt: skip
+            message = "the episode was played and scored, and could not be stored"
+            return Failure("scoring", "store_failed", message, "The log has the cause. It may be stored later.")
         return None
 
     @property
@@ -295,6 +295,7 @@ class EnvironmentSession:
         An episode in progress ends as cancelled, or with this failure. One that has ended is scored first, unless there is
         a failure, or at_once: a repeated or impatient close loses no reward.
         """
+        # First, so that no call begins while the episode is being stored.
         self.closed = True
         if self._episode is not None and (failure is not None or at_once or not self._episode.ending):
             self._episode.fail(failure or left("closed the session"))
@@ -319,11 +320,8 @@ class EnvironmentSession:
                 )
             return await self._awaited(call)
         if self.busy:
-            raise SessionError(
-                "session_busy", f"A call of session {self.session_id} is under way.",
-                hint="A session takes one call at a time; wait for its answer, or open another session.",
-            )  # fmt: skip
-
+            hint = "A session takes one call at a time; wait for its answer, or open another session."
+            raise SessionError("session_busy", f"A call of session {self.session_id} is under way.", hint=hint)
         self._call = call = SessionCall(verb, request_id, body)
         try:
             begin(call)
@@ -378,10 +376,8 @@ class EnvironmentSession:
     def _decide(self, message: dict[str, Json], seconds: float | None, call: SessionCall) -> None:
         episode = self._present()
         if episode.over:
-            raise SessionError(
-                "episode_over", f"The episode of session {self.session_id} has ended.",
-                hint="Begin the next one with a reset.",
-            )  # fmt: skip
+            hint = "Begin the next one with a reset."
+            raise SessionError("episode_over", f"The episode of session {self.session_id} has ended.", hint=hint)
         episode.turn += 1
         self._send(episode, message, seconds, call)
 
@@ -389,6 +385,7 @@ class EnvironmentSession:
         episode = self._present()
         if episode.over:
             assert self._last is not None, "an episode that did not fail has a last step"
+            # A client repeats `finish` when it got no answer: the reward must not be lost with it.
             call.end(self._last)
         else:
             self._send(episode, FINISH_MESSAGE, seconds, call)
@@ -454,6 +451,7 @@ class EnvironmentSession:
     def _request(
         self, seed: int | None, split: str | None, config: Mapping[str, Json] | None, reward: Blend | None
     ) -> RolloutRequest:
+        # `True` is an int to Python, and a seed to nobody.
         if seed is not None and (type(seed) is not int or not 0 <= seed < SEED_LIMIT):
             message = f"seed is {str(seed)[:80]!r}; expected a whole number from 0."
             raise RequestError(message, fields=(FieldProblem(("body", "seed"), message),))

@@ -13,7 +13,7 @@ from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import Failure, Saturated
 from taskapp_kit.records.protocols import Clock
 from taskapp_kit.rollout.driven_episode import Run
-from taskapp_kit.rollout.in_flight import ANYONE, Caller
+from taskapp_kit.rollout.in_flight import ANYONE, Caller, with_id
 from taskapp_kit.rollout.policy.select import SESSION
 from taskapp_kit.rollout.session import Admit, EnvironmentSession, no_such_session
 
@@ -125,6 +125,7 @@ class EnvironmentSessions:
         )
         self._sessions[session_id] = session
         self.opened += 1
+        # It ends with the last session, so that a service that is not closed leaves no task behind.
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch())
         return session
@@ -194,6 +195,7 @@ class EnvironmentSessions:
 
     def _places_of(self, environment: EnvironmentSpec) -> asyncio.Semaphore:
         """Return the places of environments that play in the same way."""
+        # Separate places: sessions of threads must not use up the few processes of isolated environments.
         isolated = environment.isolation == "process"
         places = self._places.get(isolated)
         if places is None:
@@ -230,16 +232,10 @@ class EnvironmentSessions:
 
 
 def _idle(seconds: float) -> Failure:
-    return Failure(
-        "timeout",
-        IDLE,
-        f"the session was not used for {seconds:g} s, and its episode had not ended",
-        "Close sessions that are not needed any more; any request to one, also GET, keeps it open.",
-        error_id=uuid.uuid4().hex[:12],
-    )
+    message = f"the session was not used for {seconds:g} s, and its episode had not ended"
+    hint = "Close sessions that are not needed any more; any request to one, also GET, keeps it open."
+    return with_id(Failure("timeout", IDLE, message, hint))
 
 
 def _revoked() -> Failure:
-    return Failure(
-        "cancelled", KEY_REVOKED, "the key that opened the session is no longer valid", error_id=uuid.uuid4().hex[:12]
-    )
+    return with_id(Failure("cancelled", KEY_REVOKED, "the key that opened the session is no longer valid"))

@@ -23,7 +23,7 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import Claim, IdempotencyRecord, IdempotencyStore, StoredResult, StoredRollout
 from taskapp_kit.rollout.details import model_calls
 from taskapp_kit.rollout.event_buffer import EventBuffer
-from taskapp_kit.rollout.in_flight import Caller, cancelled
+from taskapp_kit.rollout.in_flight import Caller, cancelled, with_id
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.stored_record import settled_from
@@ -76,8 +76,10 @@ class SharedRollouts:
         followed: a client follows from the start, so events are sent at once and not in batches. Raises
         IdempotencyKeyReused; `SharedRollout.admitted` raises other refusals.
         """
+        # Of the body as it was sent: a default that changes with a release must not make an equal request another one.
         fingerprint = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
         app = self._service.spec.name
+        # By app and label, so that no client meets the rollouts of another by choosing the same key.
         key = None if idempotency_key is None else _scoped_key(app, caller.key_label, idempotency_key)
         # In this process first: the record may not be written yet.
         if key is not None and key in self._by_key:
@@ -200,6 +202,7 @@ class SharedRollouts:
 
     def _remember_broken(self, shared: SharedRollout, error: BaseException) -> None:
         log.warning("rollout ended without a result rollout_id=%s error=%s", shared.rollout_id, type(error).__name__)
+        # A client was told this id; without a trace of it, it would read that no such rollout ever was.
         self._broken[shared.rollout_id] = shared
         if len(self._broken) > MAX_BROKEN:
             self._broken.popitem(last=False)
@@ -378,10 +381,5 @@ def _cancellation_in(event_buffer: EventBuffer) -> Failure | None:
 
 
 def _lost() -> Failure:
-    return Failure(
-        "cancelled",
-        "server_died",
-        "the server that played the rollout ended before the rollout did",
-        "Send it again.",
-        error_id=uuid.uuid4().hex[:12],
-    )
+    message = "the server that played the rollout ended before the rollout did"
+    return with_id(Failure("cancelled", "server_died", message, "Send it again."))

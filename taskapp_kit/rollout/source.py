@@ -25,6 +25,7 @@ from taskapp_kit.rollout.in_flight import Caller
 
 MOST = 2**62
 """No limit on rows."""
+# An answer without a store names images that a client fetches right after it.
 IMAGE_MEMORY_BYTES = 64 * 1024 * 1024
 """Without a store, images that responses only reference are held up to this size; the oldest are dropped first."""
 
@@ -111,19 +112,19 @@ class RolloutReader:
     async def query(self, query: RolloutQuery, caller: Caller) -> list[RolloutRow]:
         """The rollouts that match and that the caller may see, newest first. Raises Unavailable, StoreError."""
         if self.store is None:
-            raise Unavailable("Rollouts are listed from a store, and this server has none.",
-                              hint="Serve with --store PATH.")  # fmt: skip
+            message = "Rollouts are listed from a store, and this server has none."
+            raise Unavailable(message, hint="Serve with --store PATH.")
         if not isinstance(self.store, QueryableStore):
-            raise Unavailable("This server's store cannot list rollouts (it has no `query`).",
-                              hint="Fetch them by their ids, or use a store of taskapp-kit.")  # fmt: skip
+            message = "This server's store cannot list rollouts (it has no `query`)."
+            raise Unavailable(message, hint="Fetch them by their ids, or use a store of taskapp-kit.")
         visible = self._visible(query, caller)
         return [] if visible is None else await self.store.query(visible)
 
     async def rows(self, query: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
         """As `query`, in any order and with scores. Raises Unavailable, StoreError."""
         if self.store is None or not isinstance(self.store, QueryableStore):
-            raise Unavailable("Rollouts are shown from a store that can list them, and this server has none.",
-                              hint="Serve with --store PATH.")  # fmt: skip
+            message = "Rollouts are shown from a store that can list them, and this server has none."
+            raise Unavailable(message, hint="Serve with --store PATH.")
         visible = self._visible(query, caller)
         return [] if visible is None else await self.store.listed(visible, order)
 
@@ -163,6 +164,7 @@ class _CallersRollouts(RolloutSource):
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
         """See RolloutSource."""
+        # A page's bounds are the viewer's; here the whole list is read, in the order that is asked for.
         bounded = replace(query or RolloutQuery(), before=None, limit=MOST if limit is None else limit)
         for row in await self._stored.rows(bounded, order or "newest", self._caller):
             yield row

@@ -123,6 +123,7 @@ def _answer(stored: StoredRollout, blobs: dict[str, bytes]) -> bytes:
     )
     url = inference_url(stored.policy, None)
     body = response_body(
+        # Built again by the code of the live answer, so that both have the same members.
         Rollout.of_events(
             request,
             str(stored.policy.get("name")),
@@ -150,6 +151,7 @@ def _answer(stored: StoredRollout, blobs: dict[str, bytes]) -> bytes:
 def _without_what_is_not_stored(body: dict[str, Any]) -> None:
     """Remove the caller's labels and output mode, the number of operations and the warnings, which are not stored."""
     (trajectory,) = body["trajectories"]
+    # Null and not a default: what was not stored must not look as if it had been.
     trajectory["env_id"] = trajectory["policy_id"] = None
     for step in trajectory["steps"]:
         step["output_mode"] = None

@@ -21,10 +21,9 @@ from taskapp_kit.errors import RequestError, Unavailable
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import encode
 from taskapp_kit.records.protocols import StoredRollout, SystemClock
-from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.groups import Group, load_group
 from taskapp_kit.rollout.in_flight import ANYONE, Caller
-from taskapp_kit.rollout.play_and_score import play
+from taskapp_kit.rollout.play_and_score import RolloutPlayer
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.source import RolloutReader
@@ -91,7 +90,7 @@ class StoredGroups:
         self.kept += 1
         name = f"{self.kept:032x}"
         plan = self.planner.plan(a_request("constant", action=action, **given))
-        played = play(self.spec, plan, SystemClock(), Control(), [])
+        played = RolloutPlayer(self.spec, plan, SystemClock()).play()
         played.rollout_id, played.created_at, played.timing = name, float(self.kept), {"total": 0.1}
         played.pictures = played.shown_pictures()
         await self.store.save(stored_rollout(self.spec, plan, played, encode(played.events), key_label=None))

@@ -111,6 +111,7 @@ class ModelDriver:
             return self._until_asked(partial(self._events.throw, thrown))
         try:
             answer = self._policy.read(outcome)
+        # Thrown into the episode and not raised here: it ends there, with its events and a closed environment.
         except PolicyStops as stops:
             thrown = stops
         except Exception as error:

@@ -102,9 +102,11 @@ class Episode:
         """Yield the events in order, from `started` to `ended`. The environment is always closed."""
         plan = self.plan
         host = EnvironmentHost(plan, self.models)
+        # The list itself, which grows while the environment calls models: a rollout that is given up has them, too.
         self.second_calls = host.second.calls
         spec = plan.environment
         yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
+        # Until it is known otherwise: whatever leaves the `try` in an unexpected way is a failure.
         status: Status = "failed"
         stop_reason, final_state = "", None
         failed: Failed | None = None
@@ -122,6 +124,7 @@ class Episode:
             status, stop_reason = "failed", failed.code
         finally:
             closing = self._close(host)
+        # The first failure is the cause; a `close` that breaks after it often is its consequence.
         if failed is None and closing is not None:
             failed, status, stop_reason = closing, "failed", closing.code
         if failed is not None:
@@ -134,6 +137,7 @@ class Episode:
         ours = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **host.second.spent}
         taken = sorted(name for name in self._metrics if name in ours or name in RESERVED_METRICS)
         if taken:
+            # A warning and no failure: an author's metric is not worth a rollout.
             self.warnings.append(
                 f"environment {self.plan.environment.name!r} gives metrics with names of the kit's own: "
                 f"{', '.join(taken)}. They were left out; give them other names."

@@ -18,6 +18,7 @@ from taskapp_kit.system.child import signal_name
 
 FrameHandler = Callable[[Frame, bytes], "Frame | Awaitable[Frame | None] | None"]
 
+# Beyond these the child is held back: a flood of events may not fill this process's memory.
 _HOLD_FRAMES = 256
 _HOLD_BYTES = 1024 * 1024
 _EOF_SECONDS = 1.0
@@ -155,6 +156,7 @@ class Running:
         if self.outcome is None:
             self.outcome = outcome
         self.child = None
+        # Otherwise after the frames that are queued: a listener gets all that was sent before a crash.
         if at_once or self.waiting is None:
             self._settle()
 
@@ -253,6 +255,7 @@ class Running:
             self._settle()
         if self.over or self.stopping is not None or self.child is None:
             return
+        # Once: a deadline and a cancellation may come together, and the grace period begins with the first.
         self.stopping = reason
         self.child.send({"job": self.number, "stop": reason})
         self.stop_timer = self.loop.call_later(self.grace_seconds, self._did_not_stop)
@@ -281,6 +284,7 @@ class Running:
             return
         began = child.step_began(self.cell)
         age = (time.monotonic_ns() - began) / 1e9 if began else 0.0
+        # The clock is in shared memory, so a child that hangs in C, and answers nothing, is noticed as well.
         if age >= limit:
             child.overdue(self, "step", f"step took longer than {limit:g} s")
         else:

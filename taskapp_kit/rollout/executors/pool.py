@@ -85,6 +85,7 @@ class _Group:
 
     def missing(self) -> int:
         """Return how many children should be started now."""
+        # Those that are starting count, or each job in line would start one more.
         there = len(self.children) + self.starting
         if not self.exclusive:  # children that retire with running jobs may at most double the number
             return min(self.limit - there, 2 * self.limit - there - len(self.retiring))
@@ -146,6 +147,7 @@ class ProcessPool:
             if isinstance(outcome, BaseException):
                 await self.close(0)
                 raise outcome
+        # In the background: a server need not wait for processes that only isolated environments use.
         self._fill(self._exclusive)
 
     async def run(
@@ -290,6 +292,7 @@ class ProcessPool:
         """End exclusive children that were idle for a while, except one; check again while there are others."""
         self._trim = None
         loop = asyncio.get_running_loop()
+        # Idle ones hold an interpreter and the author's data each; one is kept for the next job.
         idle = [child for child in group.children if not child.jobs]
         for child in idle[1:]:
             if child.idle_since <= loop.time() - self.spare_seconds:

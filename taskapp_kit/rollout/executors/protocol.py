@@ -277,6 +277,7 @@ class _FrameWriter:
             if urgent or self._bytes >= _BATCH_BYTES or now - self._sent_at >= _BATCH_SECONDS:
                 self._sent_at = now
                 self._flush()
+            # One timer for all threads: a frame that waits must not wait for the next one.
             elif not self._promised:
                 self._promised = True
                 if self._due is None:
@@ -363,6 +364,7 @@ class _Dispatcher:
                 number = message["job"]
                 if "run" in message:
                     job = self._jobs[number] = WorkerJob(message, blob, self._out, self._cells)
+                    # Threads are made when they are needed: most workers never run as many jobs as they may.
                     if len(self._jobs) > self._threads:
                         self._threads += 1
                         threading.Thread(target=self._work, name=f"job-{self._threads}", daemon=True).start()

@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 import time
-import uuid
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ from taskapp_kit.rollout.executors.pool import (
     WorkerDied,
 )
 from taskapp_kit.rollout.executors.protocol import JOBS_AT_ONCE, BadFrame, Frame
-from taskapp_kit.rollout.in_flight import InFlightRollout, Listener
+from taskapp_kit.rollout.in_flight import InFlightRollout, Listener, with_id
 from taskapp_kit.rollout.models.access import Ask
 from taskapp_kit.rollout.policy.select import CALLERS
 from taskapp_kit.system.child_python import python_command
@@ -211,6 +210,7 @@ class WorkerPool:
             raise RolloutLost(_never_began(error, seconds)) from None
         except JobLost as error:
             raise RolloutLost(_lost(error, seconds, spec.step_timeout_seconds)) from None
+        # What JSON cannot say is in the request, since everything else in the frame is ours.
         except (BadFrame, TypeError, ValueError) as error:
             message = f"the request cannot be sent to a worker process: {error}."
             raise RequestError(message, fields=(FieldProblem(("body",), message),)) from None
@@ -225,13 +225,7 @@ class WorkerPool:
         if self._pool is None:
             return {"alive": 0, "replaced": 0, "killed": 0, "hung": 0, "waiting": 0}
         counted = self._pool.counters()
-        return {
-            "alive": counted["alive"],
-            "replaced": counted["replaced"],
-            "killed": counted["killed"],
-            "hung": counted["hung"],
-            "waiting": counted["waiting"],
-        }
+        return {name: counted[name] for name in ("alive", "replaced", "killed", "hung", "waiting")}
 
     async def close(self, grace_seconds: float = 0.0) -> None:
         """End the processes; rollouts that still run are cancelled after the grace period."""
@@ -265,16 +259,9 @@ def _refused(frame: dict[str, Any]) -> RequestError:
 
 
 def _never_began(error: NeverBegan, seconds: float) -> Failure:
-    return _logged(
-        Failure(
-            "timeout",
-            "no_thread",
-            f"no worker process had a free place within the rollout's deadline of {seconds:g} s, so the episode never "
-            "began",
-            "Send fewer rollouts at once, or give them more time.",
-        ),
-        error,
-    )
+    place = f"no worker process had a free place within the rollout's deadline of {seconds:g} s"
+    hint = "Send fewer rollouts at once, or give them more time."
+    return _logged(Failure("timeout", "no_thread", f"{place}, so the episode never began", hint), error)
 
 
 def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure:
@@ -285,35 +272,26 @@ def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure
         if error.killed_for in ("cancelled", "closing"):
             return _logged(Failure("cancelled", "cancelled", "the rollout was cancelled: the server closed"), error)
     if hung_in == "step":
+        message = f"one step took longer than the environment's step_timeout_seconds of {step_seconds:g} s"
         failure = Failure(
-            "timeout",
-            "step_timeout",
-            f"one step took longer than the environment's step_timeout_seconds of {step_seconds:g} s",
-            "Fix the environment, or give it more seconds for a step.",
+            "timeout", "step_timeout", message, "Fix the environment, or give it more seconds for a step."
         )
     elif hung_in == "deadline":
-        failure = Failure(
-            "timeout",
-            "deadline",
-            f"the environment did not come back within the rollout's deadline of {seconds:g} s",
-            "Give the environment's own calls a time limit.",
-        )
+        message = f"the environment did not come back within the rollout's deadline of {seconds:g} s"
+        failure = Failure("timeout", "deadline", message, "Give the environment's own calls a time limit.")
     elif isinstance(error, WorkerDied):
-        failure = Failure(
-            "environment", "worker_died", f"the worker process died while it played: {error.reason}",
-            "The server's log has what the process said.",
-        )  # fmt: skip
+        message = f"the worker process died while it played: {error.reason}"
+        failure = Failure("environment", "worker_died", message, "The server's log has what the process said.")
     elif isinstance(error, StartFailed):
         failure = Failure("environment", "worker_start_failed", error.reason, "The server's log has what it said.")
     else:
-        failure = Failure(
-            "environment", "worker_failed", f"the worker process could not report the rollout: {error.reason}"
-        )
+        message = f"the worker process could not report the rollout: {error.reason}"
+        failure = Failure("environment", "worker_failed", message)
     return _logged(failure, error)
 
 
 def _logged(failure: Failure, error: JobLost) -> Failure:
-    failure.error_id = uuid.uuid4().hex[:12]
+    with_id(failure)
     detail = f"\n{error.frame.get('traceback')}" if isinstance(error, JobRaised) else ""
     log.error("%s: %s (error_id %s)%s", failure.message, error.reason, failure.error_id, detail)
     return failure

@@ -82,6 +82,7 @@ class SharedThreads:
         if len(threads) < self._count:
             return None
         free = [residence for residence in threads if residence.busy_seconds() <= BUSY_SECONDS]
+        # None where all are busy with a long call: another thread is then cheaper than the wait.
         return min(free, key=lambda residence: len(residence.rollouts), default=None)
 
     def is_quick(self, work: str) -> bool:
@@ -221,6 +222,7 @@ class _ShortCalls:
 
     def add(self, short: bool) -> None:
         """Count a call that was waited for. One more that was longer in a row doubles the calls that are skipped."""
+        # Each miss blocks the loop for up to 2 ms, so tries become rare quickly where calls are long.
         self.longer = 0 if short else self.longer + 1
         self.skip = 0 if short else min(MOST_SKIPPED, 4 << min(self.longer, 8))
 

@@ -78,6 +78,7 @@ class Job:
         """Set the outcome for the caller, if it still waits. On the event loop."""
         if self.future.done():
             return
+        # A future refuses StopIteration, and other BaseExceptions would end the event loop.
         if isinstance(self.error, Exception) and not isinstance(self.error, StopIteration):
             self.future.set_exception(self.error)
         elif self.error is not None:  # sys.exit() in a thread must end neither the loop nor the server
@@ -248,6 +249,7 @@ class PinnedThreads:
 
         If its caller was cancelled, the job has the grace period to stop before it counts as hung.
         """
+        # Its thread is not returned yet: it still runs the author's code, and holds its place until that ends.
         job.abandoned = True
         if job.overdue:
             self._count(job)

@@ -27,6 +27,7 @@ from taskapp_kit.rollout.response import write_body
 from taskapp_kit.wire.chat.conversation import RemotePolicy
 from taskapp_kit.wire.rollout import RolloutRequest
 
+# Each frame wakes the parent, so quick steps are sent together; slow ones may crash, and what was sent is stored.
 SEND_SECONDS = 0.05
 """Before a step, events older than this are sent, so that they are stored when the step crashes or hangs."""
 SEND_BYTES = 64 * 1024
@@ -82,12 +83,12 @@ class Worker:
                 session=frame["session"],
             )
             port = ParentModelPort(job)
-            player = RolloutPlayer(self.spec, plan, self.clock, control, [], sender, models=port)
+            player = RolloutPlayer(self.spec, plan, self.clock, control, emit=sender, models=port)
             if plan.policy in (MODEL, *CALLERS) and isinstance(plan.actor, RemotePolicy):
                 player.turns(plan.actor).run_blocking(port)
+                result = player.finish()
             else:
-                player.drive(plan.local_actor())
-            result = player.finish()
+                result = player.play()
         except RequestError as error:
             return {"refused": refusal(error)}, b""
         body = b""

@@ -214,6 +214,7 @@ def _group_scores(judgements: list[GroupJudgement], members: int, record: JudgeR
         heaviest = max(
             (one for one in judgements if one.scores[member] is not None), key=lambda one: one.weight, default=None
         )
+        # One reason per member: that of the judge which decided most of its score.
         reasons.append(None if heaviest is None else heaviest.reasons[member])
     return GroupScored(scores, ranks(scores), reasons, judgements, record)
 

@@ -172,6 +172,7 @@ class JudgeCaller:
         return Verdict(verdict.score, shortened(self.mask(cleaned(verdict.reason)), REASON_CHARACTERS))
 
     def _store(self, prompt: JudgePrompt) -> str:
+        # Masked before it is hashed, so that equal prompts are stored once and the hash tells nothing private.
         parts = fitted(mapped(prompt.parts, self.mask))
         digest, messages = JudgePrompt(prompt.questions, tuple(parts), prompt.named, prompt.form).record()
         self.record.prompts[digest] = messages

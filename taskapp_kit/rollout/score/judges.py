@@ -78,6 +78,7 @@ def needed_roles(spec: AppSpec) -> list[RoleNeed]:
             found.setdefault(role, [])
     needs = []
     for role, judges in found.items():
+        # One that weighs something, where there is one: the error names the judge without which nothing can be scored.
         first = max(judges, key=lambda judge: judge.weight > 0, default=None)
         users = tuple(item.name for item in spec.environments.values() if role in item.models)
         needs.append(

@@ -53,6 +53,7 @@ def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
     """Returns a function that replaces these values (in lower case) by `[private: FIELD]`. values: to their fields."""
     if not values:
         return _unchanged
+    # The longest first, or a part of a private value would be masked and its rest shown.
     ordered = sorted(values, key=len, reverse=True)
 
     def mask(text: str) -> str:

@@ -250,6 +250,7 @@ class StepRewards:
     ) -> None:
         self._blend = blend or app.blend_for(environment.name)
         self._given: dict[str, Any] = {"task": task, "config": dict(config)}
+        # Those that can be computed before the end; the rest is paid with the last step.
         self._criteria = [
             item
             for item in app.criteria

@@ -16,8 +16,7 @@ from taskapp_kit.cli.author.judge import command
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.records.events import encode
 from taskapp_kit.records.protocols import Annotation, SystemClock
-from taskapp_kit.rollout.episode.plan import Control
-from taskapp_kit.rollout.play_and_score import play
+from taskapp_kit.rollout.play_and_score import RolloutPlayer
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.store import open_store
@@ -109,7 +108,7 @@ def test_stored_rollouts(tmp_path: Path, model: MockModel) -> None:
         plan = RequestPlanner(spec, tmp_path).plan(a_request("constant", action="12345", seed=1))
         from dataclasses import replace
 
-        played = play(replace(spec, judges=()), plan, SystemClock(), Control(), [])
+        played = RolloutPlayer(replace(spec, judges=()), plan, SystemClock()).play()
         store = open_store(f"sqlite:///{tmp_path}/r.db")
         played.rollout_id, played.created_at, played.timing = "a" * 32, 1.0, {"total": 0.1}
         await store.save(stored_rollout(spec, plan, played, encode(played.events), key_label=None))
