@@ -102,7 +102,7 @@ class Episode:
         """Yield the events in order, from `started` to `ended`. The environment is always closed."""
         plan = self.plan
         host = EnvironmentHost(plan, self.models)
-        # The list itself, which grows while the environment calls models: a rollout that is given up has them, too.
+        # The list itself, which grows while the environment calls models.
         self.second_calls = host.second.calls
         spec = plan.environment
         yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
