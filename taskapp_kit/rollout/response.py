@@ -54,7 +54,7 @@ def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BY
         },
     }
     returned = trajectory.total_reward
-    body: dict[str, Any] = {
+    return {
         "run_id": request.run_id,
         "trajectories": [
             {
@@ -111,7 +111,6 @@ def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BY
         "usage": rollout.usage,
         "versions": rollout.versions,
     }
-    return body
 
 
 def write_body(rollout: Rollout) -> bytes | None:
