@@ -37,7 +37,7 @@ from taskapp_kit.rollout.models.access import Ask, ModelAccess, ThreadPort
 from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up
 from taskapp_kit.rollout.response import with_timing
 from taskapp_kit.rollout.stored_record import stored_rollout
-from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
+from taskapp_kit.wire.chat.conversation import Ask, ChatReply, ModelFailed
 
 log = logging.getLogger("taskapp_kit.service")
 

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from taskapp_kit.errors import Failure, Unavailable
 from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.executors.protocol import Frame, Stopped, WorkerJob
-from taskapp_kit.rollout.models.access import Ask, stopped_failure
-from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
+from taskapp_kit.wire.chat.conversation import Ask, ChatReply, ModelFailed, stopped_failure
 
 
 class ParentModelPort:

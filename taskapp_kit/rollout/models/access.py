@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.app import Exposure
-from taskapp_kit.errors import Failure, FieldProblem, RequestError, Unavailable
+from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
 from taskapp_kit.net.addresses import AddressPolicy, Place, check_address
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.model_use import POLICY
@@ -22,7 +22,7 @@ from taskapp_kit.records.protocols import Clock
 from taskapp_kit.rollout.models.client import HttpModelClient
 from taskapp_kit.rollout.models.credentials import Credentials, caller_key
 from taskapp_kit.rollout.models.registry import ModelNames
-from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed, role_variable
+from taskapp_kit.wire.chat.conversation import Ask, ChatReply, Endpoint, ModelFailed, role_variable, stopped_failure
 from taskapp_kit.wire.inference_url import INFERENCE_URL, GivenUrl, complete_url
 from taskapp_kit.wire.rollout import RolloutRequest
 
@@ -59,10 +59,6 @@ def endpoint_of(
     called = check_address(complete_url(url), rules.exposure, rules, loc=loc)
     sample = config.get("sample")
     return Endpoint(called, model, caller_key(config), cache, sample if type(sample) is int else 0)
-
-
-Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
-"""(role, body) -> the reply or the failure. On the event loop. Raises Unavailable when no model has the role."""
 
 
 def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) -> Endpoint | None:
@@ -219,12 +215,3 @@ class ThreadPort:
 async def _awaited(work: Awaitable[ChatReply | ModelFailed]) -> ChatReply | ModelFailed:
     # `run_coroutine_threadsafe` takes a coroutine, not any awaitable
     return await work
-
-
-def stopped_failure(reason: str) -> ModelFailed:
-    """The exception of a call whose rollout was stopped. reason: timeout | cancelled."""
-    if reason == "timeout":
-        failure = Failure("timeout", "deadline", "the rollout reached its deadline during a model call")
-    else:
-        failure = Failure("cancelled", "cancelled", "the rollout was cancelled during a model call")
-    return ModelFailed(failure)

@@ -6,6 +6,7 @@ server process sends it (`rollout/models/client.py`, on the event loop), so a wo
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -107,6 +108,19 @@ class ModelFailed(Exception):
         super().__init__(failure.message)
         self.failure = failure
         self.overflow = overflow
+
+
+def stopped_failure(reason: str) -> ModelFailed:
+    """The exception of a call whose rollout was stopped. reason: timeout | cancelled."""
+    if reason == "timeout":
+        failure = Failure("timeout", "deadline", "the rollout reached its deadline during a model call")
+    else:
+        failure = Failure("cancelled", "cancelled", "the rollout was cancelled during a model call")
+    return ModelFailed(failure)
+
+
+Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
+"""(role, body) -> the reply or the failure. On the event loop. Raises Unavailable when no model has the role."""
 
 
 @runtime_checkable
