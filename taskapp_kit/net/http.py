@@ -1,6 +1,6 @@
 """Send HTTP requests: the key goes to one address alone, every connection is judged, and every response is bounded.
 
-Nothing is repeated and no redirect is followed here; callers do that (`redirects.py`, `retry.py`,
+Nothing is repeated and no redirect is followed here; callers do that (`retry.py`,
 `rollout/models/attempts.py`).
 """
 
