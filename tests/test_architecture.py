@@ -107,6 +107,7 @@ INSIDE = {
         {"backend"},
         {"backend_check", "environment_key", "job_payload", "job_watch"},
         {"rl_job"},
+        {"__init__"},
     ),
     "evaluate": (
         {
@@ -151,12 +152,7 @@ INSIDE = {
 """The same within the packages that have packages of their own."""
 
 EXCEPTIONS = {
-    ("client", "jobs.client.backend"),
-    ("client", "jobs.client.backend_check"),
-    ("client", "jobs.client.config.rl_config"),
-    ("client", "jobs.client.environment_key"),
-    ("client", "jobs.client.job_payload"),
-    ("client", "jobs.client.rl_job"),
+    ("client", "jobs.client"),
     ("declare.app", "asgi"),
     ("declare.app", "services.environment_service"),
     ("declare.app", "services.service"),

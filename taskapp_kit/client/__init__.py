@@ -12,16 +12,18 @@ if TYPE_CHECKING:
     from taskapp_kit.client.checks import Finding, check_task_app, try_rollout
     from taskapp_kit.client.event_decoding import read_events
     from taskapp_kit.client.task_app import SyncTaskAppClient, TaskAppClient
-    from taskapp_kit.jobs.client.backend import BackendClient, backend_url
-    from taskapp_kit.jobs.client.backend_check import check_backend
-    from taskapp_kit.jobs.client.config.rl_config import RlConfig, load_rl_config
-    from taskapp_kit.jobs.client.environment_key import (
+    from taskapp_kit.jobs.client import (
+        BackendClient,
+        RlConfig,
+        RLJob,
+        backend_url,
+        build_rl_payload,
+        check_backend,
+        load_rl_config,
         mint_environment_api_key,
         setup_environment_api_key,
         setup_environment_api_key_async,
     )
-    from taskapp_kit.jobs.client.job_payload import build_rl_payload
-    from taskapp_kit.jobs.client.rl_job import RLJob
     from taskapp_kit.records.job_status import weights_note
 
 __all__ = [
@@ -44,31 +46,22 @@ __all__ = [
     "weights_note",
 ]
 
-_WHERE = {
-    "BackendClient": "taskapp_kit.jobs.client.backend",
-    "Finding": "taskapp_kit.client.checks",
-    "RLJob": "taskapp_kit.jobs.client.rl_job",
-    "RlConfig": "taskapp_kit.jobs.client.config.rl_config",
-    "SyncTaskAppClient": "taskapp_kit.client.task_app",
-    "TaskAppClient": "taskapp_kit.client.task_app",
-    "backend_url": "taskapp_kit.jobs.client.backend",
-    "build_rl_payload": "taskapp_kit.jobs.client.job_payload",
-    "check_backend": "taskapp_kit.jobs.client.backend_check",
-    "check_task_app": "taskapp_kit.client.checks",
-    "try_rollout": "taskapp_kit.client.checks",
-    "load_rl_config": "taskapp_kit.jobs.client.config.rl_config",
-    "mint_environment_api_key": "taskapp_kit.jobs.client.environment_key",
-    "read_events": "taskapp_kit.client.event_decoding",
-    "setup_environment_api_key": "taskapp_kit.jobs.client.environment_key",
-    "setup_environment_api_key_async": "taskapp_kit.jobs.client.environment_key",
-    "weights_note": "taskapp_kit.records.job_status",
+_MODULES = {
+    "Finding": "client.checks",
+    "SyncTaskAppClient": "client.task_app",
+    "TaskAppClient": "client.task_app",
+    "check_task_app": "client.checks",
+    "read_events": "client.event_decoding",
+    "try_rollout": "client.checks",
+    "weights_note": "records.job_status",
 }
+"""Every other name is one of `jobs.client`."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+    return getattr(import_module(f"taskapp_kit.{_MODULES.get(name, 'jobs.client')}"), name)
 
 
 def __dir__() -> list[str]:
