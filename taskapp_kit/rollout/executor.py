@@ -33,7 +33,7 @@ from taskapp_kit.rollout.in_flight import (
     overdue,
     thread_blocked,
 )
-from taskapp_kit.rollout.models.access import Ask, ModelAccess, ThreadPort
+from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort
 from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up
 from taskapp_kit.rollout.response import with_timing
 from taskapp_kit.rollout.stored_record import stored_rollout

@@ -36,7 +36,6 @@ from taskapp_kit.rollout.executors.pool import (
 )
 from taskapp_kit.rollout.executors.protocol import JOBS_AT_ONCE, BadFrame, Frame
 from taskapp_kit.rollout.in_flight import InFlightRollout, Listener, with_id
-from taskapp_kit.rollout.models.access import Ask
 from taskapp_kit.rollout.policy.select import CALLERS
 from taskapp_kit.system.child_python import python_command
 from taskapp_kit.wire.chat.conversation import Ask
