@@ -548,7 +548,7 @@ def test_no_module_is_named_after_nothing() -> None:
 
 MAX_MODULES_IN_A_DIRECTORY = 26
 MAX_MODULE_LINES = 500
-MAX_SMALL_MODULES = 999
+MAX_SMALL_MODULES = 13
 """Modules under 40 lines, besides `__init__` and `__main__`: entry points, routes, protocols."""
 MAX_FUNCTION_LINES = 80
 MAX_FUNCTIONS_IN_A_FUNCTION = 3
@@ -591,7 +591,36 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-CODE_LINES = {}
+CODE_LINES = {
+    "__init__": 37,
+    "__main__": 4,
+    "asgi": 66,
+    "cli": 7621,
+    "client": 1103,
+    "config": 376,
+    "declare": 2780,
+    "deploy": 3547,
+    "doctor": 2096,
+    "errors": 146,
+    "evaluate": 4431,
+    "grading": 141,
+    "interop": 7351,
+    "jobs": 5206,
+    "logs": 178,
+    "net": 1669,
+    "records": 1923,
+    "rollout": 11061,
+    "sandbox": 2402,
+    "serve": 3554,
+    "services": 1997,
+    "store": 2294,
+    "system": 410,
+    "testing": 1900,
+    "train": 9329,
+    "version": 25,
+    "viewer": 2176,
+    "wire": 925,
+}
 """The budget of each package. A commit that raises a number says what for."""
 
 

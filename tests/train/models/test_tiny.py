@@ -36,6 +36,7 @@ def example(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def recipe() -> Iterator[Any]:
+    pytest.importorskip("torch", reason="needs the train extra: make test-train")
     yield example("make_tiny")
     sys.modules.pop("keys", None)
 
