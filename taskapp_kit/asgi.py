@@ -30,11 +30,22 @@ def build(
     coordinator: IdempotencyStore | None = None,
     skip_judges: bool = False,
 ) -> FastAPI:
-    """Return the FastAPI application of a task app. Raises DeclarationError, ConfigError, Unavailable, StoreError.
+    """Return the FastAPI application of a task app.
 
-    settings: default: from the process environment. store: default: opened from `settings.store`; without that nothing is
-    stored (`taskapp serve` has a default of its own). coordinator: where idempotency records are stored, of rollouts that
-    are repeated or fetched later; default: the store's, else this process's memory. skip_judges: see Service.
+    Args:
+        app: The task app to serve. It is frozen by this call.
+        settings: The server's settings. Defaults to those of the process environment.
+        exposure: Who can reach the server: `local` or `public`.
+        store: Where rollouts are saved. Defaults to the store named in `settings`; without one nothing is saved.
+        clock: The clock of timestamps and limits. Defaults to the system's.
+        coordinator: Where idempotency records are stored. Defaults to the store, or without one this process's memory.
+        skip_judges: Score without judges, which are then reported as skipped.
+
+    Raises:
+        DeclarationError: A declaration is invalid; the message lists every problem.
+        ConfigError: A setting is invalid, or a key file cannot be read.
+        Unavailable: A package that the app needs is not installed.
+        StoreError: The store cannot be opened.
     """
     settings = settings or from_environment()
     if store is None and settings.store not in (None, "none"):

@@ -184,7 +184,13 @@ class _Stderr(logging.StreamHandler[TextIO]):
 def handler(
     log_format: LogFormat = "text", *, worker: int | None = None, stream: TextIO | None = None
 ) -> logging.StreamHandler[TextIO]:
-    """Returns a handler that writes records in this form, with their rollout's id. stream: stderr when None."""
+    """Return a log handler that writes records with their rollout's id.
+
+    Args:
+        log_format: `text` or `json`.
+        worker: The number of the worker process that writes, None for the server.
+        stream: Where to write. Defaults to stderr.
+    """
     made = _Stderr() if stream is None else logging.StreamHandler(stream)
     made.setFormatter(JsonFormatter(worker) if log_format == "json" else TextFormatter(worker))
     made.addFilter(RolloutIdFilter())

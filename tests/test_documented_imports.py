@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from importlib import import_module
 from operator import attrgetter
@@ -43,3 +44,28 @@ def test_documented_loggers_keep_their_names() -> None:
         log = import_module(f"taskapp_kit.{module}").log
         assert isinstance(log, logging.Logger)
         assert log.name == f"taskapp_kit.{name}"
+
+
+UNDOCUMENTED = {"EnvSpec", "RolloutRequest"}
+"""Their docstrings are the OpenAPI document's, which describes each field."""
+
+
+def parameters_of(documented: object) -> list[str]:
+    if not callable(documented) or (inspect.isclass(documented) and issubclass(documented, BaseException)):
+        return []
+    parameters = inspect.signature(documented).parameters.values()
+    return [
+        each.name
+        for each in parameters
+        if each.name != "self" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+
+
+@pytest.mark.parametrize("module", DOCUMENTED)
+def test_a_documented_name_says_what_it_takes(module: str) -> None:
+    """In a section of its docstring, which ruff compares with its parameters."""
+    for name in set(DOCUMENTED[module].split()) - UNDOCUMENTED:
+        documented = attrgetter(name)(import_module(module))
+        if parameters_of(documented):
+            docstring = inspect.getdoc(documented) or ""
+            assert "Args:\n" in docstring or "Attributes:\n" in docstring, f"{module}.{name}"

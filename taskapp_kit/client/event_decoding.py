@@ -19,6 +19,9 @@ def read_events(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     `prompt_token_ids` again, where the endpoint gave token ids; `prompt_prefix` and `prompt_token_ids_rest` are removed.
     The response is not changed.
 
+    Args:
+        answer: The response's JSON.
+
     Raises:
         ValueError: The response has no events, or its prompts do not fit together.
         KeyError: It is not such a response.

@@ -55,30 +55,46 @@ DEADLINE_SECONDS = 3600.0
 class Settings:
     """Every setting of a server, checked. Made by `load()` or `from_environment()`; a test may make one directly.
 
-    environment_api_key, environment_api_key_aliases, dev_environment_api_key: each grants access. keys_file: a
-    file with one key a line, re-read when it changes. store: URL of the store or "none", None for the command's own
-    default. store_keep: which rollouts stay there, `30d` or a number, None for all.
-    max_concurrent: rollouts at once. workers: processes that run them, 0 for threads of the server's own.
-    grace_seconds: how long rollouts may go on after the server gets the signal to stop; Modal kills after 30.
-    max_time_seconds: longest time of one rollout. max_calls_per_answer: tool calls of one answer that are run; those
-    after them are one refusal. session_idle_seconds: a session that is not used for so long is closed.
-    debug_env: whether `/debug/env` exists.
-    cors_origins: web pages that may call, none by default. max_body_bytes: longest request body. gold: whether callers may
-    request the policy `gold`; None refuses it where the exposure is public and it reads the task's row. ui: whether the
-    viewer is at `/ui`; None serves it with exposure `local` only. hosts: names under which the server may be called, besides
-    loopback names with exposure `local` and the address that it is bound to; with exposure `public`, none means any. ui_hosts:
-    more names for the viewer.
-    protocols: names of the wire protocols of others in which the app can be driven, `all` for every one.
-    max_connections: open at once, at most three quarters of the process's file descriptors. stalled_seconds: how long a
-    client may read nothing of its answer. max_buffered_bytes: memory of all answers that are not yet sent.
-    log_format: how log records are written, "text" or "json". trace_content: whether traces carry observations and
-    messages. allow_weak_sandbox: whether untrusted code may run where the machine cannot confine it.
-    inference_allow: hosts and networks that models may be called at though they are not public.
-    inference_keys_for: `HOST=VARIABLE`, whose key the server sends to that host. models_file: names of models, with
-    addresses and prices. models: folder of base models and trained ones. model_aliases: `NAME=MODEL`, the local model that
-    stands for a name. vllm: where training jobs find vLLM, an environment's folder or a server's address. cache: folder of
-    models' answers, none by default.
-    sources: setting to where its value came from, in words.
+    Attributes:
+        environment_api_key: The key that grants access.
+        environment_api_key_aliases: Further keys.
+        dev_environment_api_key: A further key, for development.
+        keys_file: A file with one key a line, re-read when it changes.
+        store: URL of the store or "none", None for the command's own default.
+        store_keep: Which rollouts stay there, `30d` or a number, None for all.
+        max_concurrent: Rollouts at once.
+        workers: Processes that run them, 0 for threads of the server's own.
+        grace_seconds: How long rollouts may go on after the server gets the signal to stop; Modal kills after 30.
+        max_time_seconds: Longest time of one rollout.
+        max_calls_per_answer: Tool calls of one answer that are run; those after them are one refusal.
+        session_idle_seconds: A session that is not used for so long is closed.
+        debug_env: Whether `/debug/env` exists.
+        cors_origins: Web pages that may call, none by default.
+        max_body_bytes: Longest request body.
+        gold: Whether callers may request the policy `gold`; None refuses it where the exposure is public and it
+            reads the task's row.
+        ui: Whether the viewer is at `/ui`; None serves it with exposure `local` only.
+        hosts: Names under which the server may be called, besides loopback names with exposure `local` and the
+            address that it is bound to; with exposure `public`, none means any.
+        ui_hosts: More names for the viewer.
+        protocols: Names of the wire protocols of others in which the app can be driven, `all` for every one.
+        max_connections: Open at once, at most three quarters of the process's file descriptors.
+        stalled_seconds: How long a client may read nothing of its answer.
+        max_buffered_bytes: Memory of all answers that are not yet sent.
+        host: The address to listen on.
+        port: The port to listen on.
+        log_format: How log records are written, "text" or "json".
+        trace_content: Whether traces carry observations and messages.
+        allow_weak_sandbox: Whether untrusted code may run where the machine cannot confine it.
+        inference_allow: Hosts and networks that models may be called at though they are not public.
+        inference_keys_for: `HOST=VARIABLE`, whose key the server sends to that host.
+        models_file: Names of models, with addresses and prices.
+        models: Folder of base models and trained ones.
+        model_aliases: `NAME=MODEL`, the local model that stands for a name.
+        vllm: Where training jobs find vLLM, an environment's folder or a server's address.
+        cache: Folder of models' answers, none by default.
+        sources: Setting to where its value came from, in words.
+        variables: What the env files define; not in `repr`.
     """
 
     environment_api_key: str | None = field(default=None, repr=False)
@@ -201,11 +217,16 @@ def load(
     folder: str | Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Loads the settings of a command. Raises ConfigError naming the setting, its source and what was expected.
+    """Load the settings of a command.
 
-    flags: setting to value from the command line; None means not given. env_files: the paths given with `--env-file`.
-    folder: where `.env` and `taskapp.toml` are looked for, the working directory when None. environ: the process
-    environment when None.
+    Args:
+        flags: Setting to value from the command line; None means not given.
+        env_files: The paths given with `--env-file`.
+        folder: Where `.env` and `taskapp.toml` are looked for, the working directory when None.
+        environ: The process environment when None.
+
+    Raises:
+        ConfigError: A setting is invalid; the message names it, its source and what was expected.
     """
     environ = os.environ if environ is None else environ
     folder = Path.cwd() if folder is None else Path(folder)

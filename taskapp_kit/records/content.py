@@ -55,7 +55,11 @@ class NotJson(ValueError):
 
 
 class Text:
-    """A text block in a list observation."""
+    """A text block in a list observation.
+
+    Args:
+        text: The text.
+    """
 
     __slots__ = ("text",)
 
@@ -67,9 +71,13 @@ class Text:
 
 
 class Image:
-    """A picture in a list observation: PNG bytes, or an array of shape (H, W, 3) and dtype uint8.
+    """An image in a list observation. Nothing is encoded until `png` or `hash` is read.
 
-    Nothing is encoded until `png` or `hash` is read. Raises ValueError for any other data.
+    Args:
+        data: PNG bytes, or an array of shape (H, W, 3) and dtype uint8, which is copied.
+
+    Raises:
+        ValueError: The data is neither.
     """
 
     __slots__ = ("_array", "_hash", "_pixels", "_png", "height", "width")

@@ -149,7 +149,14 @@ _step_values, _answer_values = attrgetter(*_STEP_FIELDS), attrgetter(*_ANSWER_FI
 
 # The one way from events to a trajectory: nothing about an episode is recorded in a second place.
 def fold(events: Iterable[Event]) -> Trajectory:
-    """Builds the trajectory from its events. The first must be `started`; raises ValueError otherwise."""
+    """Return the trajectory of an episode.
+
+    Args:
+        events: All events of the episode, in order.
+
+    Raises:
+        ValueError: The first event is not `started`.
+    """
     remaining = iter(events)
     first = next(remaining, None)
     if not isinstance(first, Started):
@@ -364,9 +371,14 @@ def _picture(value: Any) -> Json:
 
 
 def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Event:
-    """The inverse of `to_json`. `blobs` maps a hash to the image's bytes; an image without them is left out.
+    """Return the event that `to_json` wrote.
 
-    Raises ValueError for a kind or a schema version that this release does not know.
+    Args:
+        body: The event as JSON.
+        blobs: PNG bytes of images by their hash; an image without them is left out.
+
+    Raises:
+        ValueError: This release does not know the event's kind or schema version.
     """
     if body.get("v") != SCHEMA_VERSION or body.get("kind") not in KINDS:
         raise ValueError(

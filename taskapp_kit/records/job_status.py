@@ -59,7 +59,11 @@ def succeeded(job: Mapping[str, Any]) -> bool:
 
 
 def weights_note(job: Mapping[str, Any]) -> str:
-    """Return the note on a job's reward if its backend trains nothing; "" otherwise."""
+    """Return the note on a job's reward if its backend trains nothing; "" otherwise.
+
+    Args:
+        job: The job's status, as the backend returned it.
+    """
     return WEIGHTS_NOTE if job.get("updates_weights") is False else ""
 
 

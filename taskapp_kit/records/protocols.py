@@ -171,17 +171,40 @@ class RolloutQuery:
 
 @dataclass(slots=True)
 class RolloutRow:
-    """A rollout in a list, in an aggregate and in `results.jsonl`: what is known of it without its events.
+    """A rollout in a list, in an aggregate and in `results.jsonl`: what is known without its events.
 
-    status: terminated, truncated or failed; `running` of one that is being played. boundary, code, message: of a failure;
-    the boundary is None where a foreign server did not report it. sample: of its seed, counted from 0. policy: `model` for
-    a language model, whose name is `model`. name: of the policy within its evaluation. reward and the scores are None where
-    they are undefined, and of a failed rollout always. total_reward: sum of the step rewards, in aggregates
-    and in lines of rollouts that did not fail. criteria: score by name.
-    metrics: of scoring, with those of the episode where they are known without its events. length: steps. usage: tokens, by
-    the endpoint's names. cost: US dollars of every call with a price; policy_cost: those of the policy's model, other_cost:
-    those of judges and of models that the environment called. models: what each model used. seconds: wall time. row: short
-    public fields of the task's row. Members are None (texts and mappings: empty) where they are not known.
+    Attributes are None (strings and mappings: empty) where they are not known.
+
+    Attributes:
+        status: `terminated`, `truncated` or `failed`; `running` while it is played.
+        rollout_id: The rollout's id.
+        environment: The environment's name.
+        split: The split of the seed.
+        seed: The seed of the episode.
+        sample: The number of the rollout among those of its seed, from 0.
+        policy: The policy's name; `model` for a language model.
+        model: The language model's name.
+        name: The policy's name within its evaluation.
+        stop_reason: Why the episode ended.
+        boundary: Where it failed; None if a foreign server did not report it.
+        code: The failure's code.
+        message: The failure's message.
+        reward: None if it is undefined, and for a failed rollout.
+        outcome_score: None as `reward`.
+        events_score: None as `reward`.
+        total_reward: The sum of the step rewards, in aggregates and in lines of rollouts that did not fail.
+        criteria: Scores by name.
+        metrics: Numbers of scoring, and those of the episode if they are known without its events.
+        length: The number of steps.
+        turns: The number of the policy's decisions.
+        usage: Tokens, by the endpoint's names.
+        tokens: Prompt and completion tokens together.
+        cost: US dollars of every call with a price.
+        policy_cost: The cost of the policy's model.
+        other_cost: The cost of judges and of models that the environment called.
+        models: What each model used.
+        seconds: Wall time.
+        row: Short public fields of the task's row.
     """
 
     status: str

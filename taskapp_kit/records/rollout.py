@@ -28,22 +28,43 @@ _NOT_SENT = frozenset(
 
 @dataclass(slots=True)
 class Rollout:
-    """An ended rollout: scored, or failed, abandoned or cancelled; then `failure` says how, and its scorecard is empty.
+    """An ended rollout: scored, failed, abandoned or cancelled.
 
-    policy: the name of the one that acted. length: steps. metrics: the episode's. usage: tokens, by the endpoint's names.
-    cost: US dollars of the policy's calls with a price, None without any; models: of every model that was called, judges'
-    and the environment's included. ops_executed: 2 for a policy turn, 1 for a scripted action.
-    digest: None when the episode failed (one whose scoring failed has a digest: it can be scored later).
-    observation_digest: None then too, and when the caller requested no images. cause: the exception behind a failure, for
-    the log. warnings: messages for the caller. seconds: in environment, policy and scoring.
-    inference_url: the model's address, with no key in it. correlation_id: the caller's id of the trace.
-
-    final_state, judging (every call of a judge) and second_calls (of models that the environment called) are private:
-    they are stored separately and are in no answer.
-
-    Set by the executor: rollout_id; created_at, unix seconds; versions of kit, app, environment and git commit (None
-    outside a checkout); timing, which is `seconds` with `framework` and `total`; pictures, PNG bytes by SHA-256;
-    stored, the row of a store, None without one; body, the answer of `POST /rollout` as JSON, where a worker process wrote it.
+    Attributes:
+        request: What was requested.
+        policy: The name of the policy that acted.
+        environment: The environment's name.
+        version: Its version.
+        split: The split of the seed.
+        seed: The seed of the episode.
+        status: `terminated`, `truncated` or `failed`.
+        stop_reason: Why the episode ended: a code, listed in docs/contract.md.
+        length: The number of steps.
+        total_reward: The sum of the steps' rewards.
+        metrics: Numbers of the episode.
+        usage: Tokens, by the endpoint's names.
+        final_state: The environment's end state. Private: stored separately, and in no answer.
+        ops_executed: 2 for a policy turn, 1 for a scripted action.
+        digest: The hash of the episode; None when the episode failed. A rollout whose scoring failed has one.
+        observation_digest: The hash that covers images; also None when the caller requested no images.
+        cost: US dollars of the policy's calls that have a price; None without any.
+        models: What each model used, including those of judges and of the environment.
+        scorecard: The scores; empty unless the rollout was scored.
+        failure: How it failed; None for a scored rollout.
+        cause: The exception behind a failure, for the log.
+        judging: Every call of a judge. Private, as `final_state`.
+        second_calls: Every call of a model by the environment. Private, as `final_state`.
+        warnings: Messages for the caller.
+        seconds: Time in environment, policy and scoring.
+        inference_url: The model's address, without a key.
+        correlation_id: The caller's id of the trace.
+        rollout_id: Set by the executor, as everything below.
+        created_at: Unix seconds.
+        versions: Of the kit, the app, the environment, and the git commit (None outside a checkout).
+        timing: `seconds` with `framework` and `total`.
+        pictures: PNG bytes by their SHA-256.
+        stored: The row to store; None without a store.
+        body: The answer of `POST /rollout` as JSON, if a worker process wrote it.
     """
 
     request: RolloutRequest

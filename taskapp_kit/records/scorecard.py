@@ -17,6 +17,11 @@ class Blend:
     """The reward's formula: `env · return + event · events_score + outcome · outcome_score`.
 
     Weights are finite and ≥ 0, and not all 0; checked at freeze and for each request.
+
+    Attributes:
+        env: Weight of the return, the sum of the steps' rewards.
+        event: Weight of the sum of the events criteria.
+        outcome: Weight of the outcome score.
     """
 
     env: float = 0.0

@@ -32,11 +32,14 @@ def nothing_accepted(length: int | None, metrics: Mapping[str, Any]) -> bool:
 class Step:
     """What an action returns.
 
-    observation: str, dict, pydantic model or list of Text and Image; None shows nothing.
-    reward: a finite number, or None, which adds nothing (it is not 0.0: an undefined reward stays undefined).
-    terminated: the rules ended the episode. truncated: a limit did.
-    info, metrics: JSON for readers of the rollout, in its answer and in the store, so nothing private belongs in them;
-    never shown to the policy. metrics are numbers, summed over steps.
+    Attributes:
+        observation: A string, dictionary, pydantic model or list of Text and Image; None shows nothing.
+        reward: A finite number, or None, which adds nothing (it is not 0.0: an undefined reward stays undefined).
+        terminated: The rules ended the episode.
+        truncated: A limit ended the episode.
+        info: JSON for readers of the rollout. It is in the answer and in the store, so it must not contain anything
+            private; the policy never sees it.
+        metrics: Numbers for readers of the rollout, summed over steps.
     """
 
     observation: Any = None
@@ -58,10 +61,21 @@ class ToolCall:
 
 @dataclass(slots=True)
 class PlayedStep:
-    """One action and its result. `seconds` is the time inside the environment.
+    """One action and its result.
 
-    `refused` is the message with which an action was refused (unknown tool, bad arguments, the environment's own
-    refusal); `observation` then holds that message, for the policy reads it. `coerced` counts converted arguments.
+    Attributes:
+        index: The number of the step in its episode, from 0.
+        tool: The name of the action.
+        args: Its arguments.
+        observation: The observation that followed; if the action was rejected, the message.
+        reward: The step's reward; None adds nothing to the return.
+        terminated: The rules ended the episode.
+        truncated: A limit ended the episode.
+        info: The environment's JSON for readers of the rollout.
+        metrics: The environment's numbers.
+        seconds: Time spent inside the environment.
+        refused: Why the action was rejected (unknown tool, bad arguments, the environment's own rule), or None.
+        coerced: How many arguments were converted to their declared type.
     """
 
     index: int
@@ -123,10 +137,21 @@ class Turn:
 class Trajectory:
     """One episode as it was played; the fold of its events. Authors' rubrics read it.
 
-    initial: the first observation. final_state: the environment's private end state (a database, say), or None.
-    status: terminated | truncated | failed. stop_reason: a code, listed in docs/contract.md (`environment`, `max_steps`,
-    `max_refusals`, …), or the failure's code. metrics: numbers about the episode, the kit's (`steps`, `turns`,
-    `invalid_actions`, `coerced_arguments`) and the environment's own.
+    Attributes:
+        environment: The environment's name.
+        version: Its version.
+        split: The split of the seed.
+        seed: The seed of the episode.
+        config: The caller's `env.config`, with defaults.
+        initial: The first observation.
+        turns: The policy's decisions, each with its steps.
+        final_state: The environment's private end state (a database, say), or None.
+        status: `terminated`, `truncated` or `failed`.
+        stop_reason: A code, listed in docs/contract.md (`environment`, `max_steps`, `max_refusals`, …), or the
+            failure's code.
+        metrics: Numbers about the episode, the kit's (`steps`, `turns`, `invalid_actions`, `coerced_arguments`)
+            and the environment's own.
+        steps: All steps in order.
     """
 
     environment: str

@@ -55,24 +55,29 @@ def from_gymnasium(
             from_gymnasium("FrozenLake-v1", actions=["left", "down", "right", "up"], is_slippery=False)
         )
 
-    source: a registered id ("CartPole-v1", "package:Name-v0"), or a callable that makes an environment (a class, a
-    function). options: passed to `gymnasium.make` or to the callable. configurable: options that a caller may set in
-    env.config, name to default (bool, int, float, str) or to (annotation, default). reset_options: passed as
-    `reset(options=...)`.
-
-    actions: the names of a Discrete space's values, in order; the tool then takes a name. noop: the action that changes
-    nothing, in the form that the tool takes. tool: the tool's name; description: what the model reads about it.
-
-    describe: `fn(observation)`, and by name any of `info` and `env` (the unwrapped environment); returns text, a list
-    of Text and Image, or anything JSON. Without it the observation is JSON text: "[0.02, -0.01, 0.03, 0.04]". A
-    policy's function reads it with `json.loads`. An array of shape (H, W, 3) and dtype uint8 becomes an image.
-
     The class takes `image: bool = False` when the environment can render "rgb_array": an image then follows the text.
     It may be subclassed, to add methods or to override `reset` and `step`.
 
-    A mistake (no such id, an action space without JSON, names that do not fit) is reported by the app that declares the
-    class, which cannot be instantiated. Raises Unavailable: Gymnasium, or a package that the environment needs, is not
-    installed. One environment is made and closed to read its spaces.
+    One environment is made and closed to read its spaces. A mistake (no such id, an action space without JSON, names that
+    do not fit) is reported by the app that declares the class, which cannot be instantiated.
+
+    Args:
+        source: A registered id ("CartPole-v1", "package:Name-v0"), or a callable that makes an environment (a class, a
+            function).
+        actions: The names of a Discrete space's values, in order; the tool then takes a name.
+        describe: `fn(observation)`, and by name any of `info` and `env` (the unwrapped environment). It returns text, a
+            list of Text and Image, or any JSON; an array of shape (H, W, 3) and dtype uint8 becomes an image. Without it
+            the observation is JSON text ("[0.02, -0.01, 0.03, 0.04]"), which a policy's function reads with `json.loads`.
+        description: What the model reads about the tool.
+        tool: The tool's name.
+        noop: The action that changes nothing, in the form that the tool takes.
+        configurable: Options that a caller may set in env.config: name to default (bool, int, float, str), or to
+            (annotation, default).
+        reset_options: Passed as `reset(options=...)`.
+        **options: Passed to `gymnasium.make` or to the callable.
+
+    Raises:
+        Unavailable: Gymnasium, or a package that the environment needs, is not installed.
     """
     builder = _ClassBuilder(source, options, sys._getframe(1))
     try:

@@ -54,8 +54,19 @@ __all__ = ["SUCCEEDED", "TERMINAL", "RLJob"]
 class RLJob:
     """One job, created by `from_config` (to submit it) or `from_job_id` (to follow it).
 
-    Every method that asks the backend raises BackendError (`status`) when it refuses, BackendUnreachable when there is no
-    response, and JobError for a job that was not submitted yet.
+    Args:
+        backend_url: The backend's address.
+        api_key: The caller's key at the backend.
+        job_id: The id of a job that was submitted; None before.
+        payload: The body to submit.
+        task_app_api_key: The task app's key, which `submit` gives to the backend.
+        idempotency_key: Makes a repeated `submit` return the first job.
+        config: The config that the payload was built from.
+
+    Raises:
+        BackendError: The backend rejected a request (`status`).
+        BackendUnreachable: There was no response.
+        JobError: The job was not submitted yet.
     """
 
     def __init__(

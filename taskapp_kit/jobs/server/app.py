@@ -58,15 +58,24 @@ def create_backend(
 ) -> FastAPI:
     """Return the application. `app.state.drain(grace_seconds)` releases running jobs; a later backend resumes them.
 
-    keys: those that callers may use. store: a SQLite address or path; `none` and `memory` last as long as the process.
-    environment_api_key: the backend's own key for task apps. local: only this machine can reach the backend, so it may call
-    task apps at private and loopback addresses; otherwise only those that `allow` (hosts, networks) names. hosts: names
-    under which it may be called, besides those of this machine with `local`; otherwise none means any. max_jobs: jobs
-    that run at once, and at most as many as the engine can. engine: None for `RolloutsEngine`. models: serves trained
-    models by name, and is closed at the end; None serves none. trainers: names by id, besides the engine's own. resumes:
-    which unfinished jobs of the store go on when it starts.
+    Args:
+        keys: The keys that callers may use.
+        store: A SQLite address or path; `none` and `memory` last as long as the process.
+        environment_api_key: The backend's own key for task apps.
+        local: Only this machine can reach the backend, so it may call task apps at private and loopback
+            addresses; otherwise only those in `allow`.
+        allow: Hosts and networks of task apps that may be called although they are not public.
+        hosts: Names under which it may be called, besides those of this machine with `local`; otherwise none
+            means any.
+        max_jobs: Jobs that run at once, and at most as many as the engine can.
+        engine: None for `RolloutsEngine`.
+        models: Serves trained models by name, and is closed at the end; None serves none.
+        trainers: Names by id, besides the engine's own.
+        resumes: Which unfinished jobs of the store go on when it starts.
 
-    Raises ConfigError, StoreError.
+    Raises:
+        ConfigError: A setting is invalid.
+        StoreError: The store cannot be opened.
     """
     bearer = keys if isinstance(keys, BearerKeys) else BearerKeys(keys)
     sites = SiteRules(hosts, local=local, any_host=not (local or hosts))
