@@ -22,7 +22,7 @@ from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.gateway.attempt import AttemptSettings
-from taskapp_kit.train.gateway.server import MAX_BODY_BYTES, MAX_BODY_VALUES, Gateway
+from taskapp_kit.train.gateway.gateway_server import MAX_BODY_BYTES, MAX_BODY_VALUES, Gateway
 from taskapp_kit.train.rendering.chatml import ChatMl
 from taskapp_kit.train.turns import Sampled
 

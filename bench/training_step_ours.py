@@ -17,17 +17,17 @@ from bench.training_step_model import CONTEXT, LEARNING_RATE, NEW_TOKENS, PROMPT
 from taskapp_kit.jobs.server.engine import Event, RolloutOutcome
 from taskapp_kit.jobs.server.rollout_plan import JobPlan
 from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp, TaskAppAddresses
+from taskapp_kit.train.driver.driver_settings import DriverSettings
 from taskapp_kit.train.driver.job_driver import JobDriver
 from taskapp_kit.train.driver.learning import PolicyLearner
-from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.gateway.attempt import AttemptSettings
-from taskapp_kit.train.gateway.server import Gateway
+from taskapp_kit.train.gateway.gateway_server import Gateway
 from taskapp_kit.train.rendering.chatml import ChatMl
 from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.train.turns import TrainingRow, UpdateMetrics
 from taskapp_kit.train.update.policy_update import PolicyUpdate
-from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.update_settings import UpdateSettings
 
 ITERATIONS = 1000
 """More than the parent ever asks for."""

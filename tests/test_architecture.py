@@ -285,7 +285,7 @@ LATE = {
     "declare.tasks": STARTUP,
     "deploy.local.app_source": STARTUP,
     "deploy.local.in_process": STARTUP,
-    "deploy.local.server": STARTUP,
+    "deploy.local.local_server": STARTUP,
     "deploy.modal.account": EXTRA,
     "deploy.modal.container": EXTRA,
     "deploy.modal.dict_entries": EXTRA,

@@ -12,7 +12,7 @@ from taskapp_kit.cli.job_options import BACKEND_VARIABLES, SYNTH_KEY
 from taskapp_kit.cli.options import is_url
 from taskapp_kit.cli.output.terminal import clean, echo
 from taskapp_kit.cli.serve_here import is_here, served_here
-from taskapp_kit.deploy.tunnel.settings import on_loopback
+from taskapp_kit.deploy.tunnel.tunnel_settings import on_loopback
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.plan import policy_name
 from taskapp_kit.jobs.client.backend import api_base

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable
 from statistics import fmean
 
+from taskapp_kit.doctor.doctor_options import MOST_TURNS
 from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
-from taskapp_kit.doctor.options import MOST_TURNS
 from taskapp_kit.doctor.policies import Function, SchemaPolicy, empty_texts, nonsense
 from taskapp_kit.doctor.rollouts import raised_at
 from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest

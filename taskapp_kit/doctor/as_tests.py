@@ -10,9 +10,9 @@ import pytest
 
 from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.declare.app import TaskApp
+from taskapp_kit.doctor.doctor_options import DoctorOptions
 from taskapp_kit.doctor.examine import CHECKS, DECLARATIONS, SETUP, examine
 from taskapp_kit.doctor.finding import DoctorFinding
-from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.errors import DeclarationError
 
 

@@ -11,8 +11,8 @@ from taskapp_kit.config import Settings, load
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.doctor import answers, descriptions, privacy, repeats, resources, rollouts, scores
+from taskapp_kit.doctor.doctor_options import DoctorOptions
 from taskapp_kit.doctor.finding import CheckResult, DoctorCheck, DoctorFinding, skipped, wrong
-from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.doctor.subject import EnvironmentUnderTest, OutOfTime
 from taskapp_kit.errors import ConfigError, DeclarationError, KitError, RolloutFailed, closest
 from taskapp_kit.rollout.episode.environment import prepare_to_serve

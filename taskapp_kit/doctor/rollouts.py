@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from taskapp_kit.declare.source_location import shown_path
+from taskapp_kit.doctor.doctor_options import MOST_TURNS
 from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
-from taskapp_kit.doctor.options import MOST_TURNS
 from taskapp_kit.doctor.subject import Attempt, EnvironmentUnderTest, kind_of, outcome_words, short
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.records.content import images, text_of

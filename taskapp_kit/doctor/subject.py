@@ -13,7 +13,7 @@ from typing import Any
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.source_location import line_of
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
-from taskapp_kit.doctor.options import MOST_TURNS, DoctorOptions
+from taskapp_kit.doctor.doctor_options import MOST_TURNS, DoctorOptions
 from taskapp_kit.doctor.policies import SchemaPolicy
 from taskapp_kit.errors import KitError, RolloutFailed
 from taskapp_kit.records.content import Json, images, json_hash, text_of, without_images

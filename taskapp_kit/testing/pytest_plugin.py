@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     if chosen == "off":
         return
     from taskapp_kit.doctor.as_tests import collected
-    from taskapp_kit.doctor.options import DoctorOptions
+    from taskapp_kit.doctor.doctor_options import DoctorOptions
     from taskapp_kit.errors import KitError
 
     options = DoctorOptions(quick=chosen == "quick", allow=tuple(config.getoption("--doctor-allow")))

@@ -14,7 +14,7 @@ from taskapp_kit.jobs.client.config.schema import ConfigSection, RlDocument, inn
 from taskapp_kit.jobs.client.config.values import name_shown, place_shown
 from taskapp_kit.jobs.server.engine import JobDocument
 from taskapp_kit.jobs.server.rollout_plan import JobPlan
-from taskapp_kit.train.update.settings import Loss
+from taskapp_kit.train.update.update_settings import Loss
 
 Path = tuple[str, ...]
 

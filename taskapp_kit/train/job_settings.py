@@ -27,13 +27,13 @@ from taskapp_kit.jobs.server.engine import JobDocument
 from taskapp_kit.jobs.server.rollout_plan import MAX_ROLLOUTS, JobPlan, read_plan
 from taskapp_kit.services.replicas import Backend
 from taskapp_kit.train.config_keys import FAMILIES, LIMITS, SAMPLING_LIMITS, Limit, written
-from taskapp_kit.train.driver.settings import ROLLOUT_SECONDS, STALL_SECONDS, DriverSettings, rollout_count
+from taskapp_kit.train.driver.driver_settings import ROLLOUT_SECONDS, STALL_SECONDS, DriverSettings, rollout_count
 from taskapp_kit.train.gateway.attempt import AttemptSettings
-from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, EnvironmentShare, LoopSettings
+from taskapp_kit.train.loops.loop_settings import Curriculum, EarlyStopping, EnvironmentShare, LoopSettings
 from taskapp_kit.train.rows import RowOptions
 from taskapp_kit.train.sampler.vllm.place import VllmSettings
 from taskapp_kit.train.update.memory import LINEAR_LAYERS
-from taskapp_kit.train.update.settings import CLIP_RANGES, Loss, PpoSettings, UpdateSettings
+from taskapp_kit.train.update.update_settings import CLIP_RANGES, Loss, PpoSettings, UpdateSettings
 
 LEARNING_RATE = 1e-5
 """Of a job that names none."""

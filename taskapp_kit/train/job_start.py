@@ -40,7 +40,7 @@ from taskapp_kit.train.update.memory import (
     estimate_memory,
     memory_problem,
 )
-from taskapp_kit.train.update.settings import CLIP_RANGES, UpdateSettings
+from taskapp_kit.train.update.update_settings import CLIP_RANGES, UpdateSettings
 
 PROMPT_TOKENS = 256
 """Assumed of what a task app shows, in all turns: it is known only when the first rollout has ended."""

@@ -15,7 +15,7 @@ _KEYS = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNOR
 # The key is in the path, because a path survives every OpenAI client, and headers and queries do not. So an address may
 # be shown or stored only without it.
 CAPABILITY = re.compile(r"(?<=/r/)[0-9a-f]{1,12}-[0-9a-f]{48}(?![^/?#])")
-"""The part of a training gateway's address with which anybody may sample (`train/gateway/server.py`)."""
+"""The part of a training gateway's address with which anybody may sample (`train/gateway/gateway_server.py`)."""
 SERVED_HERE = "/served-here/v1"
 """The path of a model that a command serves while it runs (`train/serving/`). Its port is another one each time."""
 # an evaluation that is resumed has to be the same one, though its model has another port

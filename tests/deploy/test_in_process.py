@@ -24,7 +24,7 @@ from starlette.applications import Starlette
 
 from taskapp_kit import TaskApp
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp
-from taskapp_kit.deploy.tunnel.settings import Timing
+from taskapp_kit.deploy.tunnel.tunnel_settings import Timing
 from taskapp_kit.errors import BadArgument, ConfigError, DeclarationError, DiscoveryError, TaskAppError, TunnelError
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
@@ -399,7 +399,7 @@ def test_an_answer_that_drips_is_not_waited_for() -> None:
 
 
 def test_a_host_that_this_machine_lacks_is_told_and_not_searched() -> None:
-    from taskapp_kit.deploy.local.server import take_port
+    from taskapp_kit.deploy.local.local_server import take_port
 
     with pytest.raises(ConfigError, match=r"Port 8114 on 192\.0\.2\.1 .*assign"):
         take_port("192.0.2.1", 8114, search=True)

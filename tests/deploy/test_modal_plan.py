@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from taskapp_kit.cli.output.deploy_output import plan_json
+from taskapp_kit.deploy.modal.modal_settings import ModalSettings
 from taskapp_kit.deploy.modal.plan import make_plan
-from taskapp_kit.deploy.modal.settings import ModalSettings
 from taskapp_kit.errors import ConfigError, DiscoveryError
 from tests.deploy.read_once import installed_packages_read_once
 from tests.programs import printed
@@ -187,7 +187,7 @@ def test_a_package_of_the_authors_own_is_not_looked_for_on_an_index(folder: Path
     write(package, head="from my_games import words\n")
     program = (
         "from taskapp_kit.deploy.modal.plan import make_plan\n"
-        "from taskapp_kit.deploy.modal.settings import ModalSettings\n"
+        "from taskapp_kit.deploy.modal.modal_settings import ModalSettings\n"
         "from taskapp_kit.errors import KitError\n"
         "said = ModalSettings(app_name='mine', store='none')\n"
         "for target in 'my_games/mine.py', 'my_games.mine:app':\n"
@@ -218,7 +218,7 @@ def test_a_file_with_the_name_of_one_of_pythons_modules_is_an_app_as_any(folder:
     (folder / "mine.py").rename(folder / name)
     program = (
         "from taskapp_kit.deploy.modal.plan import make_plan\n"
-        "from taskapp_kit.deploy.modal.settings import ModalSettings\n"
+        "from taskapp_kit.deploy.modal.modal_settings import ModalSettings\n"
         "import sys; sys.path.pop(0)\n"
         f"print(make_plan({name!r}, ModalSettings(app_name='mine', store='none'), beside='.').rehearsal.name)\n"
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.deploy.modal.settings import DEFAULTS, NAMES, RULES, ModalSettings, wrong
+from taskapp_kit.deploy.modal.modal_settings import DEFAULTS, NAMES, RULES, ModalSettings, wrong
 from taskapp_kit.errors import ConfigError
 
 

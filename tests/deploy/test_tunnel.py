@@ -19,11 +19,11 @@ import pytest
 from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
 from taskapp_kit.deploy.tunnel.gateway_tunnel import gateway_tunnel
 from taskapp_kit.deploy.tunnel.open_tunnel import open_tunnel
-from taskapp_kit.deploy.tunnel.settings import Timing, TunnelPlan, plan_tunnel
+from taskapp_kit.deploy.tunnel.tunnel_settings import Timing, TunnelPlan, plan_tunnel
 from taskapp_kit.errors import BadArgument, TunnelError
 from taskapp_kit.net.response import json_answer
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from taskapp_kit.train.gateway.options import GatewayOptions
+from taskapp_kit.train.gateway.gateway_options import GatewayOptions
 from tests.deploy import tiny_app
 from tests.deploy.tunnel_peers import (
     ADDRESS,

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.doctor.doctor_options import DoctorOptions
 from taskapp_kit.doctor.examine import examine
-from taskapp_kit.doctor.options import DoctorOptions
 from tests.interop.harbor.harbor_tasks import TASKS, write_tasks
 from tests.interop.peers import peer
 

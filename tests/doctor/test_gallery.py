@@ -11,9 +11,9 @@ import pytest
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.doctor.doctor_options import DoctorOptions
 from taskapp_kit.doctor.examine import examine
 from taskapp_kit.doctor.finding import DoctorFinding
-from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.testing import MockModel, judge
 from tests.doctor.gallery import SOUND, UNSOUND
 

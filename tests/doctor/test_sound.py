@@ -10,9 +10,9 @@ import pytest
 
 from taskapp_kit.cli.author.init import find_template, instantiate
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.doctor.doctor_options import DoctorOptions
 from taskapp_kit.doctor.examine import CHECKS, examine, names
 from taskapp_kit.doctor.finding import DoctorFinding
-from taskapp_kit.doctor.options import DoctorOptions
 from taskapp_kit.errors import ConfigError, DeclarationError
 from tests.machine import skip_if_it_cannot_play
 

@@ -17,7 +17,7 @@ from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.driver.job_driver import JobDriver
 from taskapp_kit.train.driver.learning import JobCheckpoints, PolicyLearner
 from taskapp_kit.train.engine.training_run import PolicySizes, stored_units
-from taskapp_kit.train.gateway.server import Gateway
+from taskapp_kit.train.gateway.gateway_server import Gateway
 from taskapp_kit.train.job_settings import training_settings
 from taskapp_kit.train.models.adapters import adapter_part, sampler_copy, with_adapter
 from taskapp_kit.train.models.loading import load_model

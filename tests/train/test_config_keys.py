@@ -27,7 +27,7 @@ from taskapp_kit.train.config_keys import (
     use_of,
 )
 from taskapp_kit.train.job_settings import TrainingSettings, read_training
-from taskapp_kit.train.sft.settings import sft_settings
+from taskapp_kit.train.sft.sft_settings import sft_settings
 
 ROOT = Path(__file__).parents[2]
 Document = dict[str, Any]

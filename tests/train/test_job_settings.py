@@ -10,7 +10,7 @@ from taskapp_kit.errors import JobError
 from taskapp_kit.jobs.client.config.values import Place
 from taskapp_kit.jobs.server.engine import JobDocument
 from taskapp_kit.train.job_settings import LoraSettings, TrainingSettings, read_training, training_settings
-from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, LoopSettings
+from taskapp_kit.train.loops.loop_settings import Curriculum, EarlyStopping, LoopSettings
 from taskapp_kit.train.update.memory import LINEAR_LAYERS
 
 CONFIG: dict[str, Any] = {

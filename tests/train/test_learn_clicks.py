@@ -20,8 +20,8 @@ from taskapp_kit.errors import Unavailable
 from taskapp_kit.jobs.client.config.sft_config import SftConfig, SftDocument
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.testing import play
-from taskapp_kit.train.sft.settings import sft_settings
 from taskapp_kit.train.sft.sft_job import run_sft
+from taskapp_kit.train.sft.sft_settings import sft_settings
 from tests.train.driver.peers import MemoryLedger
 from tests.train.jobs_by_config import config_of, run_job
 from tests.train.models.test_tiny import EXAMPLES, example

@@ -14,10 +14,8 @@ from taskapp_kit.cli.output.doctor_output import failed, show, summary
 from taskapp_kit.cli.output.terminal import console, echo, example, print_json
 from taskapp_kit.client import checks
 from taskapp_kit.config import load as load_settings
-from taskapp_kit.doctor import examine
+from taskapp_kit.doctor import doctor_options, examine, examine_server
 from taskapp_kit.doctor import finding as doctor_finding
-from taskapp_kit.doctor import options as doctor_options
-from taskapp_kit.doctor import server as doctor_server
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.jobs.client import backend_check
 from taskapp_kit.net.redact import without_keys
@@ -104,7 +102,7 @@ async def _running(
         checked.append(await checks.try_rollout(url, key))
     findings = [doctor_finding.of_server(finding) for finding in checked]
     if load and all(finding.ok for finding in findings):
-        findings += [finding async for finding in doctor_server.examine_server(url, key)]
+        findings += [finding async for finding in examine_server.examine_server(url, key)]
     return findings
 
 

@@ -20,7 +20,7 @@ from taskapp_kit.jobs.server import auth, rollouts_engine
 from taskapp_kit.jobs.server import engine as engines
 from taskapp_kit.serve import connection_limits, uvicorn_server
 from taskapp_kit.train.engine import local_engine
-from taskapp_kit.train.gateway import options as gateways
+from taskapp_kit.train.gateway import gateway_options as gateways
 from taskapp_kit.train.sampler.vllm import place as vllm_place
 from taskapp_kit.train.serving import served_models
 from taskapp_kit.viewer import viewer as server_viewer

@@ -24,12 +24,11 @@ from taskapp_kit.config import load
 from taskapp_kit.deploy.modal import account as modal_account
 from taskapp_kit.deploy.modal import check as modal_check
 from taskapp_kit.deploy.modal import container as modal_container
-from taskapp_kit.deploy.modal import declared_requirements
+from taskapp_kit.deploy.modal import declared_requirements, modal_settings
 from taskapp_kit.deploy.modal import plan as modal_plans
 from taskapp_kit.deploy.modal import run as modal_run
-from taskapp_kit.deploy.modal import settings as modal_settings
 from taskapp_kit.deploy.packaging import source_files
-from taskapp_kit.deploy.tunnel.settings import on_loopback
+from taskapp_kit.deploy.tunnel.tunnel_settings import on_loopback
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.wire.chat.conversation import role_variable
 

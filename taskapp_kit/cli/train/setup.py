@@ -22,7 +22,7 @@ from taskapp_kit.cli.job_options import (
 from taskapp_kit.cli.options import env_files_option
 from taskapp_kit.cli.output.terminal import clean, echo, example
 from taskapp_kit.deploy.modal.discovery import deployed_apps
-from taskapp_kit.deploy.tunnel.settings import on_loopback
+from taskapp_kit.deploy.tunnel.tunnel_settings import on_loopback
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.addresses import read_address
 

@@ -20,7 +20,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.jobs.client.config.sft_config import SftConfig, load_sft_config
 from taskapp_kit.train.engine.local_engine import check_installed
-from taskapp_kit.train.sft.settings import HELD_OUT_LOSS, LOSS, sft_settings
+from taskapp_kit.train.sft.sft_settings import HELD_OUT_LOSS, LOSS, sft_settings
 
 if TYPE_CHECKING:
     from taskapp_kit.train.sft.sft_job import SftResult

@@ -26,9 +26,9 @@ from taskapp_kit.config import Settings, from_environment, process_variable
 from taskapp_kit.config.values import MAX_KEY_BYTES
 from taskapp_kit.deploy.health_check import health_fields
 from taskapp_kit.deploy.local.app_source import AppSource, check_sources, find_source
-from taskapp_kit.deploy.local.server import GRACE_SECONDS, start_server, take_port, wait_until_well
+from taskapp_kit.deploy.local.local_server import GRACE_SECONDS, start_server, take_port, wait_until_well
 from taskapp_kit.deploy.tunnel.open_tunnel import Tunnel, open_tunnel
-from taskapp_kit.deploy.tunnel.settings import Timing, plan_tunnel
+from taskapp_kit.deploy.tunnel.tunnel_settings import Timing, plan_tunnel
 from taskapp_kit.errors import BadArgument, ConfigError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class InProcessTaskApp:
         task_app_path: a file (`adder.py`, `adder.py:app`) or a bundled name; see `app_source.py`.
         port: where it listens; 0 takes any free one.
         host: the interface; an address that means all of them makes it public.
-        tunnel_mode: which tunnel is opened; see `deploy/tunnel/settings.py`, also for the arguments that begin with
+        tunnel_mode: which tunnel is opened; see `deploy/tunnel/tunnel_settings.py`, also for the arguments that begin with
             preconfigured_ and tunnel_, cloudflared and skip_tunnel_verification.
         preconfigured_url: an address that leads here already.
         preconfigured_auth_header: a header that this address needs.

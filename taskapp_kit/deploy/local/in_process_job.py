@@ -18,7 +18,7 @@ from typing import Any
 
 from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.deploy.local.in_process import InProcessTaskApp
-from taskapp_kit.deploy.tunnel.settings import on_loopback
+from taskapp_kit.deploy.tunnel.tunnel_settings import on_loopback
 from taskapp_kit.errors import BadArgument
 from taskapp_kit.jobs.client.environment_key import setup_environment_api_key_async
 from taskapp_kit.jobs.client.rl_job import RLJob, backend_key

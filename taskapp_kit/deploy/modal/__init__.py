@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from taskapp_kit.deploy.modal.deployment import Deployment
-    from taskapp_kit.deploy.modal.settings import ModalSettings
+    from taskapp_kit.deploy.modal.modal_settings import ModalSettings
 
 __all__ = ["Deployment", "ModalSettings"]
 
-_MODULES = {"Deployment": "deployment", "ModalSettings": "settings"}
+_MODULES = {"Deployment": "deployment", "ModalSettings": "modal_settings"}
 
 
 def __getattr__(name: str) -> object:

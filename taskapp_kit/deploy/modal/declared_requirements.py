@@ -21,7 +21,7 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from taskapp_kit.deploy.modal.settings import NAMES, ModalSettings, wrong
+from taskapp_kit.deploy.modal.modal_settings import NAMES, ModalSettings, wrong
 from taskapp_kit.deploy.packaging.requirements import (
     check_package,
     is_the_kit,

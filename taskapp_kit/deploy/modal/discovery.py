@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taskapp_kit.deploy.modal.settings import WEB_FUNCTION
+from taskapp_kit.deploy.modal.modal_settings import WEB_FUNCTION
 from taskapp_kit.errors import ConfigError, Unavailable
 
 

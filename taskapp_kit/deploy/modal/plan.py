@@ -16,7 +16,7 @@ from typing import Any
 
 from taskapp_kit.deploy.modal.container import Together
 from taskapp_kit.deploy.modal.declared_requirements import DeclaredRequirements, python_version, read_needs
-from taskapp_kit.deploy.modal.settings import STORE_CHOICES, ModalSettings
+from taskapp_kit.deploy.modal.modal_settings import STORE_CHOICES, ModalSettings
 from taskapp_kit.deploy.packaging import requirements as python_requirements
 from taskapp_kit.deploy.packaging import source_files
 from taskapp_kit.deploy.packaging.import_check import ImportCheck, ImportCheckFailed, MissingModule, rehearse

@@ -23,8 +23,8 @@ from typing import Literal
 from taskapp_kit.config import child_environment
 from taskapp_kit.deploy.modal.account import ModalRefused, require_client
 from taskapp_kit.deploy.modal.deployment import ASKED_FILE
+from taskapp_kit.deploy.modal.modal_settings import WEB_FUNCTION, ModalSettings
 from taskapp_kit.deploy.modal.plan import DeployPlan
-from taskapp_kit.deploy.modal.settings import WEB_FUNCTION, ModalSettings
 from taskapp_kit.system.child import OwnedProcess
 from taskapp_kit.system.child_python import python_command
 

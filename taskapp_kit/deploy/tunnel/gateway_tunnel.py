@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from taskapp_kit.deploy.tunnel.open_tunnel import open_tunnel
-from taskapp_kit.deploy.tunnel.settings import Timing, plan_tunnel
+from taskapp_kit.deploy.tunnel.tunnel_settings import Timing, plan_tunnel
 from taskapp_kit.errors import TunnelError
 from taskapp_kit.serve.uvicorn_server import bind, url_of
-from taskapp_kit.train.gateway.options import LISTEN, TUNNEL, URL, GatewayOptions
+from taskapp_kit.train.gateway.gateway_options import LISTEN, TUNNEL, URL, GatewayOptions
 
 HINT = (
     f"{TUNNEL} needs cloudflared (developers.cloudflare.com/tunnel) and a way out; or give an address that leads here: "

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from taskapp_kit.deploy.health_check import REFUSED, ask_health, health_fields, in_words, key_headers
 from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
-from taskapp_kit.deploy.tunnel.settings import INSTALL, TunnelPlan
+from taskapp_kit.deploy.tunnel.tunnel_settings import INSTALL, TunnelPlan
 from taskapp_kit.errors import TunnelError
 
 log = logging.getLogger("taskapp_kit.deploy")

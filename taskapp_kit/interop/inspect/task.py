@@ -1,7 +1,7 @@
 """A declared environment as a task of Inspect (inspect-ai): `inspect_task(app)`.
 
 Written against inspect-ai 0.3.285, which finds the task `taskapp_kit/taskapp` by the package's entry point. Samples are the
-split's seeds, with what is public of their rows; the solver plays our episode with Inspect's model (`inspect_episodes.py`); the
+split's seeds, with what is public of their rows; the solver plays our episode with Inspect's model (`episodes.py`); the
 scorers are the reward and each criterion.
 
 What breaks is a sample's error, counted by `fail_on_error`, never a score. An undefined score is Inspect's own unscored value.

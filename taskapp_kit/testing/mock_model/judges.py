@@ -51,7 +51,7 @@ _DEMANDS = [
 _FORM = re.compile(r"of the form (?P<shape>\{.*\}), where(?P<rules>.*)", re.DOTALL)
 _BLANK = re.compile(r"(?<=: )(?:WHY|NUMBER|WORD)\b")
 _CHOICES = re.compile(r"WORD is one of (?P<choices>.+?), from worst to best")
-"""The form of a verdict in the words of `rollout/score/judge_prompt.py`, for judges that are asked without a schema."""
+"""The form of a verdict in the words of `rollout/score/judge_input.py`, for judges that are asked without a schema."""
 
 Given = float | str
 """A score, or one of the choices by its word."""

@@ -24,11 +24,11 @@ from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
 from taskapp_kit.train.checkpoints.facts import JobPosition
 from taskapp_kit.train.driver import reports
 from taskapp_kit.train.driver.checkpoints import CheckpointSink, Learner, SavedJob
+from taskapp_kit.train.driver.driver_settings import DriverSettings, rollout_count, unit_at, unit_count
 from taskapp_kit.train.driver.rollouts import NO_MODEL_CALLS, GatewayRollouts, PlayedRollout
-from taskapp_kit.train.driver.settings import DriverSettings, rollout_count, unit_at, unit_count
 from taskapp_kit.train.driver.sources import EnvironmentSource, SourceRollouts, asked_rollouts, task_sources
 from taskapp_kit.train.driver.stored_units import StoredUnits
-from taskapp_kit.train.gateway.server import Gateway
+from taskapp_kit.train.gateway.gateway_server import Gateway
 from taskapp_kit.train.rows import TrainingBatch, TrainingEpisode, training_batch
 
 if TYPE_CHECKING:

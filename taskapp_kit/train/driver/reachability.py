@@ -17,11 +17,11 @@ from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
 from taskapp_kit.jobs.server.rollout_requests import UNREACHABLE, RolloutRequester, environment_info, seed_ranges
 from taskapp_kit.net.addresses import ALLOW
 from taskapp_kit.net.proxies import is_loopback
+from taskapp_kit.train.driver.driver_settings import DriverSettings
 from taskapp_kit.train.driver.rollouts import without_token
-from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.driver.sources import played_plan
-from taskapp_kit.train.gateway.options import LISTEN, TUNNEL, URL, GatewayOptions
-from taskapp_kit.train.gateway.server import Gateway
+from taskapp_kit.train.gateway.gateway_options import LISTEN, TUNNEL, URL, GatewayOptions
+from taskapp_kit.train.gateway.gateway_server import Gateway
 
 if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp

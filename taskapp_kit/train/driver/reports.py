@@ -12,10 +12,10 @@ from taskapp_kit.jobs.server.rewards import Summary
 from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
 from taskapp_kit.records.words import counted
 from taskapp_kit.train.driver.checkpoints import SavedJob
+from taskapp_kit.train.driver.driver_settings import rollout_count
 from taskapp_kit.train.driver.rollouts import STRAGGLER, PlayedRollout
-from taskapp_kit.train.driver.settings import rollout_count
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
-from taskapp_kit.train.loops.settings import Curriculum
+from taskapp_kit.train.loops.loop_settings import Curriculum
 from taskapp_kit.train.rows import TrainingBatch
 from taskapp_kit.train.turns import UpdateMetrics
 

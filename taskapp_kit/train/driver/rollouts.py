@@ -17,12 +17,12 @@ from taskapp_kit.jobs.server.engine import RolloutOutcome
 from taskapp_kit.jobs.server.rollout_plan import Unit
 from taskapp_kit.jobs.server.rollout_requests import UNREACHABLE, UNREADABLE, blank_outcome
 from taskapp_kit.net.redact import without_key
-from taskapp_kit.train.driver.settings import DriverSettings
+from taskapp_kit.train.driver.driver_settings import DriverSettings
 from taskapp_kit.train.driver.sources import AskedRollout
 from taskapp_kit.train.gateway.answers import MODEL
 from taskapp_kit.train.gateway.attempt import AttemptRecord, AttemptSettings
-from taskapp_kit.train.gateway.server import Gateway
-from taskapp_kit.train.loops.settings import Level
+from taskapp_kit.train.gateway.gateway_server import Gateway
+from taskapp_kit.train.loops.loop_settings import Level
 from taskapp_kit.train.loops.turn_rewards import NoTurnRewards, turn_rewards
 
 CHECKS = 10

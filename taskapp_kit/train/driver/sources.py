@@ -21,7 +21,7 @@ from taskapp_kit.jobs.server.rollout_requests import RolloutRequester, RolloutTa
 from taskapp_kit.jobs.server.task_app_access import is_starting
 from taskapp_kit.net.retry import Attempts, Backoff
 from taskapp_kit.train.gateway.answers import MODEL
-from taskapp_kit.train.loops.settings import EnvironmentShare, Level, divided
+from taskapp_kit.train.loops.loop_settings import EnvironmentShare, Level, divided
 
 if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp

@@ -15,9 +15,9 @@ from taskapp_kit.jobs.server import job_check
 from taskapp_kit.jobs.server.engine import Event, JobDocument, JobOutcome, Ledger
 from taskapp_kit.train.engine.child_program import ChildProgram
 from taskapp_kit.train.engine.trainer_calls import TrainerOrder, answer_ledger_call
-from taskapp_kit.train.gateway.options import GatewayOptions
+from taskapp_kit.train.gateway.gateway_options import GatewayOptions
 from taskapp_kit.train.job_settings import read_training
-from taskapp_kit.train.loops.settings import EnvironmentShare
+from taskapp_kit.train.loops.loop_settings import EnvironmentShare
 from taskapp_kit.train.sampler.vllm.place import VARIABLE, VllmPlace
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, Self, Unpack
 from taskapp_kit.jobs.server.engine import CurvePoint, Event, JobDocument, JobReport, Ledger, Phase, RolloutOutcome
 from taskapp_kit.jobs.server.task_app_access import TaskAppHandover
 from taskapp_kit.train.engine.child_program import ParentCalls
-from taskapp_kit.train.gateway.options import GatewayOptions
+from taskapp_kit.train.gateway.gateway_options import GatewayOptions
 from taskapp_kit.train.sampler.vllm.place import VllmPlace
 
 

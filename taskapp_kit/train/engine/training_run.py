@@ -26,7 +26,7 @@ from taskapp_kit.train.driver.sources import task_sources
 from taskapp_kit.train.driver.stored_units import StoredUnits
 from taskapp_kit.train.engine.child_program import OFFLINE
 from taskapp_kit.train.engine.trainer_calls import TrainerOrder
-from taskapp_kit.train.gateway.server import Gateway
+from taskapp_kit.train.gateway.gateway_server import Gateway
 from taskapp_kit.train.job_settings import TrainingSettings, training_settings
 from taskapp_kit.train.job_start import measured_needs, seeds_learned_before, start_events
 from taskapp_kit.train.models.adapters import sampler_copy

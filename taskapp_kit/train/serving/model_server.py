@@ -25,8 +25,8 @@ from taskapp_kit.net.sse import EventStreamResponse
 from taskapp_kit.train.gateway.answers import answer
 from taskapp_kit.train.gateway.attempt import AnsweredTurn, AttemptSettings, OpenAttempt
 from taskapp_kit.train.gateway.call_reader import GatewayCall, Route, read_call
+from taskapp_kit.train.gateway.gateway_server import MAX_BODY_BYTES, MAX_BODY_VALUES, ROUTES
 from taskapp_kit.train.gateway.pace import Pace
-from taskapp_kit.train.gateway.server import MAX_BODY_BYTES, MAX_BODY_VALUES, ROUTES
 from taskapp_kit.train.rendering.renderer import Renderer
 from taskapp_kit.train.turns import Sampler
 from taskapp_kit.wire.chat.completion import model_list, read_request

@@ -44,7 +44,7 @@ class ServingProcess(OwnedProcess[dict[str, Any]]):
             "paths": paths,
         }
         super().__init__(
-            python_command("taskapp_kit.train.serving.child"),
+            python_command("taskapp_kit.train.serving.serving_child"),
             env={**child_environment(), **OFFLINE},
             name="taskapp-serving",
             input=orjson.dumps(message) + b"\n",

@@ -21,7 +21,7 @@ from taskapp_kit.records.seeds import derived_rng
 from taskapp_kit.records.words import cut
 from taskapp_kit.train.rendering.messages import ROLES, NormalMessage, normal_messages, reasoning_of
 from taskapp_kit.train.rendering.renderer import Renderer
-from taskapp_kit.train.sft.settings import SftSettings
+from taskapp_kit.train.sft.sft_settings import SftSettings
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
 
 Origin = tuple[str, str, int | str]

@@ -35,7 +35,7 @@ from taskapp_kit.train.sft.conversations import (
     conversation_rows,
     not_learned_as_tokens,
 )
-from taskapp_kit.train.sft.settings import HELD_OUT_LOSS, LOSS, SftSettings
+from taskapp_kit.train.sft.sft_settings import HELD_OUT_LOSS, LOSS, SftSettings
 from taskapp_kit.train.turns import TrainingRow
 from taskapp_kit.train.update.memory import BatchShape, predicted_positions
 from taskapp_kit.train.update.policy_update import PolicyUpdate

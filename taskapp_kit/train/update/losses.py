@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from taskapp_kit.train.update.settings import LARGEST_WEIGHT, UpdateSettings
+from taskapp_kit.train.update.update_settings import LARGEST_WEIGHT, UpdateSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from taskapp_kit.train.update.memory import (
     predicted_positions,
 )
 from taskapp_kit.train.update.ppo import ValueHead
-from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.update_settings import UpdateSettings
 
 
 class PaddedRows:

@@ -17,7 +17,7 @@ import torch
 from taskapp_kit.train.advantages import EPSILON
 from taskapp_kit.train.turns import TrainingRow
 from taskapp_kit.train.update.losses import mean
-from taskapp_kit.train.update.settings import PpoSettings
+from taskapp_kit.train.update.update_settings import PpoSettings
 
 VALUE_STEPS = 8
 """Of the head's optimizer in each update, on all tokens of the batch. They cost little: the features are computed once."""

@@ -27,7 +27,7 @@ from taskapp_kit.train.models.sources import described_by, find_model
 from taskapp_kit.train.rows import RowOptions, TrainingBatch, TrainingEpisode, training_batch
 from taskapp_kit.train.turns import UpdateMetrics, recorded_turns
 from taskapp_kit.train.update.policy_update import PolicyUpdate
-from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.update_settings import UpdateSettings
 from taskapp_kit.train.workflow.episode import Episode
 from taskapp_kit.train.workflow.shared_folder import WeightsFolder
 

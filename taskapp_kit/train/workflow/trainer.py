@@ -10,7 +10,7 @@ from taskapp_kit.services import Actor, endpoint
 from taskapp_kit.train.advantages import Scale
 from taskapp_kit.train.rows import RowOptions
 from taskapp_kit.train.turns import UpdateMetrics
-from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.update_settings import UpdateSettings
 from taskapp_kit.train.workflow.episode import Episode
 from taskapp_kit.train.workflow.shared_folder import sent_folder, shared_folder
 

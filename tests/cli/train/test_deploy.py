@@ -23,9 +23,9 @@ from modal_proto import api_pb2
 
 from taskapp_kit.cli.train.deploy import look_at, ready, secret_values
 from taskapp_kit.config import Settings
+from taskapp_kit.deploy.modal.modal_settings import ModalSettings
 from taskapp_kit.deploy.modal.plan import DeployPlan, make_plan
 from taskapp_kit.deploy.modal.run import DeployOptions
-from taskapp_kit.deploy.modal.settings import ModalSettings
 from tests.cli.conftest import Run
 from tests.deploy.control_plane import ControlPlane, unary
 from tests.deploy.deploys import Deploy, environment, taskapp, write_own

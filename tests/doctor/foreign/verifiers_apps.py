@@ -63,8 +63,8 @@ if importlib.util.find_spec("verifiers") is not None:
 
 async def _found(name: str) -> list[str]:
     from taskapp_kit.declare.discovery import find_app
+    from taskapp_kit.doctor.doctor_options import DoctorOptions
     from taskapp_kit.doctor.examine import examine
-    from taskapp_kit.doctor.options import DoctorOptions
 
     app = find_app(f"{__file__}:{name}")
     lines = [line async for line in examine(app, DoctorOptions())]

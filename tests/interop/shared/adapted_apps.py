@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 from taskapp_kit import TaskApp
+from taskapp_kit.doctor.doctor_options import DoctorOptions
 from taskapp_kit.doctor.examine import examine
-from taskapp_kit.doctor.options import DoctorOptions
 
 
 def wrong_findings(app: TaskApp) -> dict[str, str]:

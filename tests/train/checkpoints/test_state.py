@@ -22,7 +22,7 @@ from taskapp_kit.train.checkpoints.stored import (
 from taskapp_kit.train.checkpoints.writer import CheckpointPart, CheckpointWriter
 from taskapp_kit.train.update.memory import checkpoint_bytes
 from taskapp_kit.train.update.policy_update import PolicyUpdate
-from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.update_settings import UpdateSettings
 from tests.train.checkpoints.facts import facts
 from tests.train.tiny_models import tiny_model
 from tests.train.update.rows import random_rows

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import httpx
 import torch
 
-from taskapp_kit.train.driver.settings import DriverSettings
+from taskapp_kit.train.driver.driver_settings import DriverSettings
 from taskapp_kit.train.gateway.attempt import AttemptSettings
 from taskapp_kit.train.rendering.renderer import Renderer
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler

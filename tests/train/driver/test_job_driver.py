@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from taskapp_kit.errors import BadArgument, JobError, TrainingError
-from taskapp_kit.train.driver.settings import DriverSettings
-from taskapp_kit.train.loops.settings import LoopSettings
+from taskapp_kit.train.driver.driver_settings import DriverSettings
+from taskapp_kit.train.loops.loop_settings import LoopSettings
 from taskapp_kit.train.rows import RowOptions
 from tests.train.driver.losing_wire import LosingWire
 from tests.train.driver.peers import (

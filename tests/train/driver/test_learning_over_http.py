@@ -16,12 +16,12 @@ from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
+from taskapp_kit.train.driver.driver_settings import DriverSettings
 from taskapp_kit.train.driver.learning import PolicyLearner
-from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.gateway.attempt import AttemptSettings
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.train.update.policy_update import PolicyUpdate
-from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.update_settings import UpdateSettings
 from tests.train.driver.peers import JOB, PLAN, Driven, drive
 from tests.train.learning_runs import ShufflingLearner
 from tests.train.tiny_models import same_model, tiny_model

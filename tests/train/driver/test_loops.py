@@ -16,7 +16,7 @@ from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import JobError, TrainingError
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, EnvironmentShare, LoopSettings
+from taskapp_kit.train.loops.loop_settings import Curriculum, EarlyStopping, EnvironmentShare, LoopSettings
 from taskapp_kit.train.rows import RowOptions
 from taskapp_kit.train.turns import TrainingRow, UpdateMetrics
 from tests.train.driver.peers import (

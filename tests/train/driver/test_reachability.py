@@ -18,8 +18,8 @@ from taskapp_kit.jobs.server.engine import Event
 from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp, TaskAppAddresses
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.driver.reachability import check_reachability
-from taskapp_kit.train.gateway.options import GatewayOptions
-from taskapp_kit.train.gateway.server import Gateway
+from taskapp_kit.train.gateway.gateway_options import GatewayOptions
+from taskapp_kit.train.gateway.gateway_server import Gateway
 from tests.train.driver.peers import DRIVER, JOB, PLAN
 from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, failed
 from tests.train.driver.test_context import KEY, app

@@ -17,11 +17,11 @@ from taskapp_kit.errors import CheckpointError, JobError, TrainingError
 from taskapp_kit.train.checkpoints.library import export_checkpoint, import_checkpoint
 from taskapp_kit.train.checkpoints.stored import WEIGHTS, latest_checkpoint
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
+from taskapp_kit.train.driver.driver_settings import DriverSettings
 from taskapp_kit.train.driver.learning import JobCheckpoints, PolicyLearner
-from taskapp_kit.train.driver.settings import DriverSettings
 from taskapp_kit.train.driver.stored_units import StoredUnits
 from taskapp_kit.train.gateway.attempt import AttemptSettings
-from taskapp_kit.train.loops.settings import (
+from taskapp_kit.train.loops.loop_settings import (
     Curriculum,
     EarlyStopping,
     EnvironmentShare,
@@ -31,7 +31,7 @@ from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.train.stored_rollouts import RolloutFit, StoredRollouts
 from taskapp_kit.train.turns import TrainingRow, UpdateMetrics
 from taskapp_kit.train.update.policy_update import PolicyUpdate
-from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.update_settings import UpdateSettings
 from tests.train.checkpoints.facts import facts
 from tests.train.driver.peers import JOB, PLAN, Driven, MemoryLedger, drive, evaluated
 from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked

@@ -16,7 +16,7 @@ from taskapp_kit.jobs.server.task_app_access import TaskAppHandover
 from taskapp_kit.train.engine.local_engine import LocalEngine
 from taskapp_kit.train.engine.trainer_calls import TrainerOrder
 from taskapp_kit.train.engine.training_run import vllm_sampler
-from taskapp_kit.train.gateway.options import GatewayOptions
+from taskapp_kit.train.gateway.gateway_options import GatewayOptions
 from taskapp_kit.train.job_settings import training_settings
 from taskapp_kit.train.sampler.vllm.place import VllmPlace
 from tests.jobs.server.exchange import Backend

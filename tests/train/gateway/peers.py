@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from taskapp_kit.train.gateway.attempt import AttemptRecord, AttemptSettings, OpenAttempt
+from taskapp_kit.train.gateway.gateway_server import Gateway
 from taskapp_kit.train.gateway.pace import Pace
-from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.train.rendering.chatml import ChatMl
 from taskapp_kit.train.turns import Sampled
 from tests.train.byte_tokenizer import ByteTokenizer

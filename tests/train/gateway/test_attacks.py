@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from taskapp_kit.errors import RequestError
 from taskapp_kit.net.redact import holds_key
 from taskapp_kit.train.gateway.call_reader import read_call
-from taskapp_kit.train.gateway.server import MAX_BODY_BYTES, CapabilityIssuer, Gateway
+from taskapp_kit.train.gateway.gateway_server import MAX_BODY_BYTES, CapabilityIssuer, Gateway
 from taskapp_kit.wire.inference_url import inference_url, stored_url
 from tests.train.gateway.peers import RENDERER, SETTINGS, USER, ScriptedSampler, attempt_client, code_of
 

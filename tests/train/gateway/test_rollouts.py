@@ -16,7 +16,7 @@ from taskapp_kit.rollout.models.access import model_access
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.store import open_store
 from taskapp_kit.train.gateway.attempt import Faithfulness
-from taskapp_kit.train.gateway.server import Gateway
+from taskapp_kit.train.gateway.gateway_server import Gateway
 from tests.rollouts import a_request, a_service
 from tests.train.gateway.peers import RENDERER, SETTINGS, ScriptedSampler
 

@@ -12,7 +12,7 @@ from taskapp_kit.errors import ConfigError, JobConfigError
 from taskapp_kit.jobs.client.config.sft_config import load_sft_config
 from taskapp_kit.train.job_settings import LoraSettings
 from taskapp_kit.train.sft.conversations import ChosenConversations, chosen_conversations, read_conversations
-from taskapp_kit.train.sft.settings import sft_settings
+from taskapp_kit.train.sft.sft_settings import sft_settings
 from tests.train.sft.sft_files import SYSTEM, line, write_config, write_lines
 
 RL_CONFIG = Path("examples/rl/learn_tiny.toml")

@@ -26,8 +26,8 @@ from taskapp_kit.train.checkpoints.stored import OPTIMIZER, WEIGHTS
 from taskapp_kit.train.job_start import seeds_learned_before
 from taskapp_kit.train.models.loading import load_model
 from taskapp_kit.train.models.sources import find_model
-from taskapp_kit.train.sft.settings import sft_settings
 from taskapp_kit.train.sft.sft_job import SftResult, run_sft
+from taskapp_kit.train.sft.sft_settings import sft_settings
 from tests.train.sft.sft_files import line, write_config, write_lines
 
 pytestmark = pytest.mark.train

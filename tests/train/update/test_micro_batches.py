@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from taskapp_kit.errors import BadArgument
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
 from taskapp_kit.train.update.memory import ModelShape, has_gradient, plan_minibatches, predicted_positions
-from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.update_settings import UpdateSettings
 
 SHAPE = ModelShape(layers=2, hidden=8, intermediate=16, query=8, key_value=4, vocabulary=32)
 

@@ -12,7 +12,7 @@ import torch
 
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
 from taskapp_kit.train.update.policy_update import PolicyUpdate
-from taskapp_kit.train.update.settings import CLIP_RANGES, UpdateSettings
+from taskapp_kit.train.update.update_settings import CLIP_RANGES, UpdateSettings
 from tests.train.tiny_models import same_model, tiny_model
 from tests.train.update.rows import random_rows
 

@@ -14,7 +14,7 @@ from taskapp_kit.errors import BadArgument, TrainingError
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
 from taskapp_kit.train.update.memory import FLOAT_BYTES, LOGITS_COPIES, ModelShape
 from taskapp_kit.train.update.policy_update import PaddedRows, PolicyUpdate
-from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.update_settings import UpdateSettings
 from tests.train.tiny_models import CONTEXT, same_model, tiny_model
 from tests.train.update.rows import random_rows
 

@@ -25,7 +25,7 @@ from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.turns import TrainedTurn, TrainingRow
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 from taskapp_kit.train.update.ppo import ValueHead, generalised_advantages, value_loss, whitened
-from taskapp_kit.train.update.settings import PpoSettings, UpdateSettings
+from taskapp_kit.train.update.update_settings import PpoSettings, UpdateSettings
 from tests.train.checkpoints.facts import facts
 from tests.train.tiny_models import same_model, tiny_model
 from tests.train.update.rows import random_rows

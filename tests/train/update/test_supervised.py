@@ -10,8 +10,8 @@ import torch
 
 from taskapp_kit.train.turns import TrainingRow
 from taskapp_kit.train.update.policy_update import PolicyUpdate
-from taskapp_kit.train.update.settings import UpdateSettings
 from taskapp_kit.train.update.supervised import supervised_loss, supervised_step
+from taskapp_kit.train.update.update_settings import UpdateSettings
 from tests.train.tiny_models import same_model, tiny_model
 from tests.train.update.rows import random_rows
 

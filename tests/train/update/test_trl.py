@@ -20,7 +20,7 @@ datasets = pytest.importorskip("datasets", reason="needs trl: make test-train")
 
 from taskapp_kit.train.turns import TrainingRow  # noqa: E402
 from taskapp_kit.train.update.policy_update import PolicyUpdate  # noqa: E402
-from taskapp_kit.train.update.settings import UpdateSettings  # noqa: E402
+from taskapp_kit.train.update.update_settings import UpdateSettings  # noqa: E402
 from tests.train.tiny_models import same_model, tiny_model  # noqa: E402
 from tests.train.trl_trainer import grpo_trainer  # noqa: E402
 from tests.train.update.rows import log_probs_of, random_rows  # noqa: E402

@@ -29,8 +29,8 @@ from taskapp_kit.client.blocking_portal import DaemonLoop
 from taskapp_kit.errors import TrainingError
 from taskapp_kit.system.private_files import make_private_folder, write_private
 from taskapp_kit.train.sampler.generation import check_prompt, check_temperature, check_version, closed_error
-from taskapp_kit.train.sampler.vllm.child import VllmChild
 from taskapp_kit.train.sampler.vllm.place import VllmPlace, VllmSettings
+from taskapp_kit.train.sampler.vllm.vllm_child import VllmChild
 from taskapp_kit.train.sampler.vllm.wire import VllmServer, completion_body, read_completion
 from taskapp_kit.train.turns import Sampled
 

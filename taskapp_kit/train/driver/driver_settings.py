@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from taskapp_kit.errors import BadArgument
 from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
 from taskapp_kit.train.gateway.attempt import AttemptSettings
-from taskapp_kit.train.loops.settings import LoopSettings
+from taskapp_kit.train.loops.loop_settings import LoopSettings
 from taskapp_kit.train.rows import RowOptions
 
 ROLLOUT_SECONDS = 1800.0

@@ -18,8 +18,8 @@ from taskapp_kit.config import Settings
 from taskapp_kit.net.sse import SseReader
 from taskapp_kit.rollout.models.client import HttpModelClient
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
+from taskapp_kit.train.gateway.gateway_server import Gateway
 from taskapp_kit.train.gateway.pace import Pace
-from taskapp_kit.train.gateway.server import Gateway
 from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed
 from tests.train.gateway.peers import (
     END,

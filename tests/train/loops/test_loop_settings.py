@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from taskapp_kit.train.loops.settings import Curriculum, EarlyStopping, Level, divided, turn_order
+from taskapp_kit.train.loops.loop_settings import Curriculum, EarlyStopping, Level, divided, turn_order
 
 
 def ended_at(rule: EarlyStopping, rewards: Sequence[float | None]) -> tuple[int, str] | None:

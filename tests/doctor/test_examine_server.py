@@ -13,8 +13,8 @@ import pytest
 from taskapp_kit.asgi import build
 from taskapp_kit.config import load
 from taskapp_kit.declare.discovery import find_app
+from taskapp_kit.doctor.examine_server import examine_server
 from taskapp_kit.doctor.finding import DoctorFinding
-from taskapp_kit.doctor.server import examine_server
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.store import open_store
 

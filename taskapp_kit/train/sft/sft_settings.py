@@ -13,7 +13,7 @@ from taskapp_kit.jobs.client.config.schema import from_section, value_at
 from taskapp_kit.jobs.client.config.sft_config import SftConfig
 from taskapp_kit.train.config_keys import LIMITS
 from taskapp_kit.train.job_settings import LoraSettings, check_limit, lora_settings
-from taskapp_kit.train.update.settings import UpdateSettings
+from taskapp_kit.train.update.update_settings import UpdateSettings
 
 LOSS, HELD_OUT_LOSS = "loss", "eval_loss"
 """Names of the metric points."""

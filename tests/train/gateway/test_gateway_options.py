@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.train.gateway.options import GatewayOptions
+from taskapp_kit.train.gateway.gateway_options import GatewayOptions
 
 
 @pytest.mark.parametrize(
