@@ -14,7 +14,7 @@ from taskapp_kit.records.protocols import Clock, IdempotencyStore, Store
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.serve.app import create_app
 from taskapp_kit.serve.auth import Keys
-from taskapp_kit.serve.wire_protocol import WireProtocol
+from taskapp_kit.serve.route import WireProtocol
 from taskapp_kit.store import open_store
 from taskapp_kit.viewer.source import ProtocolClients, ServiceSource
 from taskapp_kit.viewer.viewer import UI, UiMount, Viewer

@@ -69,7 +69,7 @@ INSIDE = {
         {"auth", "errors", "telemetry", "uvicorn_protocol"},
         {"rollout_stream", "uvicorn_server"},
         {"route"},
-        {"openapi", "routes", "wire_protocol"},
+        {"openapi", "routes"},
         {"app"},
     ),
     "interop": (

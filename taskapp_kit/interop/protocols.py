@@ -21,9 +21,8 @@ from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStep
-from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.route import RouteContext, WireProtocol
 from taskapp_kit.serve.routes.sessions import described_episode
-from taskapp_kit.serve.wire_protocol import WireProtocol
 
 ALL = "all"
 _PACKAGES = {"nemo": "nemo_gym"}

@@ -33,12 +33,11 @@ from taskapp_kit.serve.auth import Keys, authenticator, open_paths
 from taskapp_kit.serve.errors import ERRORS, error_answer
 from taskapp_kit.serve.event_loop_watchdog import Watchdog
 from taskapp_kit.serve.openapi import install, openapi_document, page
-from taskapp_kit.serve.route import RouteContext, SharedPathRoute, direct_paths, direct_routes
+from taskapp_kit.serve.route import RouteContext, SharedPathRoute, WireProtocol, direct_paths, direct_routes
 from taskapp_kit.serve.routes import DEBUG_ROUTES, ROUTES
 from taskapp_kit.serve.routes.session_socket import socket_route
 from taskapp_kit.serve.telemetry.metrics import Metrics
 from taskapp_kit.serve.telemetry.tracing import tracing_of
-from taskapp_kit.serve.wire_protocol import WireProtocol
 
 log = logging.getLogger("taskapp_kit.serve")
 

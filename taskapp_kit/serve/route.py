@@ -1,4 +1,4 @@
-"""How a route is declared, what its function receives, and how it is called.
+"""How a route is declared, what its function receives, how it is called; and a wire protocol of others, which adds routes.
 
 Route functions are called directly: FastAPI only documents the routes, and neither parses nor validates.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 from fastapi.routing import APIRoute
@@ -23,13 +23,15 @@ from taskapp_kit.errors import StoreError
 from taskapp_kit.net.error_response import ClientGone
 from taskapp_kit.net.response import EncodedResponse, peer_of
 from taskapp_kit.rollout.describe import Description
-from taskapp_kit.rollout.service import Service
-from taskapp_kit.rollout.shared_rollouts import SharedRollouts
 from taskapp_kit.serve.auth import LABEL
 from taskapp_kit.serve.errors import ERRORS, error_answer
 from taskapp_kit.serve.openapi_models import ErrorEnvelope
 from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from taskapp_kit.rollout.service import Service
+    from taskapp_kit.rollout.shared_rollouts import SharedRollouts
 
 log = logging.getLogger("taskapp_kit.serve")
 
@@ -297,3 +299,32 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
         reference = {"$ref": REF.format(model=spec.request_model.__name__)}
         extra["requestBody"] = {"required": spec.body_required, "content": {"application/json": {"schema": reference}}}
     return {"responses": responses, "openapi_extra": extra}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLines:
+    """The lines that a client of a served app needs.
+
+    title: the client and its versions. language: `python`, `sh`, `toml` or `json`. text: the lines; the server's key is read from
+    the variable ENVIRONMENT_API_KEY, and is never in them.
+    """
+
+    title: str
+    language: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WireProtocol:
+    """One protocol of others, and how a server speaks it. A package of `interop` exports it as `PROTOCOL`.
+
+    name: of its package, and in `--protocols`. summary: the protocol and its versions, in some words. routes: returns the
+    routes; all of them need a key. clients: returns what a user pastes, for a server's address (without a slash at its end)
+    and its environments, the default one first.
+    """
+
+    name: str
+    summary: str
+    # routes, not an application: they are in the one OpenAPI document, behind the one key check
+    routes: Callable[[RouteContext], Sequence[BaseRoute]]
+    clients: Callable[[str, Sequence[str]], Sequence[ClientLines]]

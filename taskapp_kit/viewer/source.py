@@ -6,27 +6,23 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import Started, encode
-from taskapp_kit.records.protocols import (
-    Annotation,
-    RolloutQuery,
-    RolloutRow,
-    RowOrder,
-    StoredRollout,
-)
+from taskapp_kit.records.protocols import Annotation, RolloutQuery, RolloutRow, RowOrder, StoredRollout
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.statistics import IntervalMethod
 from taskapp_kit.rollout.in_flight import ANYONE, Caller, InFlightRollout
-from taskapp_kit.rollout.service import Service
-from taskapp_kit.rollout.session import EnvironmentSession
-from taskapp_kit.rollout.sessions import EnvironmentSessions
 from taskapp_kit.rollout.source import RolloutSource
 from taskapp_kit.rollout.stored_record import stored_rollout
+
+if TYPE_CHECKING:
+    from taskapp_kit.rollout.service import Service
+    from taskapp_kit.rollout.session import EnvironmentSession
+    from taskapp_kit.rollout.sessions import EnvironmentSessions
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 
 from taskapp_kit.interop.mcp.http import mcp_routes
-from taskapp_kit.serve.wire_protocol import ClientLines, WireProtocol
+from taskapp_kit.serve.route import ClientLines, WireProtocol
 
 SDK = """\
 import asyncio, os

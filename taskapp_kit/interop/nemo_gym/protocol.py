@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taskapp_kit.interop.nemo_gym.routes import nemo_routes
-from taskapp_kit.serve.wire_protocol import ClientLines, WireProtocol
+from taskapp_kit.serve.route import ClientLines, WireProtocol
 
 CONFIG = """\
 # resources_servers/taskapp/configs/{environment}.yaml; its app.py is in docs/nemo-gym.md, and reads ENVIRONMENT_API_KEY

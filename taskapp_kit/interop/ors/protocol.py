@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taskapp_kit.interop.ors.routes import ors_routes
-from taskapp_kit.serve.wire_protocol import ClientLines, WireProtocol
+from taskapp_kit.serve.route import ClientLines, WireProtocol
 
 OPENREWARD = """\
 import os
