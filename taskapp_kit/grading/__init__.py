@@ -9,8 +9,8 @@ finds the right words anywhere also pays a list of all words.
 """
 
 from taskapp_kit.grading.choice import choice
-from taskapp_kit.grading.equal_text import equal_text
 from taskapp_kit.grading.grade import Grade
+from taskapp_kit.grading.graders import equal_text
 from taskapp_kit.grading.number import number
 
 __all__ = ["Grade", "choice", "equal_text", "number"]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 
-from taskapp_kit.grading.equal_text import normalize
 from taskapp_kit.grading.grade import Grade, right, wrong
+from taskapp_kit.grading.graders import normalize
 
 
 def choice(answer: str, expected: str, options: Sequence[str] | Mapping[str, str]) -> Grade:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from decimal import Context, Decimal
 
-from taskapp_kit.grading.equal_text import normalize
 from taskapp_kit.grading.grade import Grade, right, wrong
+from taskapp_kit.grading.graders import normalize
 
 LONGEST_NUMBER = 400
 """Characters of an answer that may still be a number."""
