@@ -13,8 +13,7 @@ from taskapp_kit.evaluate.summary import SUMMARY_OPTIONS, Column, RewardStatisti
 from taskapp_kit.records.model_use import tokens_of, unpriced_words
 from taskapp_kit.version import __version__
 from taskapp_kit.viewer.pages import render, shown, standalone
-from taskapp_kit.viewer.plots import Bar, line
-from taskapp_kit.viewer.result_plots import CaptionedPlot, PolicyResults, bar_plot, of_policy, result_plots
+from taskapp_kit.viewer.plots import Bar, CaptionedPlot, PolicyResults, bar_plot, line, of_policy, result_plots
 
 if TYPE_CHECKING:
     from taskapp_kit.evaluate.directory import Directory

@@ -8,9 +8,6 @@ finds the right words anywhere also pays a list of all words.
         return equal_text(answer_text, task.answer)
 """
 
-from taskapp_kit.grading.choice import choice
-from taskapp_kit.grading.grade import Grade
-from taskapp_kit.grading.graders import equal_text
-from taskapp_kit.grading.number import number
+from taskapp_kit.grading.graders import Grade, choice, equal_text, number
 
 __all__ = ["Grade", "choice", "equal_text", "number"]

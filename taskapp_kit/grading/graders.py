@@ -1,12 +1,45 @@
-"""Equality of a whole answer, after what does not change its meaning is removed."""
+"""The graders: equality of a whole answer after what does not change its meaning is removed, one choice, one number."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from string import ascii_uppercase
 
-from taskapp_kit.grading.grade import Grade, right, wrong
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """A score with its reason. A rubric may return it: the scorecard then has both.
+
+    Attributes:
+        score: 1.0 for a right answer, 0.0 for any other; a rubric's own grade may use all of its scale.
+        reason: Why, in a few words. The graders of this package never repeat the expected answer.
+    """
+
+    score: float
+    reason: str
+
+    def __float__(self) -> float:
+        """Return the score, so that grades can be added and weighted as numbers."""
+        return float(self.score)  # an author's grade may hold an int, a bool or a number of NumPy
+
+    def __bool__(self) -> bool:
+        """Return whether the score is above 0."""
+        return self.score > 0
+
+
+def right(reason: str) -> Grade:
+    """Return full marks."""
+    return Grade(1.0, reason)
+
+
+def wrong(reason: str) -> Grade:
+    """Return no marks."""
+    return Grade(0.0, reason)
+
 
 _WRAPPERS = {('"', '"'), ("'", "'"), ("`", "`"), ("*", "*"), ("_", "_"), ("“", "”"), ("‘", "’"), ("«", "»")}
 _TYPOGRAPHIC = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "‐": "-", "‑": "-"})
@@ -65,3 +98,135 @@ def _composed(text: str) -> str:
     """Return a text with composed characters and one space between words."""
     words = (unicodedata.normalize("NFC", word) if len(word) <= _LONGEST_WORD else word for word in text.split())
     return " ".join(words)
+
+
+def choice(answer: str, expected: str, options: Sequence[str] | Mapping[str, str]) -> Grade:
+    """Grade whether the whole answer chooses the expected option.
+
+    `B`, `(b)`, `B.`, `**B**`, `Paris`, `B) Paris` and `B: Paris` all choose option B with the text `Paris`. An answer
+    that names two options, or the label of one with the text of another, chooses none.
+
+    Args:
+        answer: The answer, as the policy gave it.
+        expected: The label or the text of the right option.
+        options: The options' texts; labels are then A, B, C and so on. Or a mapping from label to text.
+
+    Returns:
+        1.0 or 0.0, with the reason.
+
+    Raises:
+        ValueError: Two options cannot be told apart, or `expected` is none of them.
+    """
+    texts = _texts(options)
+    chosen, wanted = _chosen(answer, texts), _chosen(expected, texts)
+    if wanted is None:
+        raise ValueError(
+            "The expected option does not name exactly one of the options. "
+            "Give choice() its label, its text, or both as in 'B: Paris'."
+        )
+    if chosen is None:
+        return wrong("the answer does not choose exactly one option")
+    return right("the right option is chosen") if chosen == wanted else wrong("another option is chosen")
+
+
+def _texts(options: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """Return the options' texts by label, both normalized."""
+    if not isinstance(options, Mapping):
+        if isinstance(options, str) or len(options) > len(ascii_uppercase):
+            raise ValueError("The options must be a list of at most 26 texts, or a mapping from label to text.")
+        options = dict(zip(ascii_uppercase, options, strict=False))
+    texts = {normalize(label): normalize(text) for label, text in options.items()}
+    if (
+        len(texts) < max(2, len(options))
+        or len(set(texts.values())) < len(texts)
+        or not all(texts)
+        or not all(texts.values())
+    ):
+        raise ValueError(
+            "The options cannot be told apart. Each needs its own label and its own text; there must be two."
+        )
+    return texts
+
+
+def _chosen(answer: str, texts: Mapping[str, str]) -> str | None:
+    """Return the label of the only option that an answer names; None if it names none or may name several."""
+    given = normalize(answer)
+    named = {label for label, text in texts.items() if given == text}
+    for label, text in texts.items():
+        # "B", "(B)", "B.", "B) Paris", "B: Paris", "B - Paris"; a label without a mark needs a space before its text
+        match = re.fullmatch(rf"\(?\[?{re.escape(label)}[)\]]?[.:]?(?: ?[-–—])?(?: (.+))?", given)
+        if match and (match[1] is None or normalize(match[1]) == text):
+            named.add(label)
+    return named.pop() if len(named) == 1 else None
+
+
+LONGEST_NUMBER = 400
+"""Characters of an answer that may still be a number."""
+
+_EXACT = Context(prec=500, Emax=10**6, Emin=-(10**6), traps=[])
+_GROUP_SPACE = re.compile(r"(?<=[0-9])[\u00a0\u202f](?=[0-9]{3}(?![0-9]))")
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+_PLAIN = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
+_NUMBER = re.compile(rf"([+-]?)({_PLAIN})(?:e([+-]?[0-9]{{1,6}})| ?[x×*·] ?10\^\{{?([+-]?[0-9]{{1,6}})\}}?)?")
+_FRACTION = re.compile(rf"([+-]?)({_DIGITS}) ?/ ?({_DIGITS})")
+
+
+def number(
+    answer: str,
+    expected: float | Decimal | str,
+    *,
+    absolute_tolerance: float = 0.0,
+    relative_tolerance: float = 0.0,
+) -> Grade:
+    """Grade whether the whole answer is one number that is close enough to the expected one.
+
+    Read as numbers: `42`, `-3.5`, `1,234.5`, `.5`, `6.02e23`, `6.02 × 10^23`, `3/4`. A unit, a currency or percent sign,
+    words, or a second number make the answer wrong.
+
+    Args:
+        answer: The answer, as the policy gave it.
+        expected: The right number. A text is read exactly, with all its digits.
+        absolute_tolerance: The largest difference that is accepted, in units of the number.
+        relative_tolerance: The largest difference that is accepted, as a share of the expected number. The larger of the
+            two tolerances counts; without either, the numbers must be equal.
+
+    Returns:
+        1.0 or 0.0, with the reason.
+
+    Raises:
+        ValueError: The expected value is not a number, or a tolerance is negative or not finite.
+    """
+    absolute, relative = _read(str(absolute_tolerance)), _read(str(relative_tolerance))
+    right_number = _read(str(expected)) if not isinstance(expected, bool) else None
+    if right_number is None:
+        raise ValueError(
+            "The expected value is not a finite number of at most 400 characters. "
+            "Give number() an int, a float, or the number as text."
+        )
+    if absolute is None or relative is None or min(absolute, relative) < 0:
+        raise ValueError("A tolerance must be a finite number that is not negative.")
+    given = _read(answer)
+    if given is None:
+        return wrong("the answer is not one number")
+    if given == right_number:
+        return right("the number is equal")
+    allowed = max(absolute, _EXACT.multiply(relative, _EXACT.abs(right_number)))
+    difference = _EXACT.abs(_EXACT.subtract(given, right_number))
+    return right("the number is within the tolerance") if difference <= allowed else wrong("the number is different")
+
+
+def _read(text: str) -> Decimal | None:
+    """Return the number that the whole text is, None for any other text."""
+    if len(text) > LONGEST_NUMBER:
+        return None
+    plain = normalize(_GROUP_SPACE.sub(",", text)).replace("\N{MINUS SIGN}", "-")
+    if match := _FRACTION.fullmatch(plain):
+        below = _decimal(match[3])
+        return None if below == 0 else _EXACT.divide(_decimal(match[1] + match[2]), below)
+    if match := _NUMBER.fullmatch(plain):
+        return _EXACT.scaleb(_decimal(match[1] + match[2]), int(match[3] or match[4] or 0))
+    return None
+
+
+def _decimal(digits: str) -> Decimal:
+    return Decimal(digits.replace(",", ""))

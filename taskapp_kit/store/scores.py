@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, except_, func, insert, select
 
 from taskapp_kit.errors import StoreError, StoreRefusal
 from taskapp_kit.records.protocols import Annotation, ScorerVersion, StoredScores
-from taskapp_kit.store.exact_json import Inexact, exact_float, exact_json, exact_text
+from taskapp_kit.store.rows import Inexact, exact_float, exact_json, exact_text
 from taskapp_kit.store.schema import ANNOTATIONS, ROLLOUTS, SCORES
 
 _NAMES = tuple(item.name for item in fields(StoredScores))

@@ -15,8 +15,7 @@ from taskapp_kit.records.protocols import RolloutQuery, RolloutRow
 from taskapp_kit.records.statistics import IntervalMethod, mean_interval
 from taskapp_kit.records.words import counted
 from taskapp_kit.viewer.page import NEWEST, Page, PageRequest, not_found, redirect
-from taskapp_kit.viewer.plots import Bar
-from taskapp_kit.viewer.result_plots import CaptionedPlot, PolicyResults, result_plots
+from taskapp_kit.viewer.plots import Bar, CaptionedPlot, PolicyResults, result_plots
 
 BREAKDOWNS: dict[str, Callable[[RolloutRow], str]] = {
     "policy": lambda row: row.model or row.policy or "unknown",

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.cli.policy_options import chosen_model, chosen_policy
-from taskapp_kit.cli.serve_here import is_here
+from taskapp_kit.cli.policy_options import chosen_model, chosen_policy, is_here
 from taskapp_kit.config import Settings, load
 from taskapp_kit.errors import ConfigError
 

@@ -21,7 +21,7 @@ pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 
 from modal_proto import api_pb2
 
-from taskapp_kit.deploy.modal.load_app import load_task_app
+from taskapp_kit.deploy.modal.container import load_task_app
 from taskapp_kit.deploy.packaging.requirements import requirements
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
 from tests.deploy.control_more import WithDicts

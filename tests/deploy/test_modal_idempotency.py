@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from modal_proto import api_pb2
 
-from taskapp_kit.deploy.modal import dict_entries, idempotency_record
-from taskapp_kit.deploy.modal.dict_entries import ModalEntries
+from taskapp_kit.deploy.modal import idempotency_record
 from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS, ModalIdempotencyStore
+from taskapp_kit.deploy.modal.idempotency_record import ModalEntries
 from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.records.protocols import Claim, StoredResult
 from taskapp_kit.store.idempotency import RECORD_SECONDS
@@ -288,7 +288,7 @@ def test_a_dict_that_does_not_answer_is_a_sentence_without_its_text(dicts: Dicts
 
 
 def test_no_call_waits_for_ever(dicts: Dicts, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dict_entries, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(idempotency_record, "CALL_SECONDS", 0.2)
     dicts.slow_seconds = 3.0
 
     async def use() -> None:

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.deploy.tunnel.cloudflared import Cloudflared
 from taskapp_kit.deploy.tunnel.gateway_tunnel import gateway_tunnel
-from taskapp_kit.deploy.tunnel.open_tunnel import open_tunnel
+from taskapp_kit.deploy.tunnel.open_tunnel import Cloudflared, open_tunnel
 from taskapp_kit.deploy.tunnel.tunnel_settings import Timing, TunnelPlan, plan_tunnel
 from taskapp_kit.errors import BadArgument, TunnelError
 from taskapp_kit.net.response import json_answer

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.evaluate.concurrency import FIRST_AT_ONCE, MOST_AT_ONCE, AutoConcurrency, FixedConcurrency
+from taskapp_kit.evaluate.run import FIRST_AT_ONCE, MOST_AT_ONCE, AutoConcurrency, FixedConcurrency
 
 
 def settled(seconds: Callable[[int], float], limited: Callable[[int], bool] = lambda at_once: False) -> list[int]:

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from taskapp_kit.errors import EvaluationLimitReached
-from taskapp_kit.evaluate.concurrency import AutoConcurrency
 from taskapp_kit.evaluate.limits import EvalLimits
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
-from taskapp_kit.evaluate.run import NO_LIMITS
+from taskapp_kit.evaluate.run import NO_LIMITS, AutoConcurrency
 from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.records.seeds import Seeds
 

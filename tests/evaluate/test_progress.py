@@ -12,9 +12,9 @@ import pytest
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.evaluate.concurrency import AutoConcurrency
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.progress import Progress
+from taskapp_kit.evaluate.run import AutoConcurrency
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.records.events import Answered
 from taskapp_kit.records.protocols import RolloutRow

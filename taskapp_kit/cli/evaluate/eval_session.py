@@ -28,14 +28,13 @@ from taskapp_kit.cli.selection import Selection, selection
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app, reference_of
 from taskapp_kit.errors import ConfigError, DiscoveryError, EvaluationLimitReached
-from taskapp_kit.evaluate.concurrency import MOST_AT_ONCE, AutoConcurrency, FixedConcurrency
 from taskapp_kit.evaluate.continued import NAMES_IN_FILE, NOT_STORED, policies_again, policies_to_store
 from taskapp_kit.evaluate.directory import DATABASE, Directory, new_path
 from taskapp_kit.evaluate.limits import EvalLimits
 from taskapp_kit.evaluate.own_directories import check_own, policy_flags, remember
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.report import write_report
-from taskapp_kit.evaluate.run import configuration, evaluate, summarise
+from taskapp_kit.evaluate.run import MOST_AT_ONCE, AutoConcurrency, FixedConcurrency, configuration, evaluate, summarise
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
 from taskapp_kit.evaluate.source import DirectorySource

@@ -1,4 +1,4 @@
-"""Serves the author's app in a Modal container, with idempotency records that containers share.
+"""Imports and serves the author's app in a Modal container, with idempotency records that containers share.
 
 The function of `modal_app.py` returns `serve(...)`. A container may start from a memory snapshot, which Modal takes when
 `modal_app.py` is imported, before it calls that function; many containers then begin with the same memory. So random
@@ -11,13 +11,15 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from taskapp_kit.config import from_environment, hidden_from_authors, keep_from_authors
-from taskapp_kit.deploy.modal.dict_entries import ModalEntries
+from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.deploy.modal.idempotency import ModalIdempotencyStore
-from taskapp_kit.deploy.modal.load_app import load_task_app
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.deploy.modal.idempotency_record import ModalEntries
+from taskapp_kit.deploy.packaging.source_files import container_address, folder_of, parse_target, resolve
+from taskapp_kit.errors import ConfigError, Unavailable
 from taskapp_kit.records.protocols import IdempotencyStore, SystemClock
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     from taskapp_kit import TaskApp
     from taskapp_kit.config import Settings
-
 
 Together = Literal["dict", "memory", "store"]
 """Where idempotency records are stored: a modal.Dict, each container's memory, or the store of TASKAPP_STORE."""
@@ -147,3 +148,32 @@ def _in_container() -> bool:
     import modal
 
     return not modal.is_local()
+
+
+def require_modal() -> ModuleType:
+    """Modal's client. Raises Unavailable."""
+    try:
+        import modal
+    except ModuleNotFoundError as error:
+        if error.name != "modal":
+            raise
+        raise Unavailable(
+            "Deploying to Modal needs Modal's client, which is not installed here.",
+            hint="Install it with: pip install 'taskapp-kit[modal]'",
+        ) from error
+    return modal
+
+
+def load_task_app(target: str, *, beside: str | Path) -> TaskApp:
+    """Imports the author's app: in the container from the mounted files, elsewhere in place.
+
+    Raises:
+        DiscoveryError: no such app, or its file failed while importing.
+    """
+    folder = folder_of(beside)
+    parsed = parse_target(resolve(target, beside=folder))
+    if parsed.kind != "file":
+        return find_app(target)
+    if not require_modal().is_local():
+        return find_app(container_address(parsed, folder))
+    return find_app(f"{folder / parsed.name}{':' + parsed.attribute if parsed.attribute else ''}")

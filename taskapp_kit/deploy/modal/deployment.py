@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.config import from_environment, keep_from_authors
-from taskapp_kit.deploy.modal.container import preload, serve, tickets_of
-from taskapp_kit.deploy.modal.load_app import require_modal
+from taskapp_kit.deploy.modal.container import preload, require_modal, serve, tickets_of
 from taskapp_kit.deploy.modal.modal_settings import ModalSettings
 from taskapp_kit.deploy.modal.plan import SOURCE_ROOT, DeployPlan, make_plan, together
 from taskapp_kit.deploy.packaging.import_check import ImportCheck

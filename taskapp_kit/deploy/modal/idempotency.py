@@ -40,8 +40,7 @@ import logging
 import uuid
 from contextlib import suppress
 
-from taskapp_kit.deploy.modal.dict_entries import ModalEntries
-from taskapp_kit.deploy.modal.idempotency_record import DictRecord, DictRecords, damaged
+from taskapp_kit.deploy.modal.idempotency_record import DictRecord, DictRecords, ModalEntries, damaged
 from taskapp_kit.errors import StoreError
 from taskapp_kit.records.protocols import Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.store.idempotency import LeasedIdempotencyStore

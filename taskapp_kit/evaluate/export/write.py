@@ -1,4 +1,4 @@
-"""Writes an export to a file: all of it, or nothing."""
+"""Writes an export to a file: all of it, or nothing. Whole rollouts are written row by row, with nothing private."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.evaluate.export.conversation import FindTools
+from taskapp_kit.evaluate.export.conversation import FindTools, recorded_messages
 from taskapp_kit.evaluate.export.inspect_log import write_inspect_log
 from taskapp_kit.evaluate.export.parquet import ParquetFile
-from taskapp_kit.evaluate.export.report import TRAIN, ExportReport, ExportScope
+from taskapp_kit.evaluate.export.report import TRAIN, ExportReport, ExportScope, selected
 from taskapp_kit.evaluate.export.training_data import TrainingData, TrainingFilters, token_lines
-from taskapp_kit.evaluate.export.whole_rollouts import json_lines, record_of, whole_rollouts
 from taskapp_kit.records.content import as_object
+from taskapp_kit.records.protocols import RolloutRow, StoredRollout
+from taskapp_kit.rollout.details import Picture, RolloutDetails, details_of, words
 from taskapp_kit.system.private_files import replaced
 
 if TYPE_CHECKING:
@@ -81,3 +82,91 @@ async def _write_lines(path: Path, lines: AsyncIterator[dict[str, Any]]) -> None
     with path.open("wb") as file:
         async for line in lines:
             file.write(orjson.dumps(line, default=as_object, option=orjson.OPT_APPEND_NEWLINE))
+
+
+NOT_STORED = "{many} are not stored whole, so the file has only their numbers."
+
+
+async def whole_rollouts(
+    source: RolloutSource, scope: ExportScope, report: ExportReport
+) -> AsyncIterator[tuple[RolloutRow, StoredRollout | None]]:
+    """The selected rows, each with its whole rollout; None where only its numbers are stored."""
+    numbers_only = 0
+    async for row in selected(source, scope, report):
+        try:
+            stored = await source.load(row.rollout_id)
+        except ConfigError:  # played by a server elsewhere, or failed before it had an id
+            stored = None
+            numbers_only += 1
+        report.rollouts += 1
+        yield row, stored
+    if numbers_only:
+        report.notes.append(NOT_STORED.format(many=numbers_only))
+
+
+async def json_lines(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[dict[str, Any]]:
+    """One object for each rollout: its row, and as `rollout` the `RolloutDetails`; None without them."""
+    async for row, stored in whole_rollouts(source, scope, report):
+        yield {**_members(row), "rollout": None if stored is None else details_of(stored).to_json()}
+
+
+def record_of(row: RolloutRow, stored: StoredRollout | None) -> dict[str, Any]:
+    """The rollout as a record of a table: numbers and texts; lists and objects are left as such."""
+    record = _members(row)
+    if stored is not None:
+        details = details_of(stored)
+        record |= _from_details(details)
+        record["messages"] = recorded_messages(stored) or None
+        record["spec_hash"] = stored.spec_hash
+        record["scorecard"] = stored.scorecard
+    return record
+
+
+def _members(row: RolloutRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _MEMBERS}
+
+
+_MEMBERS = (
+    "rollout_id", "environment", "split", "seed", "sample", "policy", "model", "status", "stop_reason", "boundary", "code",
+    "message", "reward", "criteria", "length", "turns", "tokens", "cost", "seconds", "metrics", "created_at", "run_id",
+    "group_id", "spec_hash", "name", "row", "models",
+)  # fmt: skip
+"""The members of a row that are exported, in their order."""
+
+
+def _from_details(details: RolloutDetails) -> dict[str, Any]:
+    failure = details.failure
+    return {
+        "sample": details.sample,
+        "policy": details.policy,
+        "code": None if failure is None else failure.code,
+        "message": None if failure is None else failure.message,
+        "metrics": details.metrics,
+        "turns": len(details.turns),
+        "outcome_score": details.stored.outcome_score,
+        "events_score": details.stored.events_score,
+        "total_reward": details.stored.total_reward,
+        "app": details.stored.app,
+        "app_version": details.stored.app_version,
+        "environment_version": details.stored.environment_version,
+        "kit_version": details.stored.kit_version,
+        "digest": details.stored.digest,
+        "config": details.stored.config,
+        "policy_config": details.policy_config,
+        "criteria": {item.name: item.score for item in details.criteria if item.of != "metric"},
+        "first_observation": words(details.initial),
+        "steps": [
+            {
+                "tool": step.tool,
+                "args": step.args,
+                "observation": words(step.observation),
+                "reward": step.reward,
+                "refused": step.refused,
+                "terminated": step.terminated,
+                "truncated": step.truncated,
+                "seconds": step.seconds,
+                "pictures": [block.sha256 for block in step.observation if isinstance(block, Picture)],
+            }
+            for step in details.steps
+        ],
+    }

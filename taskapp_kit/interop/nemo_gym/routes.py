@@ -1,25 +1,58 @@
-"""The routes of a resources server. The session's id is in a cookie, which every answer sets: agents keep the last answer's.
+"""The routes of a resources server, and their bodies as OpenAPI documents them; `episodes.py` reads those.
 
-An answer of a tool is text for the model. `verify` answers with the request, the reward, and what it was made of.
+The session's id is in a cookie, which every answer sets: agents keep the last answer's. An answer of a tool is
+text for the model. `verify` answers with the request, the reward, and what it was made of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict, StrictStr
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RequestError, RolloutFailed, SessionError
 from taskapp_kit.interop.nemo_gym.episodes import ON_FAILURE, PROTOCOL, NemoEpisodes, masked
-from taskapp_kit.interop.nemo_gym.models import NemoBody, NemoRow, NemoSeeded, NemoVerified
 from taskapp_kit.interop.protocols import body_of, environment_of_path
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.route import RouteContext, RouteSpec, direct_routes
+from taskapp_kit.wire.rollout import JsonDict, Seed, Split
+
+
+class NemoBody(BaseModel):
+    """An object. Members that are not named are the agent's own, and are not read."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class NemoRow(NemoBody):
+    """The episode: a row of `taskapp export tasks --format nemo`. `config`: an object, or the text of one."""
+
+    seed: Seed
+    split: Split | None = None
+    config: Any = None
+    environment: StrictStr | None = None
+    output_mode: Literal["tool_calls"] = "tool_calls"
+    on_failure: Literal["mask", "error"] = "mask"
+
+
+class NemoSeeded(BaseModel):
+    """The episode has begun, or failed, which `verify` says; then the id may be absent."""
+
+    rollout_id: str | None
+
+
+class NemoVerified(NemoBody):
+    """The members of the request, the reward, and what it was made of. A failed episode's sample is marked to be masked."""
+
+    reward: float
+    taskapp: JsonDict
+
 
 COOKIE = "taskapp_session"
 READING = (404, 408, 413, 415, 422)

@@ -22,13 +22,15 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import KitError, RequestError, Saturated
 from taskapp_kit.interop.mcp_path import MCP_PATHS
 from taskapp_kit.interop.openenv.episodes import PROTOCOL, OpenEnvEpisodes
-from taskapp_kit.interop.openenv.failures import (
+from taskapp_kit.interop.openenv.json_rpc import (
+    PARSE_ERROR,
     UNKNOWN_TYPE,
     capacity_data,
     ends_socket,
     error_data,
+    rpc_answer,
+    rpc_failure,
 )
-from taskapp_kit.interop.openenv.json_rpc import PARSE_ERROR, rpc_answer, rpc_failure
 from taskapp_kit.net.auth import POLICY_VIOLATION
 from taskapp_kit.records.content import Json, as_object
 from taskapp_kit.rollout.session import EnvironmentSession

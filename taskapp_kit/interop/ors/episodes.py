@@ -1,10 +1,10 @@
-"""One server's ORS: sessions of `rollout/` under the ids of ORS's clients."""
+"""One server's ORS: sessions of `rollout/` under the ids of ORS's clients, and what they observe as ORS's blocks."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -12,19 +12,67 @@ import orjson
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Saturated, SessionError
 from taskapp_kit.interop.call_queue import MAX_WAITING, CallQueue
-from taskapp_kit.interop.ors.blocks import observed_blocks
 from taskapp_kit.interop.ors.models import CreateSession, OrsCall, ScoreGroup, TaskSpec
 from taskapp_kit.interop.ors.stream import CallFailed, CallStream
 from taskapp_kit.interop.protocols import environment_of_path, step_metadata, tools_of
 from taskapp_kit.interop.split_tasks import check_split, task_at
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Peer
-from taskapp_kit.records.content import Json, as_object
+from taskapp_kit.records.content import Content, Image, Json, as_object, text_of
 from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.score.groups import group_judges
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.serve.errors import error_answer, parsed
 from taskapp_kit.serve.route import RouteContext
+
+Block = dict[str, Json]
+SYSTEM: dict[str, Json] = {"role": "system"}
+"""The `detail` of a prompt's blocks that are instructions and not the first observation."""
+
+
+def observed_blocks(observation: Content) -> list[Block]:
+    """Return an observation as blocks; a dict is one block of JSON text."""
+    if not isinstance(observation, list):
+        return [text_block(text_of(observation))]
+    return [image_block(block.data_url()) if isinstance(block, Image) else text_block(block) for block in observation]
+
+
+def prompt_blocks(messages: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """Return the messages of a first request as one list of blocks."""
+    return [
+        block
+        for message in messages
+        for block in _content(message["content"], SYSTEM if message["role"] == "system" else None)
+    ]
+
+
+def role_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Json]]:
+    """Return the messages of a first request in ORS's form."""
+    return [
+        {"role": message["role"], "blocks": _content(message["content"], None), "detail": None} for message in messages
+    ]
+
+
+def text_block(text: str, detail: Json = None) -> Block:
+    """Return a block of text."""
+    return {"type": "text", "text": text, "detail": detail}
+
+
+def image_block(data_url: str, detail: Json = None) -> Block:
+    """Return a block of an image, which is given as `data:TYPE;base64,DATA`."""
+    kind, _, data = data_url.removeprefix("data:").partition(";base64,")
+    return {"type": "image", "data": data, "mimeType": kind, "detail": detail}
+
+
+def _content(content: Any, detail: Json) -> list[Block]:
+    """Return the content of a chat message as blocks."""
+    if isinstance(content, str):
+        return [text_block(content, detail)]
+    return [
+        text_block(part["text"], detail) if part["type"] == "text" else image_block(part["image_url"]["url"], detail)
+        for part in content
+    ]
+
 
 PROTOCOL = "ors"
 SETUP_SECONDS = 25.0

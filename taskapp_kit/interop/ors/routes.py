@@ -13,8 +13,15 @@ from starlette.types import Scope
 
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RolloutFailed, Saturated
-from taskapp_kit.interop.ors.blocks import prompt_blocks, role_messages
-from taskapp_kit.interop.ors.episodes import MAX_SESSION_ID, PROTOCOL, OrsEpisodes, OrsSession, starting
+from taskapp_kit.interop.ors.episodes import (
+    MAX_SESSION_ID,
+    PROTOCOL,
+    OrsEpisodes,
+    OrsSession,
+    prompt_blocks,
+    role_messages,
+    starting,
+)
 from taskapp_kit.interop.ors.models import (
     CreateSession,
     OrsBlock,
