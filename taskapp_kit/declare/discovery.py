@@ -245,8 +245,6 @@ def reference_of(app: TaskApp) -> str:
     """The reference by which another process with the same working directory and `sys.path` finds this app.
 
     Raises DiscoveryError when no global of a module holds it: an app made inside a function, say.
-
-    Raises DiscoveryError when no module's global holds it: an app made inside a function, say.
     """
     if app.reference is not None:
         return app.reference

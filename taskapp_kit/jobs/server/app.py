@@ -62,16 +62,14 @@ def create_backend(
         keys: The keys that callers may use.
         store: A SQLite address or path; `none` and `memory` last as long as the process.
         environment_api_key: The backend's own key for task apps.
-        local: Only this machine can reach the backend, so it may call task apps at private and loopback
-            addresses; otherwise only those in `allow`.
+        local: Only this machine can reach the backend, so it may call task apps at private and loopback addresses.
         allow: Hosts and networks of task apps that may be called although they are not public.
-        hosts: Names under which it may be called, besides those of this machine with `local`; otherwise none
-            means any.
+        hosts: Names under which it may be called, next to this machine's if `local`; otherwise none means any.
         max_jobs: Jobs that run at once, and at most as many as the engine can.
-        engine: None for `RolloutsEngine`.
+        engine: What runs the jobs. Defaults to `RolloutsEngine`.
         models: Serves trained models by name, and is closed at the end; None serves none.
-        trainers: Names by id, besides the engine's own.
-        resumes: Which unfinished jobs of the store go on when it starts.
+        trainers: Names by id, next to the engine's own.
+        resumes: Which unfinished jobs of the store continue when it starts.
 
     Raises:
         ConfigError: A setting is invalid.
@@ -122,12 +120,13 @@ def create_backend(
     app.state.drain = drain
     app.state.jobs = jobs
 
-    async def handle(_: Request, error: Exception) -> Response:
-        return ERRORS.response(error)  # type: ignore[return-value]  # an EncodedResponse is an ASGI application
-
     for kind in (HTTPException, KitError):  # any other exception reaches the middleware
-        app.add_exception_handler(kind, handle)
+        app.add_exception_handler(kind, _error_response)
     return app
+
+
+async def _error_response(_: Request, error: Exception) -> Response:
+    return ERRORS.response(error)  # type: ignore[return-value]  # an EncodedResponse is an ASGI application
 
 
 def _box(database: JobDatabase) -> SealedKeys | None:
