@@ -76,8 +76,6 @@ def create_backend(
         StoreError: The store cannot be opened.
     """
     bearer = keys if isinstance(keys, BearerKeys) else BearerKeys(keys)
-    sites = SiteRules(hosts, local=local, any_host=not (local or hosts))
-    addresses = TaskAppAddresses(local=local, allow=allow)
     database = JobDatabase(store_path(store))
     try:
         records = JobStore(database)
@@ -86,7 +84,8 @@ def create_backend(
     except BaseException:
         database.close()
         raise
-    access = TaskAppAccess(records.keys, box, addresses, environment_api_key)
+    access = TaskAppAccess(records.keys, box, TaskAppAddresses(local=local, allow=allow), environment_api_key)
+    sites = SiteRules(hosts, local=local, any_host=not (local or hosts))
     engine = engine or RolloutsEngine()
     jobs = Jobs(records, access, engine, at_once=min(max_jobs, engine.most_jobs or max_jobs), resumes=resumes)
 
