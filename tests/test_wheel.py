@@ -209,7 +209,7 @@ def test_with_its_required_packages_alone_it_plays_and_only_extras_are_missing(i
     )
     missing = set(run(installed, tmp_path, "python", "-c", import_all).split())
     assert missing == {
-        "gymnasium", "inspect_ai", "matplotlib", "mcp", "packaging", "psycopg", "pytest", "ray", "tensorboardX", "tinker",
+        "gymnasium", "inspect_ai", "matplotlib", "mcp", "packaging", "psycopg", "pytest", "ray", "tinker",
         "tokenizers", "torch", "verifiers",
     }  # fmt: skip
 
