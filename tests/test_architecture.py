@@ -626,7 +626,8 @@ def test_each_package_keeps_to_its_budget_of_code_lines() -> None:
     used: Counter[str] = Counter()
     for module, path in MODULES.items():
         used[module.partition(".")[0]] += code_lines(path)
-    assert {package: (used[package], budget) for package, budget in CODE_LINES.items() if used[package] > budget} == {}
+    over = {package: (used[package], budget) for package, budget in CODE_LINES.items() if used[package] > budget}
+    assert over == {}, "raise the numbers in CODE_LINES, and say in the commit what the lines are for"
     assert used.keys() == CODE_LINES.keys()
 
 
