@@ -59,8 +59,8 @@ $(VENV)/core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $@
 
 $(VENV)/crafter: $(VENV)/core
-	@echo "installing the Crafter extra …"
-	@$(PIP) -e '.[crafter]'
+	@echo "installing the Crafter extra, and pytest for your own environments …"
+	@$(PIP) -e '.[crafter,test]'
 	@touch $@
 
 # Nothing is compiled before it is imported: most modules never are.
@@ -75,6 +75,7 @@ demo: $(VENV)/core
 	@$(BIN)/taskapp rollout examples/adder.py --seed 3 --policy gold --store none
 	@$(MAKE) --no-print-directory $(VENV)/crafter
 	@$(BIN)/python examples/demo.py
+	@printf '\nnext: source %s/activate\n      taskapp rollout examples/capitals.py --seed 0 --policy constant --action Paris\n' $(BIN)
 
 test: $(VENV)/dev
 	$(call stage,1,lint)
