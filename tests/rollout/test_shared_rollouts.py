@@ -140,10 +140,10 @@ async def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
 async def test_who_comes_back_within_the_grace_finds_it_running(tmp_path: Path) -> None:
     async with running() as server:
         shared = server.start(a_body(gate=tmp_path / "gate"))
-        shared.subscribe(0.3).leave()
+        shared.subscribe(1.0).leave()
         await asyncio.sleep(0.05)
-        subscriber = shared.subscribe(0.3)
-        await asyncio.sleep(0.4)
+        subscriber = shared.subscribe(1.0)
+        await asyncio.sleep(1.1)
         assert not shared.cancelled
         subscriber.leave()
         await asyncio.sleep(0.05)
@@ -157,7 +157,7 @@ async def test_who_comes_back_within_the_grace_finds_it_running(tmp_path: Path) 
 async def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_path: Path) -> None:
     async with running() as server:
         shared = server.start(a_body(gate=tmp_path / "gate"))
-        patient, other = shared.subscribe(0.4), shared.subscribe()
+        patient, other = shared.subscribe(1.0), shared.subscribe()
         patient.leave()
         other.leave()
         await asyncio.sleep(0.1)

@@ -143,10 +143,9 @@ async def test_a_slow_listener_holds_its_own_job_only_and_misses_nothing() -> No
 
     async with pool() as made:
         job = asyncio.create_task(run(made, "flood", on_frame=slow, seconds=0.8))
-        await asyncio.sleep(0.4)
+        await until_async(lambda: any(job.held for child in made._shared.children for job in child.jobs.values()))
         (child,) = made._shared.children
         (running,) = child.jobs.values()
-        assert running.held
         held = len(running.queued)
         assert (await run(made, "echo", what="another job"))[0]["echo"] == "another job"
         assert len(running.queued) == held
