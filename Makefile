@@ -37,7 +37,7 @@ help:
 	@echo "make hooks    make check before each commit of this clone"
 	@echo "make suite    the test suite alone; TESTS=tests/store: a part of it, MARKS=ci: its tests that CI runs, ORDER=7: in another order"
 	@echo "make drawn    requests drawn from the OpenAPI documents"
-	@echo "make interop  the tests against real foreign clients (builds their environments once); prints their matrix, and writes docs/interop.md"
+	@echo "make interop  the tests against real foreign clients (builds their environments once); prints their matrix, and writes docs/connect/clients.md"
 	@echo "make interop-full  services, the scripts of examples/forge and training jobs on Ray; a real vLLM samples for training jobs (after make test-train)"
 	@echo "make browser  the viewer in a real Chromium, at two widths, light and dark; the web environment"
 	@echo "make large    stores of 100 000 rollouts: lists, filters, exports, in time and memory"
@@ -45,7 +45,7 @@ help:
 	@echo "make golden   200 rollouts of every environment, compared with committed hashes of what they were"
 	@echo "make fuzz     10 000 requests drawn from the OpenAPI document"
 	@echo "make sentinels  the suite again, everything it leaves searched for keys"
-	@echo "make bench    measure, and write docs/performance.md"
+	@echo "make bench    measure, and write docs/operate/performance.md"
 	@echo "make wheel    build the wheel in dist/"
 
 $(VENV)/pyvenv.cfg:
@@ -149,7 +149,7 @@ hooks:
 drawn: $(VENV)/dev
 	$(BIN)/pytest tests/fuzz
 
-# prints the matrix of clients, and writes docs/interop.md where all of it is as it should be
+# prints the matrix of clients, and writes docs/connect/clients.md where all of it is as it should be
 interop: $(VENV)/dev
 	TASKAPP_WRITE_INTEROP_PAGE=1 $(BIN)/pytest -p no:schemathesis -m interop
 
@@ -162,7 +162,7 @@ interop-fully: $(VENV)/train $(VENV)/ray
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis -s tests/train/policy_services/test_job_on_services.py
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis -s tests/train/engine/test_real_vllm.py
 
-# the doctor on environments that were not written for it; the table is in docs/doctor.md
+# the doctor on environments that were not written for it; the table is in docs/environments/doctor.md
 doctor-foreign: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m "$(LARGE)" tests/doctor
 
@@ -190,8 +190,8 @@ bench: $(VENV)/dev
 	$(BIN)/python -m bench
 
 docs: $(VENV)/dev
-	$(BIN)/python docs/tools/cli_page.py > docs/cli.md
-	$(BIN)/python docs/tools/config_pages.py docs/rl-config.md docs/sft.md
+	$(BIN)/python docs/tools/cli_page.py > docs/reference/cli.md
+	$(BIN)/python docs/tools/config_pages.py docs/reference/rl-config.md docs/train/fine-tuning.md
 
 wheel: $(VENV)/dev
 	$(BIN)/python -m build --wheel --outdir dist

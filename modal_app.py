@@ -1,4 +1,4 @@
-"""A task app on Modal: `modal deploy modal_app.py` (docs/modal.md: the Secret first).
+"""A task app on Modal: `modal deploy modal_app.py` (docs/operate/modal.md: the Secret first).
 
 For an app of your own change the path of its file (from here), and the name; `taskapp deploy` does the same without
 this file.

@@ -1,1 +1,1 @@
-"""The bench: budgets measured as ratios in one run, beside peers, written to docs/performance.md by `make bench`."""
+"""The bench: budgets measured as ratios in one run, beside peers, written to docs/operate/performance.md by `make bench`."""

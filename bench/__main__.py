@@ -1,4 +1,4 @@
-"""`make bench`, or `python -m bench [PART…]`: measure and write docs/performance.md (with parts named: print only)."""
+"""`make bench`, or `python -m bench [PART…]`: measure and write docs/operate/performance.md (with parts named: print only)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ REPETITIONS = {
     "services": 3,
     "coder": 1,
 }
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs/operate/performance.md"
 INTRODUCTION = """# Performance
 
 Written by `make bench`; do not edit. Every comparison is a ratio from one run on one machine, the contenders taking

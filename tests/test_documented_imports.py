@@ -39,7 +39,7 @@ def test_a_documented_path_imports(module: str) -> None:
 
 
 def test_documented_loggers_keep_their_names() -> None:
-    """docs/observability.md shows the first; docs/jobs.md names the second."""
+    """docs/operate/observability.md shows the first; docs/train/jobs.md names the second."""
     for module, name in (("serve.app", "serve"), ("jobs.client.rl_job", "jobs.client.rl_job")):
         log = import_module(f"taskapp_kit.{module}").log
         assert isinstance(log, logging.Logger)

@@ -1,4 +1,4 @@
-"""Prints docs/cli.md, made from the commands themselves."""
+"""Prints docs/reference/cli.md, made from the commands themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskapp_kit.cli.main import GROUPS, main
 
 HEAD = """# The command line
 
-<!-- Made by `python docs/tools/cli_page.py > docs/cli.md`; a test fails when it is stale. -->
+<!-- Made by `python docs/tools/cli_page.py > docs/reference/cli.md`; a test fails when it is stale. -->
 
 `taskapp COMMAND APP`, also installed as `taskapp-kit`. APP is an existing path (`adder.py`, or `adder.py:app`),
 `module:attribute`, the name of a bundled app (`taskapp list`) or of an installed plugin, and for `info` and `rollout`

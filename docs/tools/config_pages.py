@@ -1,4 +1,4 @@
-"""The sections and keys of configs as tables, at the ends of docs/rl-config.md and docs/sft.md.
+"""The sections and keys of configs as tables, at the ends of docs/reference/rl-config.md and docs/train/fine-tuning.md.
 
 Run with the paths of both pages, in this order, it writes them.
 """
@@ -28,7 +28,7 @@ COLUMNS = ("key", "expected", "what it is", "written")
 
 
 def table_of_keys() -> str:
-    """Every section and key as Markdown: `docs/rl-config.md` ends with this very text, and a test compares them."""
+    """Every section and key as Markdown: `docs/reference/rl-config.md` ends with this very text, and a test compares them."""
     parts = []
     for header, section in SECTIONS.items():
         path = tuple(header.split("."))
@@ -50,7 +50,7 @@ def table_of_keys() -> str:
 
 
 def table_of_sft_keys() -> str:
-    """The same of an SFT config, of which every key is used: the end of `docs/sft.md`."""
+    """The same of an SFT config, of which every key is used: the end of `docs/train/fine-tuning.md`."""
     parts = []
     for header, section in sections_of(SftDocument):
         rows = [_cells(name, key, _sft_words(header, name, section)) for name, key in keys_of(section).items()]

@@ -3,7 +3,7 @@
 
 python examples/forge/web_browsing.py     (extra `web`, and a Chromium)
 
-The policy clicks at random: `tiny` knows nothing of pages. docs/web.md has a job that learns to click.
+The policy clicks at random: `tiny` knows nothing of pages. docs/environments/web.md has a job that learns to click.
 """
 
 import asyncio

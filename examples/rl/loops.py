@@ -1,4 +1,4 @@
-"""Runs the jobs that docs/loops.md compares, one after another, and writes their curves: python examples/rl/loops.py FOLDER
+"""Runs the jobs that docs/train/loops.md compares, one after another, and writes their curves: python examples/rl/loops.py FOLDER
 
 Each trains the model `tiny` on rooms.py by `taskapp train --local`. `--only async,plain` runs some of them. One job takes
 one to three minutes of a processor.

@@ -2,7 +2,7 @@
 
 taskapp serve examples/rl/rooms.py
 
-The model `tiny` learns it, as it learns keys.py. It is there to compare the loops of docs/loops.md with the plain one:
+The model `tiny` learns it, as it learns keys.py. It is there to compare the loops of docs/train/loops.md with the plain one:
 `python examples/rl/loops.py`.
 """
 

@@ -290,7 +290,7 @@ def _key_of_task_app(health: ProbeResult, key: str | None) -> Finding | None:
     return None
 
 
-READ_LOG = "Read the task app's log; docs/contract.md has what is expected."
+READ_LOG = "Read the task app's log; docs/reference/contract.md has what is expected."
 
 
 async def _contract(

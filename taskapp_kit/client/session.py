@@ -99,7 +99,7 @@ async def _sent(
 
 
 class RemoteSession:
-    """One open session; `TaskAppClient.session` opens and closes it. Answers are the JSON objects of docs/sessions.md.
+    """One open session; `TaskAppClient.session` opens and closes it. Answers are the JSON objects of docs/connect/sessions.md.
 
     Each call has its own `request_id`, so it is sent again when the connection broke: the task app does it once. One call
     at a time. Every method raises TaskAppError (`status`, `code`, and `boundary` of an episode that failed),

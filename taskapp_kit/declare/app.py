@@ -33,7 +33,7 @@ class TaskApp(Declarations):
         name: also the service's name on the wire.
         version: of the app; stored with each rollout.
         description: shown to callers; the docstring of the author's module when empty.
-        reward: the blend of return, events score and outcome score; by default fixed at freeze (docs/environments.md).
+        reward: the blend of return, events score and outcome score; by default fixed at freeze (docs/environments/writing.md).
         system_prompt: the model's first message; built from the declarations when absent.
     """
 
@@ -451,7 +451,7 @@ class TaskApp(Declarations):
             DeclarationError: the declarations have mistakes.
             ConfigError: a setting cannot be used.
         """
-        from taskapp_kit.asgi import build  # one of two allowed imports of a higher layer: see docs/architecture.md
+        from taskapp_kit.asgi import build
 
         return build(self, exposure=exposure)
 
@@ -461,7 +461,7 @@ class TaskApp(Declarations):
         Args:
             name: of the environment; the first declared when absent.
             procs: processes of each replica.
-            options: of the service, `num_replicas` and others (docs/environment-services.md).
+            options: of the service, `num_replicas` and others (docs/train/environment-services.md).
 
         Raises:
             DeclarationError: the declarations have mistakes.

@@ -23,7 +23,7 @@ AT_ONCE = 20
 TURNS = 20
 """Limit on the turns of each rollout."""
 SECONDS = 30.0
-READ_LOG = "Read the task app's log; docs/contract.md has what is expected."
+READ_LOG = "Read the task app's log; docs/reference/contract.md has what is expected."
 GUARDED = ("/health", "/info", "/task_info", "/rollouts", "/metrics")
 BROKEN: Mapping[str, bytes] = {
     "no JSON": b"{",

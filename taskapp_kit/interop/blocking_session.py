@@ -1,6 +1,6 @@
 """A session for blocking callers: Gymnasium's environments, TRL's.
 
-Bodies and answers are the JSON objects of the routes of docs/sessions.md, in this process and at a URL.
+Bodies and answers are the JSON objects of the routes of docs/connect/sessions.md, in this process and at a URL.
 """
 
 from __future__ import annotations

@@ -159,7 +159,9 @@ def _again(reference: str, first_answer: bool) -> RewardFunction:
     return to_reward_function(reference, first_answer=first_answer)
 
 
-HINT = "For these a trainer needs rollouts (docs/trainers.md), or first_answer=True judges the first answer alone."
+HINT = (
+    "For these a trainer needs rollouts (docs/connect/trainers.md), or first_answer=True judges the first answer alone."
+)
 
 
 def _one_turn(environment: EnvironmentSpec) -> bool:

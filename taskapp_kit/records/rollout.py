@@ -38,7 +38,7 @@ class Rollout:
         split: The split of the seed.
         seed: The seed of the episode.
         status: `terminated`, `truncated` or `failed`.
-        stop_reason: Why the episode ended: a code, listed in docs/contract.md.
+        stop_reason: Why the episode ended: a code, listed in docs/reference/contract.md.
         length: The number of steps.
         total_reward: The sum of the steps' rewards.
         metrics: Numbers of the episode.

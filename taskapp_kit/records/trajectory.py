@@ -147,7 +147,7 @@ class Trajectory:
         turns: The policy's decisions, each with its steps.
         final_state: The environment's private end state (a database, say), or None.
         status: `terminated`, `truncated` or `failed`.
-        stop_reason: A code, listed in docs/contract.md (`environment`, `max_steps`, `max_refusals`, …), or the
+        stop_reason: A code, listed in docs/reference/contract.md (`environment`, `max_steps`, `max_refusals`, …), or the
             failure's code.
         metrics: Numbers about the episode, the kit's (`steps`, `turns`, `invalid_actions`, `coerced_arguments`)
             and the environment's own.

@@ -128,7 +128,7 @@ def _tune_garbage_collector() -> None:
     """Exempt the objects that exist at startup from garbage collection: they live as long as the server.
 
     A rollout creates thousands of objects and few cycles, so younger generations are collected less often, too: the CPU
-    time of a small rollout fell by a quarter, its p99 by two thirds (docs/performance.md).
+    time of a small rollout fell by a quarter, its p99 by two thirds (docs/operate/performance.md).
     """
     gc.collect()
     gc.freeze()

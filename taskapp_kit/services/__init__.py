@@ -7,8 +7,8 @@
     async with Counter.options(num_replicas=4).as_service() as counter:
         await counter.add.route(2)
 
-docs/services.md describes them, and docs/environment-services.md those that come with the kit: environments, browsers,
-rewards.
+docs/train/services.md describes them, and docs/train/environment-services.md
+the services that come with the kit: environments, browsers, rewards.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
 """Environments as services: `app.as_service("crafter", num_replicas=4)`.
 
-Each session of the service has an environment of its own in a replica, held open by the code of docs/sessions.md, so that
+Each session of the service has an environment of its own in a replica, held open by the code of docs/connect/sessions.md, so that
 limits, refusals, failures and rewards are those of `POST /rollout`. A replica's process makes one service of the app.
 """
 
@@ -39,7 +39,7 @@ log = logging.getLogger("taskapp_kit.services")
 Played = TypeVar("Played")
 
 PROTOCOL = "service"
-"""The protocol of these sessions, as `docs/sessions.md` calls it."""
+"""The protocol of these sessions, as `docs/connect/sessions.md` calls it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ class SandboxedPythonCoder(Actor):
 
         stdout, stderr = await coder.execute.route("print(6 * 7)")
 
-    Each program has an empty working directory, no network, and the limits of a sandbox (docs/sandbox.md). A replica runs
-    one program at a time, in its own box. Where this machine cannot confine programs the service does not start.
+    Each program has an empty working directory, no network, and the limits of a sandbox (docs/environments/sandbox.md).
+    A replica runs one program at a time, in its own box. Where this machine cannot confine programs the service does not start.
     `PythonWorkspace` keeps files between the programs of a session.
 
     Args:

@@ -105,7 +105,7 @@ class RewardActor(Actor, concurrent_calls=64):
 
 
 class RewardModel(RewardActor):
-    """A reward model behind an HTTP endpoint, as `@app.judge(kind="reward_model")` calls it (docs/judges.md).
+    """A reward model behind an HTTP endpoint, as `@app.judge(kind="reward_model")` calls it (docs/environments/judges.md).
 
     It is sent the prompt and the response as messages; a subclass that overrides `reading` sends something else. Its key is
     TASKAPP_REWARD_KEY in the replica and comes through the service's option `environment=` only.

@@ -1,6 +1,6 @@
 """What the local trainer does with each key of an RL config: uses it, limits its values, or does not use it.
 
-`docs/tools/config_pages.py` writes this into docs/rl-config.md. A key that is named nowhere here is used: another value of it
+`docs/tools/config_pages.py` writes this into docs/reference/rl-config.md. A key that is not named here is used: another value
 changes the job's plan or settings.
 """
 
@@ -133,7 +133,7 @@ def limit_of(path: Path) -> Limit | None:
 
 
 def use_of(path: Path) -> str:
-    """Return what the trainer does with a key or section, in the words of docs/rl-config.md."""
+    """Return what the trainer does with a key or section, in the words of docs/reference/rl-config.md."""
     if _within(path, UNUSED):
         return "not used"
     if _within(path, READ_BEFORE):

@@ -1,7 +1,7 @@
 """The HTTP bodies: rollout request and response, with the names of the Synth AI SDK 0.3.x (release 0.3.9).
 
 Only this module uses those names. Unknown keys of a request are ignored, as that SDK does; what we add to the response
-is at its top level. Field by field: docs/contract.md.
+is at its top level. Field by field: docs/reference/contract.md.
 """
 
 from __future__ import annotations

@@ -37,9 +37,15 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TEACHING = ("README.md", "CONTRIBUTING.md", "docs/tutorial.md", "docs/contract.md", "docs/architecture.md")
-LONG_JOURNEYS = {"crafter", "eval", "export", "jobs", "math", "store", "trainers", "tutorial"}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TEACHING = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/start/tutorial.md",
+    "docs/reference/contract.md",
+    "docs/contribute/architecture.md",
+)
+LONG_JOURNEYS = {"crafter", "evaluating", "export", "jobs", "math", "store", "trainers", "tutorial"}
 """Pages whose commands take seconds of processor time each; the tests of cli, client, evaluate and the environments
 assert their parts."""
 QUICK = {"README", "agents", "backend", "gymnasium", "in-process", "judges", "models", "rl-config"}
@@ -399,5 +405,5 @@ def test_the_contract_lists_every_error_code() -> None:
     )
     codes |= {"invalid_request", "internal_error", "store_failed"}
     assert len(codes) > 30, codes
-    contract = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+    contract = (ROOT / "docs/reference/contract.md").read_text(encoding="utf-8")
     assert not {code for code in codes if f"`{code}`" not in contract}

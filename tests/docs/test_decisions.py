@@ -6,7 +6,7 @@ import datetime
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "decisions.md"
+PAGE = Path(__file__).parents[2] / "docs/contribute/decisions.md"
 MAX_LINES = 30
 
 

@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("tool", "text", "page"),
     [
-        ("cli_page", "reference", "cli.md"),
-        ("config_pages", "table_of_keys", "rl-config.md"),
-        ("config_pages", "table_of_sft_keys", "sft.md"),
+        ("cli_page", "reference", "reference/cli.md"),
+        ("config_pages", "table_of_keys", "reference/rl-config.md"),
+        ("config_pages", "table_of_sft_keys", "train/fine-tuning.md"),
     ],
 )
 def test_a_page_is_fresh(tool: str, text: str, page: str) -> None:

@@ -1,4 +1,4 @@
-"""docs/interop.md shows the clients and columns of the matrix in tests/interop, which `make interop` runs."""
+"""docs/connect/clients.md shows the clients and columns of the matrix in tests/interop, which `make interop` runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.interop.matrix_clients import AT_ONCE, CLIENTS, COLUMNS, FAILURES
 from tests.interop.matrix_page import PAGE, written
 from tests.interop.peers import REQUIREMENTS
 
-PROGRAMS = PAGE.parents[1] / "tests" / "interop" / "clients"
+PROGRAMS = PAGE.parents[2] / "tests" / "interop" / "clients"
 
 
 def test_the_page_shows_the_clients_and_columns_of_the_matrix() -> None:

@@ -1,4 +1,4 @@
-"""The collector of docs/trainers.md, given answers that its own example does not have."""
+"""The collector of docs/connect/trainers.md, given answers that its own example does not have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.rollouts import app_from, one_model_rollout
 
 pytestmark = pytest.mark.server
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "trainers.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/connect/trainers.md"
 APP = """
 app = TaskApp("sums")
 

@@ -1,4 +1,4 @@
-"""The table of names in docs/trainers.md: what stands on our side is there."""
+"""The table of names in docs/connect/trainers.md: what stands on our side is there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "trainers.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/connect/trainers.md"
 
 
 def ours() -> list[str]:

@@ -1,6 +1,6 @@
 """The doctor on environments that were not written for it: what it finds is what was checked by hand, and nothing else.
 
-`make doctor-foreign` runs it; the table is in docs/doctor.md.
+`make doctor-foreign` runs it; the table is in docs/environments/doctor.md.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ BY_HAND: dict[str, set[str]] = {
     **ORS,
     **{name: set() for name in VERIFIERS},
 }
-"""App to the names of the findings that are real; docs/doctor.md says why."""
+"""App to the names of the findings that are real; docs/environments/doctor.md says why."""
 
 
 @pytest.mark.large
@@ -216,7 +216,7 @@ def test_what_comes_in_passes_taskapp_check(name: str, openenv_url: str, tmp_pat
 
 
 def test_the_page_has_a_row_for_each_of_them() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/environments/doctor.md").read_text()
     for name, real in BY_HAND.items():
         row = re.search(rf"^\| (?:[^|]*, )?`{re.escape(name)}`[^|]*\|([^|]*)\|", page, re.MULTILINE)
         assert row is not None, name

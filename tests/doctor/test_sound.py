@@ -122,6 +122,6 @@ def test_an_accepted_finding_needs_a_reason(accept: object, tmp_path: Path) -> N
 
 
 def test_the_page_lists_every_check() -> None:
-    page = (ROOT / "docs" / "doctor.md").read_text()
+    page = (ROOT / "docs/environments/doctor.md").read_text()
     for item in CHECKS:
         assert f"| `{item.name}` | {item.sentence} |" in page

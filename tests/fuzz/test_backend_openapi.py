@@ -1,4 +1,4 @@
-"""schemathesis over the backend's wire, as docs/backend.md tells it: whatever is sent, the answer is one of those.
+"""schemathesis over the backend's wire, as docs/train/backend.md tells it: whatever is sent, the answer is one of those.
 
 Quick by default; `make fuzz` (or FUZZ_CASES=10000) sends so many cases, drawn anew, and prints what was answered.
 """

@@ -136,7 +136,7 @@ def row(words: Words, names: Iterable[str], values: Iterable[Any], *, with_addre
 
 
 def unpacked(encoding: str, data: bytes) -> bytes:
-    """The events or the answer of a row: JSON, compressed where it is longer than 4096 bytes (docs/store.md)."""
+    """The events or the answer of a row: JSON, compressed where it is longer than 4096 bytes (docs/operate/store.md)."""
     text = zlib.decompress(data) if encoding == "zlib" else data
     if (encoding == "zlib") != (len(text) > 4096):
         raise AssertionError(f"{len(text)} bytes are stored as {encoding!r}")

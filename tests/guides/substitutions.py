@@ -1,4 +1,4 @@
-"""What the runs of the RL guides' blocks change, each with its reason. docs/guides.md prints this list; it may only shrink."""
+"""What the runs of the RL guides' blocks change, each with its reason. docs/reference/guides.md prints this list; it may only shrink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/guides.md prints the list of substitutions between its markers. TASKAPP_WRITE_GUIDES_PAGE=1 writes it."""
+"""docs/reference/guides.md prints the list of substitutions between its markers. TASKAPP_WRITE_GUIDES_PAGE=1 writes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.guides.guide import ROOT
 from tests.guides.substitutions import MOST, SUBSTITUTIONS
 from tests.guides.test_workflow_guide import ALL
 
-PAGE = ROOT / "docs" / "guides.md"
+PAGE = ROOT / "docs/reference/guides.md"
 BEGIN, END = "<!-- substitutions: written by tests/guides/test_page.py -->", "<!-- end of substitutions -->"
 
 

@@ -1,4 +1,4 @@
-"""docs/interop.md: what stands between its markers is made of the clients and columns of the matrix."""
+"""docs/connect/clients.md: what stands between its markers is made of the clients and columns of the matrix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.interop.matrix_clients import CLIENTS, COLUMNS, ENVIRONMENTS, FAILURES, Client
 
-PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
+PAGE = Path(__file__).parents[2] / "docs/connect/clients.md"
 BEGIN, END = "<!-- matrix: written by make interop -->", "<!-- end of matrix -->"
 WAYS = {"wire": "On the wire", "adapter": "Through adapters"}
 Results = Mapping[str, Mapping[tuple[str, str], str | None]]

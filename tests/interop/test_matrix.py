@@ -1,6 +1,6 @@
 """Each client of the matrix drives adder, Crafter, math and the failing environments of one served app.
 
-`make interop` runs all of it, prints the matrix and writes docs/interop.md (TASKAPP_WRITE_INTEROP_PAGE). Without the
+`make interop` runs all of it, prints the matrix and writes docs/connect/clients.md (TASKAPP_WRITE_INTEROP_PAGE). Without the
 repetitions that are marked exhaustive, the light clients play adder and the failing environments.
 """
 

@@ -39,7 +39,7 @@ REJECTED = {
     "rl/math_fft_first/rl.toml": "MissingModelError",
     "rl/record_tiny.toml": "MissingModelError",
 }
-"""The example configs that release 0.3.9 rejects itself, before any request, and its error; docs/jobs.md has the reasons."""
+"""The example configs that release 0.3.9 rejects itself, before any request, and its error; docs/train/jobs.md has the reasons."""
 pytestmark = pytest.mark.interop
 
 

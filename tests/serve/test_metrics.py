@@ -273,7 +273,7 @@ def test_what_only_some_need_is_not_loaded_before_they_ask(modules: str, absent:
 def test_the_page_lists_every_metric() -> None:
     from taskapp_kit.serve.telemetry.metrics import _Read
 
-    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/operate/observability.md").read_text()
     families = list(_Read(told().snapshot()).collect())
     names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     assert len(names) == len(families) > 20

@@ -38,7 +38,7 @@ VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, False, 0, 1, -1, 2**40, 0.5, 5e-324, 1e-3, 86_400, 10**9, 2 * 10**9, "", "a", "1", "a\n", "x" * 600, "train", "counter",
      "rl", [], ["agent"], [{}], [None], {}, {"a": 1}, {"tool": "t"}, {"env": 0.5}, {"env": "0.5"}, {"env": 0}, {"env": 0, "event": 1}, {"policy": "noop"}, {"inference_url": "http://m"}, [{"tool": "t"}], ["x"] * 3]
 )  # fmt: skip
-"""Integers are written without a fraction: `1.0` is listed in docs/contract.md as what the document cannot express."""
+"""Integers are written without a fraction: `1.0` is listed in docs/reference/contract.md as what the document cannot express."""
 
 
 def nested(schema: dict[str, Any], depth: int = 2) -> st.SearchStrategy[Any]:

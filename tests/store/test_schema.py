@@ -25,7 +25,7 @@ from taskapp_kit.store.sqlite import SqliteStore
 from tests.store.stored_samples import pictured, rollout
 
 SCHEMAS = Path(__file__).parent / "schemas"
-DOCS = Path(__file__).parents[2] / "docs" / "store.md"
+DOCS = Path(__file__).parents[2] / "docs/operate/store.md"
 NAMES = [OLDEST, *(name for name, _ in MIGRATIONS)]
 
 

@@ -1,4 +1,4 @@
-"""The walk of docs/training.md: its commands in their order, with a job of two iterations."""
+"""The walk of docs/train/training.md: its commands in their order, with a job of two iterations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.cli.conftest import clean_environ
 from tests.docs.test_blocks import ROOT, blocks, commands, first_missing
 
-PAGE = ROOT / "docs" / "training.md"
+PAGE = ROOT / "docs/train/training.md"
 CONFIG = "examples/rl/learn_tiny.toml"
 SHORTER = {"iterations_per_epoch = 36": "iterations_per_epoch = 2", "every_n_iters = 12": "every_n_iters = 2"}
 NAMED = "rl:tiny:rl_0123456789abcdef:checkpoint-24"

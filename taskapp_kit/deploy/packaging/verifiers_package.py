@@ -57,7 +57,7 @@ def write_verifiers_package(
     if spec.rollout_function is not None:
         raise ConfigError(
             f"Task app {spec.name!r} has a loop of its own (app.rollout), which calls the model itself; verifiers does that.",
-            hint="Serve the app and collect rollouts over HTTP (docs/trainers.md).",
+            hint="Serve the app and collect rollouts over HTTP (docs/connect/trainers.md).",
         )
     target = parse_target(resolve(reference, beside=beside))
     own_files = trees(target, beside=beside, data_files=data_files) if target.kind == "file" else ()

@@ -1,4 +1,4 @@
-"""Parquet files: of rollouts, one row for each with the columns that docs/export.md lists, and of plain rows.
+"""Parquet files: of rollouts, one row for each with the columns that docs/evaluate/export.md lists, and of plain rows.
 
 Needs the extra `parquet`.
 """

@@ -1,7 +1,7 @@
 """Task apps as Gymnasium environments: `make(app)`, or `gymnasium.make("taskapp/crafter-v0")` once this is imported.
 
 Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action)`), which has no plugins: an id is registered
-when a module is imported. Needs the extra `taskapp-kit[gymnasium]`. An environment is a session (docs/sessions.md), of a
+when a module is imported. Needs the extra `taskapp-kit[gymnasium]`. An environment is a session (docs/connect/sessions.md), of a
 service in this process or of a task app at a URL, so its observations and rewards are those of `POST /rollout`.
 """
 

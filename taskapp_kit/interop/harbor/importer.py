@@ -1,7 +1,7 @@
 """Turns task folders in Harbor's format into an environment: `Terminal = from_harbor("tasks")`.
 
 Written against Harbor's task format, schema 1.0 and 1.1 (harborframework.com/docs/tasks; github.com/harbor-framework/harbor,
-Apache-2.0), without its package. Needs Linux with bubblewrap (docs/sandbox.md, level 3), and no container engine:
+Apache-2.0), without its package. Needs Linux with bubblewrap (docs/environments/sandbox.md, level 3), and no container engine:
 
 - A box without a network has the task's own folders (`/app`, `/tests`, `/logs`, …) and the machine's programs, read-only.
 - COPY, ENV, WORKDIR and RUN of the Dockerfile are done in the box when an episode begins. A task that needs more (another

@@ -2,7 +2,7 @@
 
 Read from NeMo Gym's source at commit 07d6b0d (`nemo_gym/base_resources_server.py`, `responses_api_agents/simple_agent/app.py`,
 `nemo_gym/judge.py`, `nemo_gym/rollout_collection.py`) and NeMo RL's at 7ea279a (`nemo_rl/experience/rollouts.py`). Their packages
-need Python 3.13.14, so tests send the messages that this source sends; docs/nemo-gym.md says what was run by hand.
+need Python 3.13.14, so tests send the messages that this source sends; docs/connect/nemo-gym.md says what was run by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from taskapp_kit.interop.nemo_gym.routes import nemo_routes
 from taskapp_kit.serve.route import ClientLines, WireProtocol
 
 CONFIG = """\
-# resources_servers/taskapp/configs/{environment}.yaml; its app.py is in docs/nemo-gym.md, and reads ENVIRONMENT_API_KEY
+# resources_servers/taskapp/configs/{environment}.yaml; its app.py is in docs/connect/nemo-gym.md, and reads ENVIRONMENT_API_KEY
 {environment}_resources_server:
   resources_servers:
     taskapp:

@@ -52,7 +52,9 @@ BODY_SECONDS = 30.0
 """How long a body may take to arrive."""
 MAX_UNDELIVERED = 8
 """Answers that are kept for a client that gave up before it read them, the last ones."""
-ERRORS = ErrorWriter("The bridge of a program", log, stored="a rollout", routes="docs/agents.md", shape=openai_error)
+ERRORS = ErrorWriter(
+    "The bridge of a program", log, stored="a rollout", routes="docs/connect/agents.md", shape=openai_error
+)
 
 Body = dict[str, Any]
 

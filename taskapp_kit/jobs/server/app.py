@@ -35,7 +35,7 @@ ERRORS = ErrorWriter(
     "The backend",
     log,
     stored="a job",
-    routes="docs/backend.md",
+    routes="docs/train/backend.md",
     unavailable_status=501,
     framework_codes={404: "not_found"},
     max_fields=100,

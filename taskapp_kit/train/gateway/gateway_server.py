@@ -81,7 +81,7 @@ ROUTES: Mapping[str, Route] = {route: route for route in get_args(Route)}
 
 SITES = SiteRules(any_host=True)
 """A tunnel or proxy may change the Host. The address of an attempt is secret, so no page of another site has it."""
-ERRORS = ErrorWriter("The gateway", log, stored="a turn", routes="docs/agents.md", shape=openai_error)
+ERRORS = ErrorWriter("The gateway", log, stored="a turn", routes="docs/connect/agents.md", shape=openai_error)
 
 
 @dataclass(frozen=True, slots=True)

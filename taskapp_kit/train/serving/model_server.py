@@ -82,7 +82,9 @@ MAX_RUNNING = 256
 """Requests that are sampled or wait; more are refused until some are answered."""
 RETRY_SECONDS = 5
 
-ERRORS = ErrorWriter("The model's server", log, stored="an answer", routes="docs/models.md", shape=openai_error)
+ERRORS = ErrorWriter(
+    "The model's server", log, stored="an answer", routes="docs/evaluate/models.md", shape=openai_error
+)
 
 
 class ModelServer:

@@ -13,7 +13,7 @@ from environments.math.equality import compare, reference_of
 from tests.machine import needs_sympy
 
 PAIRS = Path(__file__).with_name("equality_pairs.jsonl")
-PAGE = Path(__file__).parents[3] / "docs/math.md"
+PAGE = Path(__file__).parents[3] / "docs/environments/math.md"
 
 pytestmark = [
     needs_sympy,

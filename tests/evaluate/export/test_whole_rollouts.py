@@ -21,7 +21,7 @@ from taskapp_kit.records.protocols import RolloutQuery
 from tests.evaluate.export.stored_chats import FAILURE, SECRET, model_rollout, saved
 from tests.store.stored_samples import png
 
-DOCS = Path(__file__).parents[3] / "docs" / "export.md"
+DOCS = Path(__file__).parents[3] / "docs/evaluate/export.md"
 
 
 @pytest.fixture(scope="module")

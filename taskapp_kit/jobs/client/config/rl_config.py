@@ -4,7 +4,7 @@
     config = config.with_overrides({"training": {"num_epochs": 5}})
 
 Each problem has its line, what was found, what was expected and what to do; keys that nothing reads are warnings, because
-a trainer may know more keys than the kit does. `docs/rl-config.md` lists every section and key.
+a trainer may know more keys than the kit does. `docs/reference/rl-config.md` lists every section and key.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _checked(document: Document, path: Path, lines: Mapping[Place, int], changed
     if review.problems:
         count = "1 problem" if len(review.problems) == 1 else f"{len(review.problems)} problems"
         raise JobConfigError(
-            f"{path} cannot be used as an {WHAT} (docs/rl-config.md lists every section and key), {count}:",
+            f"{path} cannot be used as an {WHAT} (docs/reference/rl-config.md lists every section and key), {count}:",
             problems=sentences(review.problems, lines, changed),
         )
     return RlConfig(document, values, path, sentences(review.warnings, lines, changed), lines)

@@ -1,6 +1,6 @@
 """The sections and keys of an RL config as pydantic models: what the RL guides, the contract and the SDK's own configs name.
 
-The validator, the backend's plan and the page `docs/rl-config.md` (`docs/tools`) all read this one declaration.
+The validator, the backend's plan and the page `docs/reference/rl-config.md` (`docs/tools`) all read this one declaration.
 A class's docstring is what the page says of its section; a key has what it is and how it is written.
 """
 

@@ -1,6 +1,7 @@
 """The config of fine-tuning on conversations, `taskapp train --type sft`: a TOML file, checked as a whole.
 
-Sections and keys that an RL config has, too, have the same names and meanings. `docs/sft.md` lists them, by this declaration.
+Sections and keys that an RL config also has have the same names and meanings. `docs/train/fine-tuning.md` lists them,
+from this declaration.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class SftConfig:
         """Raise JobConfigError if the review has problems."""
         if review.problems:
             raise JobConfigError(
-                f"{self.path} cannot be used as an {WHAT} (docs/sft.md lists every section and key):",
+                f"{self.path} cannot be used as an {WHAT} (docs/train/fine-tuning.md lists every section and key):",
                 problems=sentences(review.problems, self.lines, frozenset()),
             )
 
