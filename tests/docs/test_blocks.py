@@ -1,14 +1,6 @@
 """README and docs are run: what they show is what happens.
 
-A block is told by the words after its opening fence:
-
-    ```python               runs; all of one page share a namespace and a fresh working directory
-    ```python title=x.py    is saved there as x.py, and run (`append`: added to the end of x.py)
-    ```python needs=NAME    runs where the package NAME is installed
-    ```python no-run        does not run here (counted below)
-    ```console run          each `$ ` line runs in one shell of the page; the lines below it are what it prints, in
-                            order, where `…` stands for anything and other lines may come between
-    ```console              is only read (counted below, on the pages that teach)
+tests/docs/pages.py describes the words after the opening fence of a block.
 
 `$ taskapp serve FILE`, `$ taskapp backend serve` and `$ taskapp mock-model` run in the background until the next one of
 the kind; their ports are free ones instead of 8001, 8500 and 8100, and THE-KEY-THAT-SERVE-PRINTED is the key that the first one minted. A page that
@@ -18,7 +10,6 @@ names `examples/` has the checkout's examples in its working directory.
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import runpy
@@ -29,12 +20,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import httpx
 import pytest
+
+from tests.docs.pages import KEY_PLACEHOLDER, MINTED_KEY, Block, blocks, commands, first_missing
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -53,55 +45,8 @@ QUICK = {"README", "agents", "backend", "gymnasium", "in-process", "judges", "mo
 SKIPPED_FOLDERS = {"out", "build", "dist", "node_modules"}
 COMMAND_SECONDS = 60
 SENTINEL = "===block-command-done==="
-KEY_PLACEHOLDER = "THE-KEY-THAT-SERVE-PRINTED"
 PORTS = {"taskapp serve": 8001, "taskapp backend serve": 8500, "taskapp mock-model": 8100}
 """What runs in the background, and the port that the pages give it."""
-FENCE = re.compile(r"^```(\S*)[ \t]*(.*)$")
-
-
-@dataclass(frozen=True)
-class Block:
-    """One fenced block. line: number of its first line of text, from 1."""
-
-    page: Path
-    line: int
-    language: str
-    words: str
-    text: str
-
-    @property
-    def title(self) -> str | None:
-        found = re.search(r"title=(\S+)", self.words)
-        return found[1] if found else None
-
-    @property
-    def runs(self) -> bool:
-        needed = re.search(r"needs=(\S+)", self.words)
-        if needed and importlib.util.find_spec(needed[1]) is None:
-            return False
-        if self.language == "python":
-            return "no-run" not in self.words
-        return self.language == "console" and "run" in self.words.split()
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-
-def blocks(page: Path) -> list[Block]:
-    found: list[Block] = []
-    opened: tuple[int, str, str] | None = None
-    lines: list[str] = []
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
-        fence = FENCE.match(line)
-        if opened is None and fence:
-            opened, lines = (number + 1, fence[1], fence[2]), []
-        elif opened is not None and line.rstrip() == "```":
-            found.append(Block(page, *opened, "\n".join(lines) + "\n"))
-            opened = None
-        else:
-            lines.append(line)
-    assert opened is None, f"{page}: the block at line {opened} is not closed"
-    return found
 
 
 def markdown_files() -> list[Path]:
@@ -191,8 +136,7 @@ class Shell:
             except ProcessLookupError:
                 break
         text = log.read_text()
-        minted = re.search(r"export ENVIRONMENT_API_KEY=([\w-]{16,})", text)
-        if minted:
+        if minted := MINTED_KEY.search(text):
             self.key = minted[1]
         return text
 
@@ -270,9 +214,7 @@ def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
             if block.language == "console":
                 run_console(block, shell)
             elif block.title:
-                file = folder / block.title
-                before = file.read_text(encoding="utf-8") if "append" in block.words.split() else ""
-                file.write_text(before + block.text, encoding="utf-8")
+                file = block.save(folder)
                 if file.suffix == ".py":
                     runpy.run_path(str(file))
             else:
@@ -292,30 +234,6 @@ def run_console(block: Block, shell: Shell) -> None:
             assert status == 0, f"{block}: `{command}` ended with {status}:\n{printed}"
         missing = first_missing([shell.here(line) for line in expected], printed)
         assert missing is None, f"{block}: `{command}` did not print {missing!r} there; it printed:\n{printed}"
-
-
-def commands(text: str) -> list[tuple[str, list[str]]]:
-    """Each `$ ` line, with the lines that a `\\` at its end continues it by, and the lines expected below it."""
-    found: list[tuple[str, list[str]]] = []
-    for line in text.splitlines():
-        if line.startswith("$ "):
-            found.append((line[2:], []))
-        elif found and not found[-1][1] and found[-1][0].endswith("\\"):
-            found[-1] = (f"{found[-1][0]}\n{line}", [])
-        elif found and line.strip():
-            found[-1][1].append(line)
-    return found
-
-
-def first_missing(expected: list[str], printed: str) -> str | None:
-    """The first expected line that does not come in its turn; None when all do."""
-    lines = iter(" ".join(re.sub(r"\x1b\[[0-9;]*m", "", line).split()) for line in printed.splitlines())
-    for line in expected:
-        words = " ".join(line.split())
-        pattern = re.compile(".*".join(map(re.escape, words.split("…"))))
-        if words != "…" and not any(pattern.fullmatch(found) for found in lines):
-            return line
-    return None
 
 
 def test_the_comparison_notices_what_is_not_there() -> None:
