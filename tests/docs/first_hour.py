@@ -67,6 +67,7 @@ class Shell:
         """Start a server, and return what it printed once it waits for requests."""
         self.stop(kind)
         log = self.directory() / f"server-{time.monotonic_ns()}.log"
+        log.touch()
         _, printed = self.run(f"{command} >{shlex.quote(str(log))} 2>&1 </dev/null & echo pid $!; disown", echo=False)
         self.servers[kind] = int(printed.split("pid ")[1].split()[0])
         deadline = time.monotonic() + 60
