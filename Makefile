@@ -25,7 +25,7 @@ stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 2] %s (%d m
 EXTRAS := crafter,gymnasium,jobs,mcp,modal,otel,parquet,postgres,textarena,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test test-fast test-all test-train trained faithfulness learn learned kills killed doctor-foreign suite check lint types hooks drawn interop interop-full interop-fully browser large golden fuzz sentinels bench docs wheel clean help
+.PHONY: demo test test-fast test-all test-train trained faithfulness learn learned kills killed doctor-foreign suite check lint types hooks drawn interop interop-full interop-fully browser large golden fuzz sentinels bench docs site wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
@@ -48,6 +48,7 @@ help:
 	@echo "make fuzz     10 000 requests drawn from the OpenAPI document"
 	@echo "make sentinels  the suite again, everything it leaves searched for keys"
 	@echo "make bench    measure, and write docs/operate/performance.md"
+	@echo "make site     build the documentation in out/site, in an environment of its own (.venv-site)"
 	@echo "make wheel    build the wheel in dist/"
 
 $(VENV)/pyvenv.cfg:
@@ -195,8 +196,14 @@ docs: $(VENV)/dev
 	$(BIN)/python docs/tools/cli_page.py > docs/reference/cli.md
 	$(BIN)/python docs/tools/config_pages.py docs/reference/rl-config.md docs/train/fine-tuning.md
 
+# the documentation as a site, with search and the API reference: python3 -m http.server -d out/site shows it
+site:
+	@test -d .venv-site || $(PYTHON) -m venv .venv-site
+	@.venv-site/bin/python -m pip --disable-pip-version-check --quiet install -r docs/site/requirements.txt
+	.venv-site/bin/python docs/tools/site.py
+
 wheel: $(VENV)/dev
 	$(BIN)/python -m build --wheel --outdir dist
 
 clean:
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-site build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
