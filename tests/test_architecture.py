@@ -126,7 +126,7 @@ INSIDE = {
         {"rescore"},
     ),
     "cli": (
-        {"options", "output"},
+        {"options", "output", "support"},
         {"env_file", "job_options", "local_app", "remote_task_app", "selection"},
         {"policy_options"},
         {"author", "evaluate", "serve", "train"},
@@ -593,7 +593,7 @@ CODE_LINES = {
     "__init__": 37,
     "__main__": 4,
     "asgi": 66,
-    "cli": 7609,
+    "cli": 7690,
     "client": 1103,
     "config": 376,
     "declare": 2780,

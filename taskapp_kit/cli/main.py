@@ -4,7 +4,8 @@ A command is a module in one of the PACKAGES, named in GROUPS, whose `command` i
 needed. What only its run needs, it imports as modules (`from taskapp_kit.evaluate import source`), at its top: where its
 help is printed, they are not loaded.
 
-Exit status: 0 success; 1 the command failed; 2 the command line, a setting or the request is wrong.
+Exit status: 0 success; 1 the command failed; 2 the command line, a setting or the request is wrong; 3 the operating system
+is not supported.
 """
 
 from __future__ import annotations
@@ -21,18 +22,17 @@ import click
 
 from taskapp_kit.cli.options import ARGUMENTS
 from taskapp_kit.cli.output.terminal import clean, complain, exit_status
+from taskapp_kit.cli.support import marked, with_level
 from taskapp_kit.errors import KitError, closest
 from taskapp_kit.version import __version__
 
-DOCTOR = "Find out whether an app is sound, or a running task app at its URL; and with --backend..."
 GROUPS: dict[str, dict[str, str]] = {
     "Author": {
         "init": "Make a new project in the directory NAME.",
         "list": "List the bundled apps, the installed plugins and the templates.",
         "info": "Show environments, actions, rubrics, reward, splits, limits, configuration and policies.",
         "play": "Play an episode yourself; the scorecard stands at the end.",
-        "check": DOCTOR,
-        "doctor": DOCTOR,
+        "doctor": "Check an app, or a running task app at its URL, and with --backend a backend.",
         "mock-model": "Serve a mock model with OpenAI's chat completions, answering well, badly or not at all.",
         "judge": "Hold an app's judges against people's labels.",
     },
@@ -67,8 +67,6 @@ GROUPS: dict[str, dict[str, str]] = {
 underscore in its module's."""
 PACKAGES = {"Author": "author", "Serve": "serve", "Evaluate": "evaluate", "Train and deploy": "train"}
 """Where the modules of a group are."""
-SAME = {"check": "doctor"}
-"""Commands that are another one's module."""
 HELP = ("-h", "--help")
 
 
@@ -89,7 +87,7 @@ class Commands(click.Group):
         package = next((PACKAGES[group] for group, commands in GROUPS.items() if cmd_name in commands), None)
         if package is None:
             return None
-        module = f"taskapp_kit.cli.{package}.{SAME.get(cmd_name, cmd_name).replace('-', '_')}"
+        module = f"taskapp_kit.cli.{package}.{cmd_name.replace('-', '_')}"
         for_help = any(word in HELP for word in ctx.meta.get(ARGUMENTS, ()))
         if for_help:
             sys.meta_path.insert(0, _LoadedOnUse)
@@ -98,7 +96,7 @@ class Commands(click.Group):
         finally:
             if for_help:
                 sys.meta_path.remove(_LoadedOnUse)
-        return command
+        return with_level(cmd_name, command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -115,7 +113,7 @@ class Commands(click.Group):
         """One section for each group."""
         for group, commands in GROUPS.items():
             with formatter.section(group):
-                formatter.write_dl(list(commands.items()))
+                formatter.write_dl([(name, marked(name, summary)) for name, summary in commands.items()])
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command; an error of the kit becomes one paragraph on stderr and an exit status."""

@@ -154,7 +154,7 @@ def test_a_job_that_was_taken_is_taken_though_nobody_can_say_how_it_is(run: Run,
 
 def test_check_with_servers_that_mean_harm(run: Run, tmp_path: Path) -> None:
     with both({}, tmp_path) as variables:
-        done = run("check", variables["TASK_APP_URL"], "--backend", variables["BACKEND_BASE_URL"], **variables)
+        done = run("doctor", variables["TASK_APP_URL"], "--backend", variables["BACKEND_BASE_URL"], **variables)
         safe(done.output + done.stderr)
         assert done.exit_code == 0, done.output
     pages: dict[str, Any] = {
@@ -167,7 +167,7 @@ def test_check_with_servers_that_mean_harm(run: Run, tmp_path: Path) -> None:
     }
     for page in pages.values():
         with answering(**{"{rest:path}": page}) as url:
-            done = run("check", url, "--backend", url, "--json", **variables)
+            done = run("doctor", url, "--backend", url, "--json", **variables)
         assert done.exit_code == 1, done.output
         assert json.loads(done.stdout)["ok"] is False
         safe(done.stdout + done.stderr)

@@ -70,7 +70,7 @@ def test_the_root_says_what_each_command_says_of_itself() -> None:
         (["zzzz"], 2, "The commands are init, list"),
         (["info", "nosuch.py"], 2, "there is no file nosuch.py"),
         (["info", "crafte"], 2, "Did you mean 'crafter'?"),
-        (["info"], 2, "Missing argument"),
+        (["info", "--prompt"], 2, "give an APP or a URL"),
         (["rollout", ADDER, "--seed", "-1"], 2, "is no seed"),
         (["rollout", ADDER, "--seed", str(2**63)], 2, "is no seed"),
         (["rollout", ADDER, "--config", "{low: 3}"], 2, "mind the shell's quotes"),
@@ -78,7 +78,7 @@ def test_the_root_says_what_each_command_says_of_itself() -> None:
         (["rollout", ADDER, "--config", "[1]"], 2, "expected a JSON object"),
         (["rollout", ADDER, "--config", '{"low": NaN}'], 2, "NaN is no JSON number"),
         (["rollout", ADDER, "--seed", "5000"], 2, "seed 5000 is outside the seeds of environment 'adder'"),
-        (["info", ADDER, "--seed", "3"], 2, "they belong to --prompt"),
+        (["info", ADDER, "--seed", "3"], 2, "add --prompt"),
     ],
 )
 def test_mistakes_are_told_on_stderr(run: Run, args: list[str], status: int, words: str) -> None:

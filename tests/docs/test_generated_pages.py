@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("tool", "text", "page"),
     [
         ("cli_page", "reference", "reference/cli.md"),
+        ("support_page", "reference", "reference/support.md"),
         ("config_pages", "table_of_keys", "reference/rl-config.md"),
         ("config_pages", "table_of_sft_keys", "train/fine-tuning.md"),
     ],

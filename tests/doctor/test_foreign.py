@@ -207,7 +207,7 @@ def test_what_comes_in_passes_taskapp_check(name: str, openenv_url: str, tmp_pat
     """The command itself: status 0, so there is no WRONG."""
     write_tasks(tmp_path / "tasks")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "taskapp_kit", "check", f"{INCOMING[name]}:{_attribute(name)}", "--quick"],
+        [sys.executable, "-W", "ignore", "-m", "taskapp_kit", "doctor", f"{INCOMING[name]}:{_attribute(name)}", "--quick"],
         env={**os.environ, "OPENENV_URL": openenv_url, "HARBOR_TASKS": str(tmp_path / "tasks")},
         cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`taskapp doctor`, also as `taskapp check`: whether an app, a running task app or a backend is sound, and what to do."""
+"""`taskapp doctor`: examine an app, a running task app or a backend, and print what to do about each problem."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ from taskapp_kit.net.redact import without_keys
         "taskapp doctor adder.py",
         "taskapp doctor adder.py --quick --allow splits",
         "taskapp doctor http://127.0.0.1:8001",
-        "taskapp check https://my-app.modal.run --backend http://127.0.0.1:8500 --env-file .env",
+        "taskapp doctor https://my-app.modal.run --backend http://127.0.0.1:8500 --env-file .env",
     )
 )
 @click.argument("app", metavar="APP|URL")
-@click.option("--quick", is_flag=True, help="Fewer rollouts: under 20 s.")
-@click.option("--env", "environment", metavar="NAME", help="This environment of an APP alone.  [default: all of them]")
+@click.option("--quick", is_flag=True, help="Play fewer rollouts: under 20 s.")
+@click.option("--env", "environment", metavar="NAME", help="Check only this environment of an APP.  [default: all]")
 @click.option(
-    "--allow", multiple=True, metavar="CHECK", help="Accept what this check finds, and print it; may be repeated."
+    "--allow", multiple=True, metavar="CHECK", help="Accept what this check finds, but print it; may be repeated."
 )
-@click.option("--load", is_flag=True, help="At a URL: also keys, errors and limits, and 20 rollouts at once.")
-@click.option("--judges", is_flag=True, help="Ask the judges of an APP; without it their scores are null.")
-@click.option("--backend", "--backend-url", "backend_url", metavar="U", help="A backend that is to use it, too.")
+@click.option("--load", is_flag=True, help="For a URL: also test keys, errors and limits, and 20 concurrent rollouts.")
+@click.option("--judges", is_flag=True, help="Call the judges of an APP. Without it, their scores are null.")
+@click.option(
+    "--backend", "--backend-url", "backend_url", metavar="U", help="Also check the backend that will use the task app."
+)
 @ENV_FILES
 @json_option("Print the findings as JSON.")
 @click.pass_context
@@ -53,27 +55,26 @@ def command(
     env_files: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Find out whether an app is sound, or a running task app at its URL; and with --backend a backend and its key.
+    """Check an app, or a running task app at its URL, and with --backend a backend.
 
-    `taskapp check` and `taskapp doctor` are one command.
+    For an APP: report every problem in its declarations. If there are no problems, play rollouts in each environment with
+    policies that need no model, in this process, and print one line per check: the same seed gives the same episode, here
+    and in another process; rewards and rubrics hold; private fields stay hidden; no state is left behind; and more. Nothing
+    is stored.
 
-    Of an APP: every problem of its declarations; where there is none, rollouts in each environment by policies that need
-    no model, in this process, and one line for each check: the same seed gives the same episode, here and in another
-    process; rewards and rubrics hold; nothing private shows; nothing is left behind; and more. Nothing is stored.
+    For a URL: check address, key and contract, then play one rollout of at most five turns, which the app's judges score.
+    With --load, also send requests without a key and with invalid bodies, and play 20 rollouts, first one by one and then
+    concurrently.
 
-    At a URL: address, key and contract; where these are right, one rollout of at most five turns, which the app's judges
-    score. With --load also requests without the key and with wrong bodies, and 20 rollouts, one after another and at once.
-
-    The keys are ENVIRONMENT_API_KEY and SYNTH_API_KEY, from the environment or an env file. Exit status 1 when
-    something is WRONG; a warning does not change it.
+    The keys are ENVIRONMENT_API_KEY and SYNTH_API_KEY, from the environment or an env file. The exit status is 1 if a
+    finding is WRONG; warnings don't change it.
     """
-
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     options = doctor_options.DoctorOptions(quick=quick, judges=judges, environment=environment, allow=allow)
     if is_url(app):
         findings = asyncio.run(_running(app, settings.task_app_key, options, load=load))
     elif load:
-        raise ConfigError("--load is about a URL.", hint="An APP is always played many times; leave it out.")
+        raise ConfigError("--load applies to a URL only.", hint="An APP is always played many times; leave --load out.")
     else:
         findings = asyncio.run(_declared(app, env_files, options))
     if backend_url is not None:
@@ -94,9 +95,11 @@ def command(
 async def _running(
     url: str, key: str | None, options: doctor_options.DoctorOptions, *, load: bool
 ) -> list[doctor_finding.DoctorFinding]:
-    """What was found of a server. load: send it many requests."""
+    """Return the findings about a server. load: send it many requests."""
     if options.quick or options.judges or options.environment is not None or options.allow:
-        raise ConfigError("--quick, --env, --allow and --judges are about an APP.", hint="Leave them out for a URL.")
+        raise ConfigError(
+            "--quick, --env, --allow and --judges apply to an APP only.", hint="Leave them out for a URL."
+        )
     checked = await checks.check_task_app(url, key)
     if all(finding.ok for finding in checked):
         checked.append(await checks.try_rollout(url, key))
@@ -109,6 +112,6 @@ async def _running(
 async def _declared(
     app: str, env_files: Sequence[str], options: doctor_options.DoctorOptions
 ) -> list[doctor_finding.DoctorFinding]:
-    """What was found of an app, which is played in this process."""
+    """Return the findings about an app, which is played in this process."""
     settings = load_settings(env_files=env_files)
     return [finding async for finding in examine.examine(local_app.open_app(app, settings), options, settings)]

@@ -12,10 +12,10 @@ import click
 import orjson
 
 from taskapp_kit import client
-from taskapp_kit.cli import local_app, remote_task_app
+from taskapp_kit.cli import local_app, remote_task_app, support
 from taskapp_kit.cli.options import ENV_FILES, JSON_OBJECT, OUTPUT_MODE, SEED, SERVER_KEY, is_url, json_option
 from taskapp_kit.cli.output.app_output import curl_lines, print_description
-from taskapp_kit.cli.output.terminal import clean, console, example, print_json, shown_from
+from taskapp_kit.cli.output.terminal import clean, console, echo, example, print_json, shown_from, table
 from taskapp_kit.config import Settings, export, load
 from taskapp_kit.declare.discovery import bundled_file, find_app, missing_extra
 from taskapp_kit.declare.episode_selection import find_environment, read_config
@@ -34,7 +34,7 @@ from taskapp_kit.wire.chat.conversation import role_variable
 
 
 @click.command(epilog=example("taskapp info crafter", "taskapp info adder.py --prompt --seed 3"))
-@click.argument("app", metavar="APP|URL")
+@click.argument("app", metavar="[APP|URL]", required=False)
 @click.option("--prompt", is_flag=True, help="Print exactly what a language model reads first in one episode.")
 @click.option("--env", "environment", metavar="NAME", help="Only this environment.")
 @click.option("--seed", type=SEED, metavar="S", help="With --prompt: the episode.  [default: the first of its split]")
@@ -48,7 +48,7 @@ from taskapp_kit.wire.chat.conversation import role_variable
 @ENV_FILES
 @json_option("Print JSON, with the whole JSON Schemas.")
 def command(
-    app: str,
+    app: str | None,
     prompt: bool,
     environment: str | None,
     seed: int | None,
@@ -60,11 +60,19 @@ def command(
     env_files: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show environments, actions, rubrics, reward, splits, limits, configuration and policies."""
+    """Show environments, actions, rubrics, reward, splits, limits, configuration and policies.
+
+    Without an app, list the extras and protocols of taskapp-kit and how far each is supported.
+    """
+    if app is None:
+        if prompt or clients or environment is not None:
+            raise click.UsageError("--prompt, --clients and --env need an app: give an APP or a URL.")
+        _print_support(as_json=as_json)
+        return
     settings = load(env_files=env_files)
     if not prompt and any(option is not None for option in (seed, split, env_config, output_mode)):
         raise click.UsageError(
-            "--seed, --split, --config and --output-mode are of an episode; they belong to --prompt."
+            "--seed, --split, --config and --output-mode select an episode; add --prompt to use them."
         )
 
     if prompt:
@@ -96,6 +104,23 @@ def command(
         print_json(description)
     else:
         _print(description, app, url, environment)
+
+
+def _print_support(*, as_json: bool) -> None:
+    """Print the support level of every command, extra and protocol, and what each level promises."""
+    if as_json:
+        listed = {
+            kind: {level: names.split(", ") for level, names in levels.items()}
+            for kind, levels in support.SUPPORT.items()
+        }
+        print_json({"levels": support.PROMISES, **listed})
+        return
+    rows = table("", *support.PROMISES)
+    for kind, names in support.SUPPORT.items():
+        rows.add_row(kind, *(names.get(level, "") for level in support.PROMISES))
+    console().print(rows)
+    for level, promise in support.PROMISES.items():
+        echo(f"{level}: {promise}")
 
 
 def _print(description: dict[str, Any], app: str, url: str, environment: str | None) -> None:

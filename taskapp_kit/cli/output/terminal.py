@@ -154,7 +154,7 @@ def shown_from(place: str) -> Iterator[None]:
             f"What {place} gave cannot be shown: a member is missing or has another type than expected "
             f"({type(error).__name__}).",
             code="unreadable_answer",
-            hint="`taskapp check URL` compares a server with the HTTP contract.",
+            hint="`taskapp doctor URL` compares a server with the HTTP contract.",
         ) from error
 
 

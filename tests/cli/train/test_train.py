@@ -1,4 +1,4 @@
-"""`taskapp train` and `taskapp check` against a real backend and a real task app: what they say, how they end."""
+"""`taskapp train` and `taskapp doctor` against a real backend and a real task app: what they say, how they end."""
 
 from __future__ import annotations
 
@@ -249,20 +249,20 @@ def test_at_a_terminal_the_job_is_shown_live_until_ctrl_c(both: Both, config: Pa
 
 
 def test_check_tells_each_part(run: Run, both: Both) -> None:
-    done = run("check", both.task_app, "--backend", both.backend, status=0, **both.variables())
+    done = run("doctor", both.task_app, "--backend", both.backend, status=0, **both.variables())
     for part in ("task app", "key", "contract", "backend"):
         assert re.search(rf"^{part} +ok ", done.stdout, re.MULTILINE), done.stdout
     safe(done.stdout)
 
 
 def test_check_plays_one_rollout_of_a_cheap_policy(run: Run, both: Both) -> None:
-    done = run("check", both.task_app, "--json", **both.variables())
+    done = run("doctor", both.task_app, "--json", **both.variables())
     last = json.loads(done.stdout)["findings"][-1]
     assert (last["part"], last["ok"]) == ("rollout", True)
     assert "policy " in last["found"] and "reward" in last["found"]
 
 
-@pytest.mark.parametrize("command", ["check", "rollout", "info", "eval"])
+@pytest.mark.parametrize("command", ["doctor", "rollout", "info", "eval"])
 def test_an_address_without_its_scheme_is_completed(run: Run, command: str) -> None:
     done = run(command, "127.0.0.1:8001")
     assert done.exit_code in (1, 2)
@@ -270,13 +270,13 @@ def test_an_address_without_its_scheme_is_completed(run: Run, command: str) -> N
 
 
 def test_check_says_which_part_is_wrong_and_what_to_do(run: Run, both: Both) -> None:
-    done = run("check", both.task_app, width=200, status=1, **both.variables(ENVIRONMENT_API_KEY="another-0123456789"))
+    done = run("doctor", both.task_app, width=200, status=1, **both.variables(ENVIRONMENT_API_KEY="another-0123456789"))
     assert re.search(r"^task app +ok", done.stdout, re.MULTILINE)
     assert re.search(r"^key +WRONG", done.stdout, re.MULTILINE)
 
 
 def test_check_as_json(run: Run, both: Both) -> None:
-    done = run("check", nobody(), "--json", status=1, **both.variables())
+    done = run("doctor", nobody(), "--json", status=1, **both.variables())
     told = json.loads(done.stdout)
     assert told["ok"] is False
     assert [(finding["part"], finding["ok"]) for finding in told["findings"]][-1] == ("task app", False)

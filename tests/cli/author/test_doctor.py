@@ -1,4 +1,4 @@
-"""`taskapp check APP`: the table, the JSON and the exit status; at a URL see test_train.py and tests/client."""
+"""`taskapp doctor APP`: the table, the JSON and the exit status. For a URL, see test_train.py and tests/client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Careless:
 
 @pytest.mark.process
 def test_an_app_is_checked_here_and_nothing_is_left_behind(run: Run, tmp_path: Path) -> None:
-    told = run("check", ADDER, "--quick", status=0)
+    told = run("doctor", ADDER, "--quick", status=0)
     assert re.search(r"^task app +ok +adder 1\.0\.0", told.stdout, re.MULTILINE)
     assert re.search(r"^rollout +ok +Environment adder: policy random, seed 0", told.stdout, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
@@ -39,7 +39,7 @@ def test_an_app_is_checked_here_and_nothing_is_left_behind(run: Run, tmp_path: P
 @pytest.mark.process
 def test_a_finding_that_is_wrong_makes_the_status_1(run: Run, tmp_path: Path) -> None:
     (tmp_path / "careless.py").write_text(CARELESS)
-    told = run("check", "careless.py", "--quick", status=1)
+    told = run("doctor", "careless.py", "--quick", status=1)
     assert re.search(r"^global-random +WRONG +careless.py:8: ", told.stdout, re.MULTILINE)
     again = json.loads(run("doctor", "careless.py:app", "--quick", "--json").stdout)
     assert again["ok"] is False
@@ -65,18 +65,18 @@ def test_a_check_or_an_environment_that_is_not_there_is_a_mistake_of_the_command
 
 def test_mistakes_in_the_declarations_are_listed(run: Run, tmp_path: Path) -> None:
     (tmp_path / "careless.py").write_text(CARELESS.replace("def go(self)", "def go(self, where)"))
-    told = run("check", "careless.py", "--json", status=1)
+    told = run("doctor", "careless.py", "--json", status=1)
     (problem,) = json.loads(told.stdout)["findings"]
     assert problem["part"] == "task app" and "careless.py:11" in problem["found"] and problem["do"]
 
 
 def test_an_app_that_is_not_there_is_a_mistake_of_the_command_line(run: Run) -> None:
-    run("check", "nothing.py", status=2)
+    run("doctor", "nothing.py", status=2)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.process
 def test_bundled_apps_are_checked_by_name(run: Run) -> None:
-    told = run("check", "python_sandbox", "--json", "--quick")
+    told = run("doctor", "python_sandbox", "--json", "--quick")
     findings = json.loads(told.stdout)["findings"]
     assert findings[0]["ok"] and findings[0]["found"].startswith("python_sandbox")
