@@ -461,7 +461,7 @@ class TaskApp(Declarations):
         Args:
             name: of the environment; the first declared when absent.
             procs: processes of each replica.
-            options: of the service, `num_replicas` and others (docs/train/environment-services.md).
+            options: of the service, `num_replicas` and others (docs/train/services.md).
 
         Raises:
             DeclarationError: the declarations have mistakes.
