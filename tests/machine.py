@@ -18,11 +18,11 @@ REASONING_GYM = find_spec("reasoning_gym") is not None
 
 
 def skip_if_it_cannot_play(app: str) -> None:
-    """Skip the running test where a bundled app cannot play: `math` without its extra, `python_sandbox` without a sandbox."""
+    """Skip the running test where a bundled app cannot play: `math` without its extra, those that run code without a sandbox."""
     if app == "math":
         pytest.importorskip("sympy", reason=MATH)
         pytest.importorskip("reasoning_gym", reason=MATH)
-    if app == "python_sandbox":
+    if app in ("python_sandbox", "fix_the_function"):
         try:
             confined = capabilities().safe
         except SandboxTooWeak:
