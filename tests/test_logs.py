@@ -21,7 +21,7 @@ from taskapp_kit import TaskApp, logs
 from taskapp_kit.config import Settings, child_environment, set_child_logging, take_parent_logging
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.logs import LogMessage
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.app import log_ended
 from tests.cli.conftest import ROOT, serving

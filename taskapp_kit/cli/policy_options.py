@@ -15,7 +15,7 @@ from taskapp_kit.deploy.tunnel.tunnel_settings import on_loopback
 from taskapp_kit.errors import BadArgument, ConfigError
 from taskapp_kit.evaluate.plan import policy_name
 from taskapp_kit.jobs.client.backend import api_base
-from taskapp_kit.rollout.models.registry import ModelNames
+from taskapp_kit.rollout.models.model_settings import ModelNames
 from taskapp_kit.train.checkpoints.facts import TrainedModelName
 from taskapp_kit.train.models.sources import base_models, is_path
 from taskapp_kit.train.serving.process import ServingProcess

@@ -1,4 +1,4 @@
-"""Turns a Python signature into a JSON Schema and a parser of arguments.
+"""Author functions: a signature becomes a JSON Schema and a parser of arguments; a result is awaited if it has to be.
 
 Lenient where models often slip ("2" for 2), strict where that would hide a mistake (never a bool for an int). pydantic is
 imported at first use, so that `import taskapp_kit` stays quick.
@@ -12,9 +12,12 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.records.content import Json
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class BadArguments(ValueError):
@@ -326,3 +329,34 @@ def is_object(annotation: Any) -> bool:
         or hasattr(kind, "__dataclass_fields__")
         or hasattr(kind, "__required_keys__")
     )
+
+
+_DATA = frozenset({type(None), bool, int, float, str, dict, list, tuple})
+
+
+def finished(returned: Any, runner: asyncio.Runner | None = None) -> Any:
+    """Return a value itself, the result of an awaitable, or the items of an async generator.
+
+    So functions are async in any form: `async def`, a partial or a lambda of one, an object with an async `__call__`.
+
+    Args:
+        returned: What the function returned. Data is not examined further, as most calls return it.
+        runner: The event loop for it; without one, a new loop. No loop may run in this thread if there is a runner.
+    """
+    if type(returned) in _DATA:
+        return returned
+    if not inspect.isasyncgen(returned) and not inspect.isawaitable(returned):
+        return returned
+
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    async def awaited() -> Any:
+        return [item async for item in returned] if inspect.isasyncgen(returned) else await returned
+
+    if runner is not None:
+        return runner.run(awaited())
+    if asyncio._get_running_loop() is None:
+        return asyncio.run(awaited())
+    with ThreadPoolExecutor(1, "taskapp-author-call") as thread:  # a loop cannot run inside another one of its thread
+        return thread.submit(asyncio.run, awaited()).result()

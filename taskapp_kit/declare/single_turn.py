@@ -14,12 +14,11 @@ from taskapp_kit.declare.check_environment import accepted_checks, check_limit, 
 from taskapp_kit.declare.declarations import Declaration, Declarations, Problems, check_name, check_splits, one_of
 from taskapp_kit.declare.marks import action
 from taskapp_kit.declare.private_fields import private_fields
-from taskapp_kit.declare.signature import Arguments
+from taskapp_kit.declare.signature import Arguments, finished
 from taskapp_kit.declare.source_location import did_you_mean, line_of
 from taskapp_kit.declare.specs import MAX_REFUSALS, EnvironmentSpec
 from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.errors import DeclarationError
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.trajectory import Step
 
 # What the kit accepts, and what to change: the second half of each problem.

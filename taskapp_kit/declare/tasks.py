@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.declare.private_fields import PublicRows, private_fields
+from taskapp_kit.declare.signature import finished
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.errors import DeclarationError, Problem
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.content import Json, json_hash, plain, read_exactly
 
 Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]

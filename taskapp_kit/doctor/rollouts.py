@@ -11,7 +11,7 @@ from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warn
 from taskapp_kit.doctor.subject import Attempt, EnvironmentUnderTest, kind_of, outcome_words, short
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.records.content import images, text_of
-from taskapp_kit.records.model_use import POLICY
+from taskapp_kit.records.scorecard import POLICY
 from taskapp_kit.rollout.score.judges import needed_roles
 
 REWARD_CODES = {"reward_not_finite": "reward-finite", "reward_out_of_range": "reward-range"}

@@ -8,10 +8,10 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
+from taskapp_kit.declare.signature import finished
 from taskapp_kit.declare.specs import CriterionSpec, JudgeSpec
 from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.subject import GOLD, EnvironmentUnderTest, kind_of
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.scorecard import JUDGES_SKIPPED
 from taskapp_kit.records.trajectory import Trajectory

@@ -22,7 +22,7 @@ from taskapp_kit.records.protocols import LocalPolicy, View
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.seeds import derived_rng, size
 from taskapp_kit.records.trajectory import Trajectory
-from taskapp_kit.rollout.policy.select import policies_of
+from taskapp_kit.rollout.policy.options import policies_of
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.wire.rollout import RolloutRequest
 

@@ -16,7 +16,7 @@ from taskapp_kit.evaluate.summary import PASS_AT
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import RolloutQuery, RolloutRow
 from taskapp_kit.records.statistics import CONFIDENCE, TIE, IntervalMethod, PairedDifference, paired_difference
-from taskapp_kit.rollout.policy.select import MODEL
+from taskapp_kit.rollout.policy.options import MODEL
 from taskapp_kit.rollout.source import RolloutSource
 
 PairKey = tuple[str, str, int, int | str]

@@ -11,7 +11,7 @@ from typing import Any
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.seeds import Seeds
-from taskapp_kit.rollout.policy.select import STORED_CONFIG
+from taskapp_kit.rollout.policy.options import STORED_CONFIG
 from taskapp_kit.wire.inference_url import stored_url
 from taskapp_kit.wire.rollout import RolloutRequest
 

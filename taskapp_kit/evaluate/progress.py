@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 
 from taskapp_kit.records.events import Answered, Event
-from taskapp_kit.records.model_use import tokens_of
+from taskapp_kit.records.scorecard import tokens_of
 
 
 class Progress:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.evaluate.rows import groups_of
 from taskapp_kit.evaluate.summary import SUMMARY_OPTIONS, Column, RewardStatistics, SummaryOptions
-from taskapp_kit.records.model_use import tokens_of, unpriced_words
+from taskapp_kit.records.scorecard import tokens_of, unpriced_words
 from taskapp_kit.version import __version__
 from taskapp_kit.viewer.pages import render, shown, standalone
 from taskapp_kit.viewer.plots import Bar, CaptionedPlot, PolicyResults, bar_plot, line, of_policy, result_plots

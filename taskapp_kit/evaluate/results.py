@@ -12,9 +12,9 @@ import orjson
 from taskapp_kit.errors import Failure, TaskAppError
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.declared_types import check_types
-from taskapp_kit.records.model_use import TOKEN_COUNTS, known_sum
 from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.scorecard import TOKEN_COUNTS, known_sum
 
 MESSAGE_LENGTH = 400
 LONGEST_WORD = 1000

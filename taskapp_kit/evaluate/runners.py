@@ -21,14 +21,14 @@ from taskapp_kit.evaluate.results import add_sums, is_number, row_of_answer, row
 from taskapp_kit.evaluate.rows import RowFields, short_fields
 from taskapp_kit.net.envelope import sentence
 from taskapp_kit.records.content import Json, json_hash
-from taskapp_kit.records.model_use import POLICY, model_use
 from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.scorecard import POLICY, model_use
 from taskapp_kit.records.seeds import SEED_LIMIT
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.episode import global_random
 from taskapp_kit.rollout.models.access import role_endpoint
-from taskapp_kit.rollout.models.registry import ModelNames
+from taskapp_kit.rollout.models.model_settings import ModelNames
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.score.judges import check_judges, needed_roles
 from taskapp_kit.rollout.service import Service
@@ -38,7 +38,7 @@ from taskapp_kit.wire.rollout import RolloutRequest
 
 if TYPE_CHECKING:
     from taskapp_kit.records.protocols import Store
-    from taskapp_kit.rollout.in_flight import InFlightRollout
+    from taskapp_kit.rollout.admission import RunningRollout
 
 
 DECLARED = ("task", "environment", "dataset", "rubric", "action_space", "config_schema", "reward", "version")
@@ -203,7 +203,7 @@ class LocalRunner:
         await asyncio.to_thread(self._service.prepare)
         await self._service.start()
 
-    def _note(self, rollout: InFlightRollout, result: Rollout) -> None:
+    def _note(self, rollout: RunningRollout, result: Rollout) -> None:
         if rollout.rollout_id in self._ended:
             self._ended[rollout.rollout_id] = result
 

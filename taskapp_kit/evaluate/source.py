@@ -21,7 +21,6 @@ from taskapp_kit.evaluate.plan import stored_policies
 from taskapp_kit.evaluate.results import row_of_line
 from taskapp_kit.records.declared_types import check_types
 from taskapp_kit.records.events import SCHEMA_VERSION, EpisodeRecord
-from taskapp_kit.records.model_use import known_sum
 from taskapp_kit.records.protocols import (
     LISTED,
     Annotation,
@@ -32,7 +31,8 @@ from taskapp_kit.records.protocols import (
     Store,
     StoredRollout,
 )
-from taskapp_kit.rollout.policy.select import MODEL
+from taskapp_kit.records.scorecard import known_sum
+from taskapp_kit.rollout.policy.options import MODEL
 from taskapp_kit.rollout.source import MOST, RolloutSource, no_such_rollout
 from taskapp_kit.store.open import open_store
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from taskapp_kit.evaluate.rows import groups_of
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.model_use import ModelUse, summed
 from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.scorecard import ModelUse, summed
 from taskapp_kit.records.statistics import Interval, IntervalMethod, clustered_standard_error, mean_interval
 from taskapp_kit.records.trajectory import nothing_accepted
 

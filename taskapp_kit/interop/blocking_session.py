@@ -22,7 +22,7 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.session import EnvironmentSession
-from taskapp_kit.serve.errors import parsed
+from taskapp_kit.serve.route import parsed
 from taskapp_kit.serve.routes.sessions import (
     FinishSession,
     ResetSession,

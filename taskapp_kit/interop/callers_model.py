@@ -22,9 +22,9 @@ from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import Failure
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.model_use import POLICY
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.in_flight import Answers
+from taskapp_kit.records.scorecard import POLICY
+from taskapp_kit.rollout.admission import Answers
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.wire.inference_url import complete_url

@@ -16,7 +16,7 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.seeds import size
-from taskapp_kit.serve.errors import parsed
+from taskapp_kit.serve.route import parsed
 from taskapp_kit.wire.rollout import SPLIT, JsonDict
 
 MOST_TASKS = 10_000

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from taskapp_kit.errors import Failure
 from taskapp_kit.records.content import Content, Json
-from taskapp_kit.records.model_use import POLICY, ModelUse, tokens_of
+from taskapp_kit.records.scorecard import POLICY, ModelUse, tokens_of
 from taskapp_kit.records.trajectory import Decision, PlayedStep
 
 

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any, Self
 from taskapp_kit.errors import Failure
 from taskapp_kit.records.content import Json, images
 from taskapp_kit.records.events import EncodedEvents, EpisodeEnded, Event, Failed, fold, from_json
-from taskapp_kit.records.model_use import POLICY, TOKEN_COUNTS, ModelUse, known_sum, model_use, summed
 from taskapp_kit.records.protocols import RolloutRow, StoredRollout
-from taskapp_kit.records.scorecard import JudgeRecord, Scorecard
+from taskapp_kit.records.scorecard import (
+    POLICY,
+    TOKEN_COUNTS,
+    JudgeRecord,
+    ModelUse,
+    Scorecard,
+    known_sum,
+    model_use,
+    summed,
+)
 from taskapp_kit.records.trajectory import Trajectory
 
 if TYPE_CHECKING:

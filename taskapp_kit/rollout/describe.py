@@ -10,7 +10,7 @@ from typing import Any
 
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec, EnvironmentSpec, JudgeSpec
 from taskapp_kit.records.content import Json
-from taskapp_kit.rollout.policy.select import policies_of
+from taskapp_kit.rollout.policy.options import policies_of
 from taskapp_kit.version import __version__
 
 

@@ -16,9 +16,17 @@ from typing import Any
 from taskapp_kit.errors import StoreError
 from taskapp_kit.records.content import Json, text_of
 from taskapp_kit.records.events import EpisodeRecord, TurnRecord
-from taskapp_kit.records.model_use import POLICY, TOKEN_COUNTS, ModelUse, known_sum, model_use, summed, unpriced_words
 from taskapp_kit.records.protocols import StoredRollout
-from taskapp_kit.records.scorecard import CriterionScore
+from taskapp_kit.records.scorecard import (
+    POLICY,
+    TOKEN_COUNTS,
+    CriterionScore,
+    ModelUse,
+    known_sum,
+    model_use,
+    summed,
+    unpriced_words,
+)
 from taskapp_kit.rollout.score.judge_calls import mapped_json
 from taskapp_kit.rollout.score.private import final_state_masker
 
@@ -28,10 +36,7 @@ _CRITERION = {item.name for item in fields(CriterionScore)}
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture: the SHA-256 of its PNG bytes, under which a store has them; None where they were not recorded.
-
-    width, height: in pixels, None where only the picture's hash is recorded.
-    """
+    """An image. sha256: of its PNG bytes, None if not recorded. width, height: in pixels, None if only the hash is recorded."""
 
     sha256: str | None
     width: int | None = None
@@ -285,7 +290,7 @@ def _masked_prompt(prompt: Json, mask: Callable[[str], str]) -> Json:
 
 def _details(stored: StoredRollout) -> RolloutDetails:
     episode = EpisodeRecord.of(stored.events)
-    initial = _observation(episode.observed.get("observation"))
+    initial = _blocks(episode.observed.get("observation"))
     card = stored.scorecard or {}
     policy = stored.policy
     model = policy.get("model")
@@ -338,7 +343,7 @@ def _step(step: Mapping[str, Any]) -> StepDetails:
         index=step["index"],
         tool=step["tool"],
         args=step["args"],
-        observation=_observation(step.get("observation")),
+        observation=_blocks(step.get("observation")),
         reward=step.get("reward"),
         terminated=bool(step.get("terminated")),
         truncated=bool(step.get("truncated")),
@@ -386,19 +391,12 @@ def _number(value: Json) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _observation(recorded: Json) -> tuple[Block, ...]:
-    """A recorded observation as blocks; an object as JSON."""
+def _blocks(recorded: Json) -> tuple[Block, ...]:
+    """Return a recorded observation or message content as blocks; an object becomes JSON."""
     if isinstance(recorded, list):
-        return tuple(_block(item) for item in recorded)
+        return tuple(map(_block, recorded))
     text = text_of(recorded)
     return (text,) if text else ()
-
-
-def _content(content: Json) -> tuple[Block, ...]:
-    """A message's content as blocks."""
-    if content is None or content == "":
-        return ()
-    return tuple(_block(item) for item in content) if isinstance(content, list) else (str(content),)
 
 
 def _block(item: Json) -> Block:
@@ -422,7 +420,7 @@ def message_of(message: Mapping[str, Any]) -> Message:
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return Message(
         role=str(message.get("role") or ""),
-        blocks=_content(message.get("content")),
+        blocks=_blocks(message.get("content")),
         reasoning=reasoning if isinstance(reasoning, str) else "",
         calls=tuple(_call(call) for call in calls) if isinstance(calls, list) else (),
     )
@@ -477,10 +475,10 @@ def _judge_calls(record: Mapping[str, Any]) -> tuple[JudgeCallDetails, ...]:
 
 
 def _prompt(prompt: Json) -> tuple[Message, ...]:
-    """The messages of a judge's prompt; the body of a reward model's request that has none is one text."""
+    """Return the messages of a judge's prompt; the body of a request to a reward model is one text."""
     messages = prompt.get("messages") if isinstance(prompt, dict) else prompt
     if isinstance(messages, list):
-        return tuple(message_of(item) for item in messages)
+        return tuple(map(message_of, messages))
     return (Message("user", (json.dumps(prompt, ensure_ascii=False),)),)
 
 

@@ -11,11 +11,11 @@ from taskapp_kit.records.content import Content, Json
 from taskapp_kit.records.events import EpisodeEnded, Event, Observed, Stepped
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.trajectory import PlayedStep
-from taskapp_kit.rollout.in_flight import Answers, InFlightRollout, Listener, cancelled, with_id
+from taskapp_kit.rollout.admission import Answers, Listener, RunningRollout, cancelled, with_id
 from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE
 from taskapp_kit.wire.chat.conversation import ChatReply
 
-Run = Callable[[InFlightRollout, Listener, Answers], Awaitable[Rollout]]
+Run = Callable[[RunningRollout, Listener, Answers], Awaitable[Rollout]]
 """Runs an admitted one to its stored end. Raises as `Service.run`."""
 MAX_JOINED = 8
 """Requests that may wait for the answer of one call: a client that repeats it gave up the others."""
@@ -35,7 +35,7 @@ class DrivenEpisode:
         self._task: asyncio.Task[Rollout] | None = None
         self._ended_with: Rollout | BaseException | None = None
         self._heard: list[Event] = []
-        self.rollout: InFlightRollout | None = None
+        self.rollout: RunningRollout | None = None
         self.observation: Content = None
         self.given: list[dict[str, float]] = []
         self.turn = 0
@@ -71,7 +71,7 @@ class DrivenEpisode:
                 self.observation = event.observation
         return steps
 
-    async def begin(self, rollout: InFlightRollout, run: Run) -> asyncio.Future[dict[str, Json] | Rollout]:
+    async def begin(self, rollout: RunningRollout, run: Run) -> asyncio.Future[dict[str, Json] | Rollout]:
         """Start the episode's task; once this returns, it may be cancelled without leaving the rollout admitted."""
         self.rollout = rollout
 

@@ -16,34 +16,33 @@ from taskapp_kit.errors import Failure
 from taskapp_kit.logs import rollout as logged_with_id
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import EncodedEvents, Event, encode
-from taskapp_kit.records.model_use import POLICY
 from taskapp_kit.records.protocols import Clock, LocalPolicy
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.episode.plan import Control
-from taskapp_kit.rollout.executors.remote import RolloutLost, WorkerPool, WorkerReport
-from taskapp_kit.rollout.executors.shared_threads import SharedThread, SharedThreads
-from taskapp_kit.rollout.executors.threads import Job, NoFreeThread, PinnedThreads, ThreadBlocked, ThreadHung
-from taskapp_kit.rollout.in_flight import (
+from taskapp_kit.records.scorecard import POLICY
+from taskapp_kit.rollout.admission import (
     Answers,
     Asked,
-    InFlightRollout,
     Listener,
+    RunningRollout,
     cancelled,
     no_thread,
     overdue,
     thread_blocked,
 )
+from taskapp_kit.rollout.episode.plan import Control
+from taskapp_kit.rollout.executors.remote import RolloutLost, WorkerPool, WorkerReport
+from taskapp_kit.rollout.executors.shared_threads import SharedThread, SharedThreads
+from taskapp_kit.rollout.executors.threads import Job, NoFreeThread, PinnedThreads, ThreadBlocked, ThreadHung
 from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort
 from taskapp_kit.rollout.play_and_score import RolloutPlayer, given_up
-from taskapp_kit.rollout.response import with_timing
-from taskapp_kit.rollout.stored_record import stored_rollout
+from taskapp_kit.rollout.response import stored_rollout, with_timing
 from taskapp_kit.wire.chat.conversation import Ask, ChatReply, ModelFailed
 
 log = logging.getLogger("taskapp_kit.service")
 
 T = TypeVar("T")
 
-Cancelled = Callable[[InFlightRollout, Rollout], Awaitable[None]]
+Cancelled = Callable[[RunningRollout, Rollout], Awaitable[None]]
 
 
 class Executor:
@@ -83,7 +82,7 @@ class Executor:
 
     async def play(
         self,
-        rollout: InFlightRollout,
+        rollout: RunningRollout,
         listener: Listener | None,
         *,
         answers: Answers | None,
@@ -113,7 +112,7 @@ class Executor:
             return await self._in_a_thread(rollout, report, player, threads)
         return await EpisodeDriver(self, rollout, report, player).run(ask)
 
-    def _ask(self, rollout: InFlightRollout, answers: Answers | None) -> Ask:
+    def _ask(self, rollout: RunningRollout, answers: Answers | None) -> Ask:
         """Return how the rollout asks its models; a function may stand in the place of the policy's."""
         models = self._models.of_rollout(rollout.plan.endpoint, rollout.seconds)
         if answers is None:
@@ -129,7 +128,7 @@ class Executor:
         return self._shared_handoffs if thread.is_shared else self._own_handoffs
 
     async def _in_a_thread(
-        self, rollout: InFlightRollout, report: _ThreadReport, player: RolloutPlayer, threads: PinnedThreads
+        self, rollout: RunningRollout, report: _ThreadReport, player: RolloutPlayer, threads: PinnedThreads
     ) -> Rollout:
         def job() -> Rollout:
             with logged_with_id(rollout.rollout_id):
@@ -147,7 +146,7 @@ class Executor:
     async def _in_a_worker(
         self,
         pool: WorkerPool,
-        rollout: InFlightRollout,
+        rollout: RunningRollout,
         listener: Listener | None,
         answers: Answers | None,
         *,
@@ -177,7 +176,7 @@ class Executor:
 
     def give_up(
         self,
-        rollout: InFlightRollout,
+        rollout: RunningRollout,
         events: list[Event],
         failure: Failure,
         send_rest: Callable[[Sequence[Event]], None],
@@ -188,13 +187,13 @@ class Executor:
         return self.complete(rollout, result)
 
     async def cancel(
-        self, rollout: InFlightRollout, events: list[Event], send_rest: Callable[[Sequence[Event]], None]
+        self, rollout: RunningRollout, events: list[Event], send_rest: Callable[[Sequence[Event]], None]
     ) -> None:
         """Report a rollout whose task was cancelled, as far as it was played."""
         result = self.give_up(rollout, events, rollout.stopped or cancelled(), send_rest)
         await self._cancelled(rollout, result)
 
-    def complete(self, rollout: InFlightRollout, result: Rollout, encoded: EncodedEvents | None = None) -> Rollout:
+    def complete(self, rollout: RunningRollout, result: Rollout, encoded: EncodedEvents | None = None) -> Rollout:
         """Add the timing, the images and the row. encoded: the events, where a worker encoded them.
 
         The total includes the waiting time; time that no part of the rollout took is the framework's.
@@ -222,7 +221,7 @@ class EpisodeDriver:
     """
 
     def __init__(
-        self, executor: Executor, rollout: InFlightRollout, report: _ThreadReport, player: RolloutPlayer
+        self, executor: Executor, rollout: RunningRollout, report: _ThreadReport, player: RolloutPlayer
     ) -> None:
         self._executor = executor
         self._rollout = rollout

@@ -14,7 +14,7 @@ from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Unavai
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import RolloutQuery, StoredRollout
 from taskapp_kit.records.trajectory import Trajectory
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.groups import GroupScored, group_judges, score_group

@@ -25,9 +25,8 @@ from taskapp_kit.rollout.models.access import ModelAccess
 from taskapp_kit.rollout.policy.author_loop import AuthorLoop
 from taskapp_kit.rollout.policy.caller import CallerPolicy
 from taskapp_kit.rollout.policy.conversation import Conversation
-from taskapp_kit.rollout.policy.options import read_options
+from taskapp_kit.rollout.policy.options import MODEL, SESSION, chosen_name, make_policy, read_options, unknown_config
 from taskapp_kit.rollout.policy.replay import as_stored, recording_of
-from taskapp_kit.rollout.policy.select import MODEL, SESSION, chosen_name, make_policy, unknown_config
 from taskapp_kit.rollout.score.judges import skipped_warning
 from taskapp_kit.rollout.score.scoring import StepRewards
 from taskapp_kit.wire.chat.conversation import AsksModels, Endpoint, RemotePolicy

@@ -1,6 +1,6 @@
 """The service: runs one rollout from request to stored result. Composes the packages of `rollout`; independent of HTTP.
 
-RolloutRequest -> EpisodePlan (request.py) -> InFlightRollout -> Rollout (executor.py) -> store, observers, caller
+RolloutRequest -> EpisodePlan (request.py) -> RunningRollout -> Rollout (executor.py) -> store, observers, caller
 """
 
 from __future__ import annotations
@@ -35,7 +35,16 @@ from taskapp_kit.records.protocols import (
     View,
 )
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.episode.drivers import until_called
+from taskapp_kit.rollout.admission import (
+    ANYONE,
+    AdmissionControl,
+    Answers,
+    Caller,
+    Listener,
+    RolloutObserver,
+    RunningRollout,
+    StoreState,
+)
 from taskapp_kit.rollout.episode.environment import prepare_to_serve
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.episode.plan import Control
@@ -43,24 +52,15 @@ from taskapp_kit.rollout.executor import Executor
 from taskapp_kit.rollout.executors.remote import WorkerPool
 from taskapp_kit.rollout.executors.threads import THREADS, PinnedThreads, ThreadHung
 from taskapp_kit.rollout.groups import load_group
-from taskapp_kit.rollout.in_flight import (
-    ANYONE,
-    AdmissionControl,
-    Answers,
-    Caller,
-    InFlightRollout,
-    Listener,
-    RolloutObserver,
-)
 from taskapp_kit.rollout.models.access import ModelAccess, ThreadPort, model_access
-from taskapp_kit.rollout.policy.select import CALLERS, offered
+from taskapp_kit.rollout.play_and_score import until_called
+from taskapp_kit.rollout.policy.options import CALLERS, offered
 from taskapp_kit.rollout.request import NoPolicy, RequestPlanner, no_such_recording
 from taskapp_kit.rollout.score.failures import ScoringFailed
 from taskapp_kit.rollout.score.judges import check_judges
 from taskapp_kit.rollout.score.scoring import aggregates
 from taskapp_kit.rollout.sessions import EnvironmentSessions
 from taskapp_kit.rollout.source import RolloutReader
-from taskapp_kit.rollout.store_health import StoreState
 from taskapp_kit.version import __version__, git_commit
 from taskapp_kit.wire.rollout import RolloutRequest
 
@@ -243,7 +243,7 @@ class Service:
         policy: LocalPolicy | None = None,
         rollout_id: str | None = None,
         answered: bool = False,
-    ) -> InFlightRollout:
+    ) -> RunningRollout:
         """Plan a rollout and admit it; `run` releases its capacity, so it has to be called.
 
         rollout_id: 32 hex digits; generated when absent. answered: `run` gets `answers`, so no model of the policy is
@@ -266,13 +266,13 @@ class Service:
             raise
         # A session's caller may think for hours; each of its calls has a limit instead.
         seconds = EPISODE_SECONDS if session else min(request.safety.max_time_s, self.settings.max_time_seconds)
-        return InFlightRollout(
+        return RunningRollout(
             rollout_id or uuid.uuid4().hex, plan, caller, created_at, began, seconds, own=policy is not None
         )
 
     async def run(
         self,
-        rollout: InFlightRollout,
+        rollout: RunningRollout,
         *,
         listener: Listener | None = None,
         prompt: bool = True,
@@ -303,10 +303,10 @@ class Service:
             return result
         raise RolloutFailed(result.failure, rollout_id=rollout.rollout_id) from result.cause
 
-    async def _admit_session(self, request: RolloutRequest, caller: Caller) -> InFlightRollout:
+    async def _admit_session(self, request: RolloutRequest, caller: Caller) -> RunningRollout:
         return await self.admit(request, caller=caller, answered=True)
 
-    async def _run_session(self, rollout: InFlightRollout, listener: Listener, answers: Answers) -> Rollout:
+    async def _run_session(self, rollout: RunningRollout, listener: Listener, answers: Answers) -> Rollout:
         return await self.run(rollout, listener=listener, prompt=False, answers=answers)
 
     def _session_places(self, environment: EnvironmentSpec) -> int:
@@ -317,7 +317,7 @@ class Service:
             most = min(most, pool.places(environment))
         return max(1, int(most * SESSIONS_SHARE))
 
-    async def _store_result(self, rollout: InFlightRollout, result: Rollout) -> None:
+    async def _store_result(self, rollout: RunningRollout, result: Rollout) -> None:
         if self.store is not None and result.stored is not None:
             try:
                 await self.store_state.write(partial(self.store.save, result.stored))
@@ -328,11 +328,11 @@ class Service:
             self.stored.show_images(result.pictures)
         self._notify_observers(rollout, result)
 
-    def _notify_observers(self, rollout: InFlightRollout, result: Rollout) -> None:
+    def _notify_observers(self, rollout: RunningRollout, result: Rollout) -> None:
         for watch in self.watchers:
             watch(rollout, result)
 
-    async def _store_cancelled(self, rollout: InFlightRollout, result: Rollout) -> None:
+    async def _store_cancelled(self, rollout: RunningRollout, result: Rollout) -> None:
         """Store the events so far as cancelled, after the client has gone or the server stops."""
         try:
             # A cancelled rollout has cost calls of the model, so what was played is stored; a second cancellation must

@@ -30,12 +30,12 @@ from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.scorecard import Blend
 from taskapp_kit.records.seeds import SEED_LIMIT
 from taskapp_kit.records.trajectory import PlayedStep
+from taskapp_kit.rollout.admission import Caller, RunningRollout
 from taskapp_kit.rollout.driven_episode import DrivenEpisode, Run, SessionCall, left, too_slow
-from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
 from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE, actions_message
 from taskapp_kit.wire.rollout import RolloutRequest
 
-Admit = Callable[[RolloutRequest, Caller], Awaitable[InFlightRollout]]
+Admit = Callable[[RolloutRequest, Caller], Awaitable[RunningRollout]]
 """Admits the rollout of an episode. Raises as `Service.admit`."""
 
 
@@ -164,7 +164,7 @@ class EnvironmentSession:
         return None if rollout is None else rollout.rollout_id
 
     @property
-    def rollout(self) -> InFlightRollout | None:
+    def rollout(self) -> RunningRollout | None:
         """The present or latest episode's rollout, whose events can be read after its end, too; None before the first."""
         return None if self._episode is None else self._episode.rollout
 
@@ -445,7 +445,7 @@ class EnvironmentSession:
         reward = None if card.reward is None else card.reward - given["env"] - given["event"]
         return SessionStep(episode.turn, episode.observation, steps, reward, rest, asked)
 
-    def _blend(self, rollout: InFlightRollout) -> Blend:
+    def _blend(self, rollout: RunningRollout) -> Blend:
         return rollout.plan.blend or self._app.blend_for(self.environment.name)
 
     def _request(

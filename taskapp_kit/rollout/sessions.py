@@ -12,9 +12,9 @@ from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import Failure, Saturated
 from taskapp_kit.records.protocols import Clock
+from taskapp_kit.rollout.admission import ANYONE, Caller, with_id
 from taskapp_kit.rollout.driven_episode import Run
-from taskapp_kit.rollout.in_flight import ANYONE, Caller, with_id
-from taskapp_kit.rollout.policy.select import SESSION
+from taskapp_kit.rollout.policy.options import SESSION
 from taskapp_kit.rollout.session import Admit, EnvironmentSession, no_such_session
 
 log = logging.getLogger("taskapp_kit.service")

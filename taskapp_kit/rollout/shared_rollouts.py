@@ -21,12 +21,12 @@ import orjson
 from taskapp_kit.errors import Failure, IdempotencyKeyReused, RolloutFailed
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import Claim, IdempotencyRecord, IdempotencyStore, StoredResult, StoredRollout
+from taskapp_kit.rollout.admission import Caller, cancelled, with_id
 from taskapp_kit.rollout.details import model_calls
 from taskapp_kit.rollout.event_buffer import EventBuffer
-from taskapp_kit.rollout.in_flight import Caller, cancelled, with_id
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.service import Service
-from taskapp_kit.rollout.stored_record import settled_from
+from taskapp_kit.rollout.source import settled_from
 from taskapp_kit.rollout.subscribers import EndedRollout, SharedRollout
 from taskapp_kit.store.idempotency_memory import MemoryIdempotencyStore
 from taskapp_kit.wire.rollout import RolloutRequest

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.errors import ConfigError, Failure, StoreError, Unavailable
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import fold, from_json
 from taskapp_kit.records.protocols import (
@@ -18,10 +19,12 @@ from taskapp_kit.records.protocols import (
     RolloutRow,
     RowOrder,
     Store,
+    StoredResult,
     StoredRollout,
 )
 from taskapp_kit.records.trajectory import Trajectory
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
+from taskapp_kit.rollout.response import response_of_row
 
 MOST = 2**62
 """No limit on rows."""
@@ -233,6 +236,23 @@ class ImageSource(Protocol):
     async def blob(self, sha256: str) -> bytes | None:
         """Returns an image's PNG bytes; None if there is none."""
         ...
+
+
+async def settled_from(images: ImageSource, stored: StoredRollout) -> StoredResult:
+    """Return the failure of a stored rollout, or its response as with `record.trajectories`.
+
+    Members of the response that the store lacks are null; private columns are not read. Raises StoreError.
+    """
+    if stored.failure is not None:
+        return StoredResult(stored.rollout_id, failure=Failure(**stored.failure))
+    blobs = await images_of(images, stored)
+    try:
+        return StoredResult(stored.rollout_id, answer=await asyncio.to_thread(response_of_row, stored, blobs))
+    except (ValueError, KeyError, TypeError) as fault:
+        raise StoreError(
+            f"rollout {stored.rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",
+            hint="The store is damaged; restore it from a copy.",
+        ) from fault
 
 
 async def load_trajectory(images: ImageSource, stored: StoredRollout) -> Trajectory:

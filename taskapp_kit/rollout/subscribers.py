@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from taskapp_kit.errors import RolloutFailed, Saturated
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import IdempotencyRecord, StoredResult
+from taskapp_kit.rollout.admission import cancelled
 from taskapp_kit.rollout.event_buffer import EventBuffer
-from taskapp_kit.rollout.in_flight import cancelled
 
 MAX_SUBSCRIBERS = 256
 """Requests that may wait for one rollout, or follow it: those of one key are not all connections of the server."""

@@ -24,8 +24,8 @@ from taskapp_kit.logs import LogMessage
 from taskapp_kit.net.auth import ApiKeyMiddleware, SiteRules
 from taskapp_kit.records.protocols import IdempotencyStore
 from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.rollout.admission import RunningRollout
 from taskapp_kit.rollout.describe import Description
-from taskapp_kit.rollout.in_flight import InFlightRollout
 from taskapp_kit.rollout.retention import retention_of
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.shared_rollouts import SharedRollouts
@@ -226,7 +226,7 @@ def _description(service: Service, settings: Settings) -> Description:
     )
 
 
-def log_ended(rollout: InFlightRollout, result: Rollout) -> None:
+def log_ended(rollout: RunningRollout, result: Rollout) -> None:
     """A RolloutObserver. INFO when it was scored, WARNING when it was cancelled or timed out, ERROR when it failed.
 
     reward is `None` when it is undefined; seconds: from admission to its end; key: the key's label, never the key.

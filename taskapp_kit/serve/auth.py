@@ -21,7 +21,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.auth import candidates
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Headers
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.serve.key_file import KeyHolder, digests_of, read
 
 log = logging.getLogger("taskapp_kit.serve")

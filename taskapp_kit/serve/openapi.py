@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.net.response import EncodedResponse, json_answer
-from taskapp_kit.rollout.policy.select import BUILT_IN
+from taskapp_kit.rollout.policy.options import BUILT_IN
 from taskapp_kit.serve.route import REF, SECURITY
 
 PAGE = """<!doctype html>

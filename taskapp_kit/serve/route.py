@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pydantic
 from fastapi.routing import APIRoute
@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.app import Exposure
-from taskapp_kit.errors import StoreError
-from taskapp_kit.net.error_response import ClientGone
+from taskapp_kit.errors import RequestError, StoreError
+from taskapp_kit.net.error_response import ClientGone, short_part
 from taskapp_kit.net.response import EncodedResponse, peer_of
 from taskapp_kit.rollout.describe import Description
 from taskapp_kit.serve.auth import LABEL
@@ -28,12 +28,15 @@ from taskapp_kit.serve.errors import ERRORS, error_answer
 from taskapp_kit.serve.openapi_models import ErrorEnvelope
 from taskapp_kit.serve.rollout_stream import EventStream
 from taskapp_kit.serve.telemetry.metrics import Metrics
+from taskapp_kit.wire.field_problems import body_problems
 
 if TYPE_CHECKING:
     from taskapp_kit.rollout.service import Service
     from taskapp_kit.rollout.shared_rollouts import SharedRollouts
 
 log = logging.getLogger("taskapp_kit.serve")
+
+M = TypeVar("M", bound=pydantic.BaseModel)
 
 ENVIRONMENT = "{environment}"
 """The parameter of a path that an environment's name stands for."""
@@ -328,3 +331,23 @@ class WireProtocol:
     # routes, not an application: they are in the one OpenAPI document, behind the one key check
     routes: Callable[[RouteContext], Sequence[BaseRoute]]
     clients: Callable[[str, Sequence[str]], Sequence[ClientLines]]
+
+
+def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
+    """Return the error of a body that does not fit its model. body: distinguishes field names from union tags."""
+    fields = body_problems(error, body)
+    # at most five: a caller may send a body in which every field is wrong
+    named = ", ".join(".".join(str(short_part(part)) for part in problem.loc[1:]) for problem in fields[:5])
+    return RequestError(
+        f"The request body does not fit: {named}.",
+        fields=fields,
+        hint="`fields` says what each one should be; the models are in /openapi.json.",
+    )
+
+
+def parsed(model: type[M], body: Any) -> M:
+    """Return the body as its model. Raises RequestError."""
+    try:
+        return model.model_validate(body)
+    except pydantic.ValidationError as error:
+        raise invalid_request(error, body) from None

@@ -1,12 +1,18 @@
-"""The database interface of a store and its idempotency records, implemented for SQLite and Postgres."""
+"""The database interface of a store, implemented for SQLite and Postgres, and the thread that does its small transactions."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from itertools import groupby
+from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, TableValuedAlias, func
 from sqlalchemy.exc import SQLAlchemyError
@@ -157,3 +163,205 @@ class SqlDatabase(ABC):
         """
         # A file's connection is not lost.
         return work()
+
+
+Work = TypeVar("Work")
+
+MOST_AT_ONCE = 128
+"""The limit on pieces of work in one transaction, so that the first of them does not wait for thousands."""
+LARGEST_TRANSACTION_BYTES = 16 * 2**20
+"""The limit on bytes of events and images in one transaction, to bound memory."""
+
+Job = Callable[[Driver], T]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting(Generic[Work]):
+    """A queued piece. prepare: makes it, without the write lock. writes: whether it needs that lock."""
+
+    prepare: Callable[[], Work]
+    writes: bool
+    order: str | None
+    future: asyncio.Future[Any]
+
+
+Prepared = Sequence[tuple[_Waiting[Work], Work]]
+
+
+class BatchThread(Generic[Work]):
+    """Does work in the order of arrival; in one transaction, neighboring pieces with an `order` are sorted by it.
+    The order prevents deadlocks between servers that write the same rows at the same time.
+
+    Work is done again when its transaction failed, or when it is unknown whether its commit succeeded; so it must be
+    harmless to do it twice.
+
+    perform: does the work of one transaction; returns for each piece its result, or the StoreError with which it alone is
+    refused. What a refused piece wrote before is not undone. size: the bytes that a piece holds. lock_seconds: how long to
+    wait for a lock that another process or session holds, beyond the first attempt.
+    """
+
+    def __init__(
+        self,
+        database: SqlDatabase,
+        thread_name: str,
+        perform: Callable[[Driver, Sequence[Work]], Sequence[Any]],
+        *,
+        size: Callable[[Work], int] | None = None,
+        lock_seconds: float = 0.0,
+    ) -> None:
+        self._database = database
+        self._perform = perform
+        self._size = size
+        self._lock_seconds = lock_seconds
+        self._waiting: deque[_Waiting[Work]] = deque()
+        self._lock = threading.Lock()
+        self._busy = False
+        self._connection: Driver | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
+
+    def submit(
+        self, prepare: Callable[[], Work], *, writes: bool = True, order: str | None = None
+    ) -> asyncio.Future[Any]:
+        """A future with the result of a piece, which is made in the thread without the write lock.
+
+        The work is done even if the caller is cancelled. Its error is a StoreError. Raises StoreError after `stop`.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        with self._lock:
+            self._waiting.append(_Waiting(prepare, writes, order, future))
+            # The thread works until nothing waits, so only a caller that found it idle has to start it.
+            idle, self._busy = not self._busy, True
+        if idle:
+            try:
+                self._thread.submit(self._run)
+            except RuntimeError:
+                raise StoreError(f"the store {self._database.place} is closed.", hint="Restart the server.") from None
+        return future
+
+    def stop(self) -> None:
+        """Does the queued work, then closes the connection and ends the thread. Blocks."""
+        try:
+            # Behind the queued work, in the thread that uses the connection.
+            self._thread.submit(self._forget_connection).result()
+        finally:
+            self._thread.shutdown(wait=False)
+
+    # What follows runs in the thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                batch = [self._waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(self._waiting)))]
+                if not batch:
+                    self._busy = False
+                    return
+            prepared: list[tuple[_Waiting[Work], Work]] = []
+            size = 0
+            for waiting in _in_order(batch):
+                try:
+                    work = waiting.prepare()
+                except Exception as fault:
+                    _set_results([(waiting.future, self._explained(fault, waiting.writes))])
+                    continue
+                prepared.append((waiting, work))
+                size += 0 if self._size is None else self._size(work)
+                if size > LARGEST_TRANSACTION_BYTES:
+                    self._settle(prepared)
+                    prepared, size = [], 0
+            self._settle(prepared)
+
+    def _settle(self, prepared: Prepared[Work]) -> None:
+        if prepared:
+            outcomes = self._outcomes(prepared)
+            _set_results([(waiting.future, outcome) for (waiting, _), outcome in zip(prepared, outcomes, strict=True)])
+
+    def _outcomes(self, prepared: Prepared[Work]) -> Sequence[Any]:
+        """Does the work; returns one outcome for each piece, its result or a StoreError."""
+        until = time.monotonic() + self._lock_seconds
+        try:
+            while True:
+                try:
+                    return self._database.persist(lambda: self._attempt(prepared))
+                except self._database.faults as fault:
+                    # One attempt waits as long as the database lets it; a save is worth more, it was paid for.
+                    if not self._database.is_locked(fault) or time.monotonic() >= until:
+                        raise
+        except StoreError as refusal:
+            return [refusal] * len(prepared)
+        except Exception as fault:
+            if len(prepared) > 1 and not self._database.strikes_all(fault):
+                # One of them may be too large for the disk, so each is tried alone and has its own outcome.
+                return [outcome for piece in prepared for outcome in self._outcomes([piece])]
+            return [self._explained(fault, any(waiting.writes for waiting, _ in prepared))] * len(prepared)
+
+    def _attempt(self, prepared: Prepared[Work]) -> Sequence[Any]:
+        try:
+            self._database.same_file()
+            with self._database.turn:
+                if self._connection is None:
+                    self._connection = self._database.connect()
+                pieces = [work for _, work in prepared]
+                if not any(waiting.writes for waiting, _ in prepared):
+                    return self._perform(self._connection, pieces)
+                with self._database.transaction(self._connection):
+                    return self._perform(self._connection, pieces)
+        # Raised by our own code, so the connection is as it was.
+        except StoreError:
+            raise
+        except Exception:
+            # After an error of the driver, nobody knows whether a transaction is open or the connection is alive.
+            self._forget_connection()
+            raise
+
+    def _explained(self, fault: Exception, writes: bool) -> StoreError:
+        if isinstance(fault, StoreError):
+            return fault
+        return self._database.explain(fault, "write" if writes else "read")
+
+    def _forget_connection(self) -> None:
+        """Closes the connection after a fault; the next work opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*self._database.faults):
+                self._database.disconnect(connection)
+
+
+def each_alone(connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
+    """Calls each job; its outcome is its result, or the StoreError that it raises before it writes."""
+    outcomes: list[Any] = []
+    for job in jobs:
+        try:
+            outcomes.append(job(connection))
+        except StoreError as refusal:
+            outcomes.append(refusal)
+    return outcomes
+
+
+def _in_order(batch: Sequence[_Waiting[Work]]) -> Iterator[_Waiting[Work]]:
+    for ordered, neighbors in groupby(batch, key=lambda waiting: waiting.order is not None):
+        run = list(neighbors)
+        yield from sorted(run, key=lambda waiting: waiting.order or "") if ordered else run
+
+
+def _set_results(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    # Each event loop is woken once for all of its results.
+    for loop, same_loop in groupby(results, key=lambda result: result[0].get_loop()):
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits there
+            loop.call_soon_threadsafe(_resolve, list(same_loop))
+
+
+def _resolve(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, outcome in results:
+        if future.done():  # its caller was cancelled
+            continue
+        if isinstance(outcome, StoreError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Retrieves the error, because asyncio logs errors that a cancelled caller does not retrieve."""
+    if not future.cancelled():
+        future.exception()

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.records.protocols import Clock, IdempotencyRecord, StoredResult
-from taskapp_kit.store.batch_thread import BatchThread, Job, each_alone
-from taskapp_kit.store.database import Driver, SqlDatabase, SqlDialect
+from taskapp_kit.store.database import BatchThread, Driver, Job, SqlDatabase, SqlDialect, each_alone
 from taskapp_kit.store.idempotency import CLAIM_TRIES, RECORD_SECONDS, LeasedIdempotencyStore
 from taskapp_kit.store.rows import packed
 

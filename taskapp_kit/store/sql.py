@@ -41,8 +41,7 @@ from taskapp_kit.records.protocols import (
     StoredRollout,
     StoredScores,
 )
-from taskapp_kit.store.batch_thread import BatchThread
-from taskapp_kit.store.database import Driver, SqlDatabase
+from taskapp_kit.store.database import BatchThread, Driver, SqlDatabase
 from taskapp_kit.store.idempotency import RECORD_SECONDS
 from taskapp_kit.store.idempotency_sql import SqlIdempotencyStore
 from taskapp_kit.store.queries import NEWEST_FIRST, QUERIED, SUMMARY, matching, ordered_rows

@@ -15,7 +15,7 @@ from starlette.types import Scope
 from taskapp_kit.net.auth import SiteRules, candidates, read_host
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Headers, peer_of
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.serve.auth import Keys, caller_of, no_key_configured, note_holder
 from taskapp_kit.viewer.session import SESSION_SECONDS, Sessions
 

@@ -14,8 +14,8 @@ from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.records.protocols import RolloutQuery, RowOrder, StoredRollout
 from taskapp_kit.records.trajectory import Status
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.details import RolloutDetails, details_of
-from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.viewer.source import UiSource
 
 ORDERS = get_args(RowOrder)

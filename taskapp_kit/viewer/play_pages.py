@@ -16,9 +16,9 @@ from taskapp_kit.errors import IdempotencyKeyReused, RolloutFailed, Saturated, S
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import RolloutQuery
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.details import Picture, RolloutDetails
-from taskapp_kit.rollout.in_flight import Caller
-from taskapp_kit.rollout.policy.select import PERSON
+from taskapp_kit.rollout.policy.options import PERSON
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.rollout.sessions import EnvironmentSessions
 from taskapp_kit.viewer.action_forms import ActionForm, BadFields, action_forms, read_fields

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from taskapp_kit.net.response import EncodedResponse
-from taskapp_kit.records.model_use import known_sum, summed, unpriced_words
 from taskapp_kit.records.protocols import RolloutQuery, RolloutRow
+from taskapp_kit.records.scorecard import known_sum, summed, unpriced_words
 from taskapp_kit.records.statistics import IntervalMethod, mean_interval
 from taskapp_kit.records.words import counted
 from taskapp_kit.viewer.page import NEWEST, Page, PageRequest, not_found, redirect

@@ -15,9 +15,9 @@ from taskapp_kit.records.events import Started, encode
 from taskapp_kit.records.protocols import Annotation, RolloutQuery, RolloutRow, RowOrder, StoredRollout
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.statistics import IntervalMethod
-from taskapp_kit.rollout.in_flight import ANYONE, Caller, InFlightRollout
+from taskapp_kit.rollout.admission import ANYONE, Caller, RunningRollout
+from taskapp_kit.rollout.response import stored_rollout
 from taskapp_kit.rollout.source import RolloutSource
-from taskapp_kit.rollout.stored_record import stored_rollout
 
 if TYPE_CHECKING:
     from taskapp_kit.rollout.service import Service
@@ -222,7 +222,7 @@ class ServiceSource(UiSource):
         told: dict[str, Json] = {name: getattr(failure, name) for name in members}
         return replace(stored, status="failed", stop_reason="failed", failure=told)
 
-    def _as_stored(self, rollout: InFlightRollout) -> StoredRollout:
+    def _as_stored(self, rollout: RunningRollout) -> StoredRollout:
         plan, events = rollout.plan, rollout.events()
         if not events:
             environment = plan.environment
@@ -238,14 +238,14 @@ class ServiceSource(UiSource):
         )
         return replace(self._record(rollout, so_far), scorecard=None, timing={})
 
-    def _record(self, rollout: InFlightRollout, result: Rollout) -> StoredRollout:
+    def _record(self, rollout: RunningRollout, result: Rollout) -> StoredRollout:
         if images := result.shown_pictures():
             self._service.stored.show_images(images)
         events = encode(result.events)
         return stored_rollout(self._service.spec, rollout.plan, result, events, key_label=rollout.caller.key_label)
 
 
-def _live_row(one: InFlightRollout) -> LiveRow:
+def _live_row(one: RunningRollout) -> LiveRow:
     plan = one.plan
     return LiveRow(
         one.rollout_id, plan.environment.name, plan.split, plan.seed, plan.policy, plan.request.run_id, one.created_at

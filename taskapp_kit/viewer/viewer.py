@@ -18,7 +18,7 @@ from taskapp_kit.net.body import read_form
 from taskapp_kit.net.error_response import ClientGone, RequestRefused
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.records.protocols import Clock
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.serve.auth import Keys
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.viewer import annotate_pages, environment_pages, job_pages, play_pages, rollout_pages, run_pages

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.records.example_policy import example_policy
-from taskapp_kit.rollout.policy.select import policies_of
+from taskapp_kit.rollout.policy.options import policies_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ADDER, CAPITALS = str(EXAMPLES / "adder.py"), str(EXAMPLES / "capitals.py")

@@ -21,13 +21,13 @@ from taskapp_kit.errors import RequestError, Unavailable
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import encode
 from taskapp_kit.records.protocols import StoredRollout, SystemClock
+from taskapp_kit.rollout.admission import ANYONE, Caller
 from taskapp_kit.rollout.groups import Group, load_group
-from taskapp_kit.rollout.in_flight import ANYONE, Caller
 from taskapp_kit.rollout.play_and_score import RolloutPlayer
 from taskapp_kit.rollout.request import RequestPlanner
+from taskapp_kit.rollout.response import stored_rollout
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.source import RolloutReader
-from taskapp_kit.rollout.stored_record import stored_rollout
 from taskapp_kit.serve.route import RouteContext, direct_routes
 from taskapp_kit.serve.routes.score_group import ROUTE, ScoreGroupResponse
 from taskapp_kit.serve.telemetry.metrics import Metrics

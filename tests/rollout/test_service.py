@@ -20,7 +20,7 @@ from taskapp_kit.errors import Saturated, StoreError, Unavailable
 from taskapp_kit.records.events import fold, from_json
 from taskapp_kit.records.protocols import Clock, StoredRollout, SystemClock
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.in_flight import HUNG_LIMIT, Caller, InFlightRollout
+from taskapp_kit.rollout.admission import HUNG_LIMIT, Caller, RunningRollout
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store.open import open_store
@@ -646,9 +646,9 @@ async def test_a_place_is_given_back_when_the_client_goes_or_the_store_fails(
 async def test_a_watcher_is_given_each_rollout_that_is_over_once(
     service: Service, store: MemoryStore, gate: Gate
 ) -> None:
-    seen: list[tuple[InFlightRollout, Rollout]] = []
+    seen: list[tuple[RunningRollout, Rollout]] = []
 
-    def watch(course: InFlightRollout, finished: Rollout) -> None:
+    def watch(course: RunningRollout, finished: Rollout) -> None:
         assert course.rollout_id in store.rollouts, "what it is given is kept"
         seen.append((course, finished))
 

@@ -18,7 +18,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import IdempotencyKeyReused, RequestError, RolloutFailed, Saturated, SessionError
 from taskapp_kit.records.events import content_to_json
 from taskapp_kit.records.protocols import SystemClock
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStep
 from taskapp_kit.store.open import open_store

@@ -26,7 +26,7 @@ from taskapp_kit.records.protocols import (
     StoredRollout,
     SystemClock,
 )
-from taskapp_kit.rollout.in_flight import ANYONE, Caller
+from taskapp_kit.rollout.admission import ANYONE, Caller
 from taskapp_kit.rollout.shared_rollouts import SharedRollouts
 from taskapp_kit.rollout.subscribers import SharedRollout
 from taskapp_kit.store import open_store

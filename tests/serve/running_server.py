@@ -22,7 +22,7 @@ from taskapp_kit.net.body import read_object
 from taskapp_kit.records.protocols import Store
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve import key_file
-from taskapp_kit.serve.errors import invalid_request
+from taskapp_kit.serve.route import invalid_request
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.wire.rollout import RolloutRequest
 from tests.recording import answered, recorded

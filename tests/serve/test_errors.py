@@ -23,7 +23,8 @@ from taskapp_kit.errors import (
     Unavailable,
 )
 from taskapp_kit.net.error_response import REFUSAL_STATUS, RequestRefused
-from taskapp_kit.serve.errors import error_answer, invalid_request
+from taskapp_kit.serve.errors import error_answer
+from taskapp_kit.serve.route import invalid_request
 from taskapp_kit.wire.rollout import RolloutRequest
 
 SECRET = "sentinel-detail"

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_form
 from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import RolloutFailed
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.connection_limits import CAUSES
 from taskapp_kit.serve.telemetry.metrics import SECONDS, Metrics, render
@@ -245,11 +245,11 @@ def test_tokens_are_counted_under_our_own_names() -> None:
 def _ended(seconds: float) -> tuple[Any, Any]:
     """A rollout that took so long, as a RolloutObserver is given it."""
     from taskapp_kit.records.rollout import Rollout
-    from taskapp_kit.rollout.in_flight import InFlightRollout
+    from taskapp_kit.rollout.admission import RunningRollout
 
     result = Rollout(a_request("noop"), "noop", "e", "1", "train", 0, "truncated", "max_steps", 1, 0.0, {}, {})
     result.timing = {"total": seconds}
-    course = InFlightRollout("id", None, Caller(), 1.0, 1.0, 60.0)  # type: ignore[arg-type]  # what was planned is not looked at
+    course = RunningRollout("id", None, Caller(), 1.0, 1.0, 60.0)  # type: ignore[arg-type]  # what was planned is not looked at
     return course, result
 
 

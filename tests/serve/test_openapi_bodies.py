@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from taskapp_kit.asgi import create
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import RequestError
-from taskapp_kit.rollout.policy.select import chosen_name
+from taskapp_kit.rollout.policy.options import chosen_name
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.wire.inference_url import inference_url
 from taskapp_kit.wire.rollout import RolloutRequest

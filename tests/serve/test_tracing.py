@@ -39,7 +39,7 @@ from taskapp_kit.records.events import (
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.scorecard import CriterionScore, Scorecard
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
-from taskapp_kit.rollout.in_flight import Caller, InFlightRollout
+from taskapp_kit.rollout.admission import Caller, RunningRollout
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.telemetry.spans import Span, spans_of
@@ -243,7 +243,7 @@ def test_a_broken_parent_is_none(app: TaskApp, header: str) -> None:
 
 
 def test_without_a_caller_it_is_internal_and_what_a_parent_does_not_sample_is_not_written(app: TaskApp) -> None:
-    from taskapp_kit.rollout.in_flight import ANYONE
+    from taskapp_kit.rollout.admission import ANYONE
 
     (root,) = named(traced(app, caller=ANYONE), "rollout")
     assert root.kind is SpanKind.INTERNAL and root.parent is None
@@ -308,7 +308,7 @@ def test_a_rollout_that_hangs_shows_where(tmp_path: Path) -> None:
 
 def a_model_rollout(
     app: TaskApp, *, seconds: list[float], total: float, scoring: float, cut: int
-) -> tuple[InFlightRollout, Rollout]:
+) -> tuple[RunningRollout, Rollout]:
     """A rollout whose parts took `seconds`, as a model's answers would be told; broken off after `cut` parts."""
     ticks = itertools.cycle(seconds or [0.0])
     request = a_request("noop", seed=1, policy_config={"model": "gpt-x"})
@@ -334,7 +334,7 @@ def a_model_rollout(
         scorecard=card if whole else Scorecard(),
     )
     result.timing = {"total": total, "scoring": scoring, "environment": next(ticks)}
-    course = InFlightRollout("id", plan, Caller(), 1_700_000_000.25, 0.0, 60.0)
+    course = RunningRollout("id", plan, Caller(), 1_700_000_000.25, 0.0, 60.0)
     return course, result
 
 

@@ -27,7 +27,7 @@ from taskapp_kit.rollout import describe
 from taskapp_kit.rollout import service as rollout_service
 from taskapp_kit.rollout.policy import conversation
 from taskapp_kit.rollout.policy import options as policy_choices
-from taskapp_kit.rollout.policy import select as policy_select
+from taskapp_kit.rollout.policy import options as policy_options
 from taskapp_kit.rollout.score import judges
 from taskapp_kit.wire import rollout as wire
 from taskapp_kit.wire.chat.conversation import role_variable
@@ -198,7 +198,7 @@ def _described(reference: str, settings: Settings, environment_name: str | None)
         split = environment.split_names[0]
         row = environment.tasks.rows(split)[0] if environment.tasks is not None else None
         tasks[environment.name] = description.task(environment, split, environment.first_seed, row)
-        policies = policy_select.policies_of(spec, environment)
+        policies = policy_options.policies_of(spec, environment)
         unavailable[environment.name] = {name: why for name, why in policies.items() if why is not None}
         first = first or {
             "seed": environment.first_seed,

@@ -40,7 +40,7 @@ from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
 from taskapp_kit.evaluate.source import DirectorySource
 from taskapp_kit.evaluate.summary import SummaryOptions
 from taskapp_kit.records.words import counted
-from taskapp_kit.rollout.models.registry import ModelNames
+from taskapp_kit.rollout.models.model_settings import ModelNames
 from taskapp_kit.store import open_store
 from taskapp_kit.wire.inference_url import stored_url
 

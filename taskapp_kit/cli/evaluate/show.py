@@ -25,7 +25,7 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import RolloutRow, RowOrder, StoredRollout
 from taskapp_kit.rollout import details as rollout_details
 from taskapp_kit.rollout import source as rollout_source
-from taskapp_kit.rollout.policy import select as policies
+from taskapp_kit.rollout.policy import options as policies
 from taskapp_kit.system.private_files import write_private
 
 SORTS = tuple(name for name in get_args(RowOrder) if name not in ("worst", "best"))

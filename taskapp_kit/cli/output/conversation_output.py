@@ -10,7 +10,7 @@ from rich.text import Text
 from taskapp_kit.cli.output.rollout_output import StepLines, action_words, observation_words
 from taskapp_kit.cli.output.terminal import clean, console
 from taskapp_kit.records.events import Answered, EpisodeEnded, Event, Failed, Limited, Observed, Started, Stepped
-from taskapp_kit.rollout.policy.select import MODEL
+from taskapp_kit.rollout.policy.options import MODEL
 
 MAX_CHARACTERS = 2000
 """Of one message; the rest is counted."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.output.terminal import clean, console, figure, one_line, table
-from taskapp_kit.records.model_use import POLICY, tokens_of, unpriced_words
+from taskapp_kit.records.scorecard import POLICY, tokens_of, unpriced_words
 from taskapp_kit.records.trajectory import KIT_METRICS
 from taskapp_kit.records.words import counted, dollars
 

@@ -27,7 +27,7 @@ from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import ConfigError, KitError
 from taskapp_kit.records import example_policy as example_policies
 from taskapp_kit.rollout import describe
-from taskapp_kit.rollout.policy import select as policies
+from taskapp_kit.rollout.policy import options as policies
 from taskapp_kit.serve import auth, connection_limits, uvicorn_server
 from taskapp_kit.system.child_python import hide_memory
 from taskapp_kit.viewer import viewer as viewers

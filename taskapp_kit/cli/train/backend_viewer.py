@@ -11,7 +11,7 @@ from taskapp_kit.jobs.server.auth import BearerKeys
 from taskapp_kit.jobs.server.engine import Phase
 from taskapp_kit.jobs.server.job_views import job_view
 from taskapp_kit.jobs.server.jobs import Jobs
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.serve.auth import Keys
 from taskapp_kit.viewer.source import JobProgress, UiSource
 from taskapp_kit.viewer.viewer import Viewer

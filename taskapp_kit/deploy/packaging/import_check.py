@@ -31,7 +31,7 @@ from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.deploy.packaging.source_files import KIT_DIR
 from taskapp_kit.errors import DiscoveryError, KitError
 from taskapp_kit.records.example_policy import example_policy
-from taskapp_kit.rollout.policy.select import offered, policies_of
+from taskapp_kit.rollout.policy.options import offered, policies_of
 from taskapp_kit.rollout.score.judges import needed_roles
 from taskapp_kit.system.child_python import python_command
 from taskapp_kit.wire.chat.conversation import role_variable, role_variables

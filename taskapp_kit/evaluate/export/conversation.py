@@ -13,8 +13,8 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.records.content import Json, plain, read_exactly
 from taskapp_kit.records.events import Answered, EpisodeRecord, Observed, Stepped, from_json
-from taskapp_kit.records.model_use import TOKEN_COUNTS
 from taskapp_kit.records.protocols import StoredRollout, Tool, View
+from taskapp_kit.records.scorecard import TOKEN_COUNTS
 from taskapp_kit.records.trajectory import Decision, PlayedStep
 from taskapp_kit.rollout.policy.conversation import Conversation, tool_schemas
 from taskapp_kit.rollout.policy.options import EstimatedTokens, PolicyOptions, characters_of

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from taskapp_kit.declare.signature import finished
 from taskapp_kit.errors import InvalidAction, Unavailable
 from taskapp_kit.interop.gymnasium.spaces import is_picture, json_value, value_in
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.content import Content, Image, Json, NotJson, Text, plain
 from taskapp_kit.records.trajectory import Step
 

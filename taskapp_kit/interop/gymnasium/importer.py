@@ -20,6 +20,7 @@ from types import FrameType, FunctionType
 from typing import Any, Literal
 
 from taskapp_kit.declare.marks import action
+from taskapp_kit.declare.signature import finished
 from taskapp_kit.declare.source_location import did_you_mean
 from taskapp_kit.errors import DeclarationError, Unavailable
 from taskapp_kit.interop.class_parts import ClassParts, require
@@ -33,7 +34,6 @@ from taskapp_kit.interop.gymnasium.spaces import (
     needs_sampler,
     sampler_of,
 )
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.trajectory import Step
 
 

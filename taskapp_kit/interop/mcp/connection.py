@@ -13,7 +13,7 @@ from taskapp_kit.interop.call_queue import CallQueue
 from taskapp_kit.net.response import Peer
 from taskapp_kit.records.content import Content, Json
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.in_flight import ANYONE, Caller
+from taskapp_kit.rollout.admission import ANYONE, Caller
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.rollout.sessions import EnvironmentSessions
 

@@ -13,12 +13,11 @@ from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, SessionError, UndefinedReward
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.driven_episode import SessionCall
-from taskapp_kit.rollout.in_flight import Caller
 from taskapp_kit.rollout.policy.conversation import words_of
 from taskapp_kit.rollout.session import EnvironmentSession
-from taskapp_kit.serve.errors import parsed
-from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.route import RouteContext, parsed
 from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode
 
 log = logging.getLogger("taskapp_kit.service")

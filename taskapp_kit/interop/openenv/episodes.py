@@ -12,11 +12,10 @@ from taskapp_kit.interop.openenv.models import MAX_EPISODE_ID
 from taskapp_kit.interop.protocols import environment_of_path, step_metadata, tools_of
 from taskapp_kit.interop.split_tasks import TaskIndex, task_at
 from taskapp_kit.records.content import Content, Json
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.response import wire_observation
 from taskapp_kit.rollout.session import EnvironmentSession
-from taskapp_kit.serve.errors import parsed
-from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.route import RouteContext, parsed
 from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode
 
 PROTOCOL = "openenv"

@@ -19,7 +19,7 @@ from taskapp_kit.interop.openenv.episodes import OpenEnvEpisodes
 from taskapp_kit.interop.protocols import tools_of
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.records.content import Content, Image, Json
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.response import wire_observation
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.errors import error_answer

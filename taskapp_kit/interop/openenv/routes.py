@@ -34,8 +34,7 @@ from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.records.content import Json
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import parsed
-from taskapp_kit.serve.route import Handler, RouteContext, RouteSpec, direct_answer, direct_routes
+from taskapp_kit.serve.route import Handler, RouteContext, RouteSpec, direct_answer, direct_routes, parsed
 from taskapp_kit.serve.routes.sessions import FinishSession
 
 SESSION_HEADER = "X-Session-ID"

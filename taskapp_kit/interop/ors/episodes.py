@@ -19,11 +19,11 @@ from taskapp_kit.interop.split_tasks import check_split, task_at
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Peer
 from taskapp_kit.records.content import Content, Image, Json, as_object, text_of
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.score.groups import group_judges
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
-from taskapp_kit.serve.errors import error_answer, parsed
-from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.errors import error_answer
+from taskapp_kit.serve.route import RouteContext, parsed
 
 Block = dict[str, Json]
 SYSTEM: dict[str, Json] = {"role": "system"}

@@ -39,8 +39,8 @@ from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
 from taskapp_kit.rollout.session import SessionStart
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import error_answer, parsed
-from taskapp_kit.serve.route import DirectRoute, RouteContext, RouteSpec, SharedPathRoute, direct_routes
+from taskapp_kit.serve.errors import error_answer
+from taskapp_kit.serve.route import DirectRoute, RouteContext, RouteSpec, SharedPathRoute, direct_routes, parsed
 from taskapp_kit.version import __version__
 
 SESSION_HEADER = "X-Session-ID"

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taskapp_kit.declare.signature import finished
 from taskapp_kit.errors import KitError, SandboxError
 from taskapp_kit.interop.programs import in_box as program_in_box
 from taskapp_kit.interop.programs.bridge import PLACES, ProgramBridge
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.protocols import PolicyStops
 from taskapp_kit.records.words import cut
 from taskapp_kit.rollout.policy.author_loop import LoopEnvironment, LoopModel

@@ -24,9 +24,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from taskapp_kit.declare.marks import action
+from taskapp_kit.declare.signature import finished
 from taskapp_kit.errors import ConfigError, DeclarationError, InvalidAction
 from taskapp_kit.interop.class_parts import ClassParts, require
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.trajectory import Step
 
 MAX_MOVE_CHARACTERS = 10_000

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from taskapp_kit.declare.signature import BadArguments
+from taskapp_kit.declare.signature import BadArguments, finished
 from taskapp_kit.declare.source_location import line_of, without_folder
 from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
 from taskapp_kit.errors import Failure, FieldProblem, KitError, RequestError, Unavailable
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.content import Content, Image, Json, NotJson, content, plain, without_surrogates
 from taskapp_kit.records.protocols import Tool
 from taskapp_kit.records.seeds import derived_rng

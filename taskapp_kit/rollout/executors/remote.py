@@ -22,6 +22,7 @@ from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
 from taskapp_kit.errors import DiscoveryError, Failure, FieldProblem, RequestError, Saturated, Unavailable
 from taskapp_kit.records.events import EncodedEvents, Event, from_json, joined, recording_to_json
 from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.rollout.admission import Listener, RunningRollout, with_id
 from taskapp_kit.rollout.episode.plan import EpisodePlan
 from taskapp_kit.rollout.event_buffer import EventBuffer
 from taskapp_kit.rollout.executors.model_calls import answer_worker
@@ -35,8 +36,7 @@ from taskapp_kit.rollout.executors.pool import (
     WorkerDied,
 )
 from taskapp_kit.rollout.executors.protocol import JOBS_AT_ONCE, BadFrame, Frame
-from taskapp_kit.rollout.in_flight import InFlightRollout, Listener, with_id
-from taskapp_kit.rollout.policy.select import CALLERS
+from taskapp_kit.rollout.policy.options import CALLERS
 from taskapp_kit.system.child_python import python_command
 from taskapp_kit.wire.chat.conversation import Ask
 from taskapp_kit.wire.rollout import RolloutRequest
@@ -158,7 +158,7 @@ class WorkerPool:
 
     async def play(
         self,
-        rollout: InFlightRollout,
+        rollout: RunningRollout,
         report: WorkerReport,
         *,
         ask: Ask,

@@ -21,7 +21,7 @@ from taskapp_kit.rollout.episode.plan import Control
 from taskapp_kit.rollout.executors.model_calls import ParentModelPort
 from taskapp_kit.rollout.executors.protocol import Frame, WorkerJob
 from taskapp_kit.rollout.play_and_score import RolloutPlayer
-from taskapp_kit.rollout.policy.select import CALLERS, MODEL
+from taskapp_kit.rollout.policy.options import CALLERS, MODEL
 from taskapp_kit.rollout.request import RequestPlanner
 from taskapp_kit.rollout.response import write_body
 from taskapp_kit.wire.chat.conversation import RemotePolicy

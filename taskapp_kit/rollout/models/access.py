@@ -17,11 +17,10 @@ from taskapp_kit.declare.app import Exposure
 from taskapp_kit.errors import FieldProblem, RequestError, Unavailable
 from taskapp_kit.net.addresses import AddressPolicy, Place, check_address
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.model_use import POLICY
 from taskapp_kit.records.protocols import Clock
+from taskapp_kit.records.scorecard import POLICY
 from taskapp_kit.rollout.models.client import HttpModelClient
-from taskapp_kit.rollout.models.credentials import Credentials, caller_key
-from taskapp_kit.rollout.models.registry import ModelNames
+from taskapp_kit.rollout.models.model_settings import Credentials, ModelNames, caller_key
 from taskapp_kit.wire.chat.conversation import Ask, ChatReply, Endpoint, ModelFailed, role_variable, stopped_failure
 from taskapp_kit.wire.inference_url import INFERENCE_URL, GivenUrl, complete_url
 from taskapp_kit.wire.rollout import RolloutRequest

@@ -33,8 +33,7 @@ from taskapp_kit.rollout.models.attempts import (
     retry_after,
 )
 from taskapp_kit.rollout.models.cache import ResponseCache
-from taskapp_kit.rollout.models.credentials import LEAST_HIDDEN, Credentials
-from taskapp_kit.rollout.models.registry import ModelNames, Price
+from taskapp_kit.rollout.models.model_settings import LEAST_HIDDEN, Credentials, ModelNames, Price
 from taskapp_kit.rollout.models.response import read_reply, read_reward_reply
 from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.wire.inference_url import stored_url

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.records.content import Content, Json, NotJson, plain
-from taskapp_kit.records.model_use import POLICY
 from taskapp_kit.records.protocols import PolicyStops, View
+from taskapp_kit.records.scorecard import POLICY
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.builtin import PolicyError
 from taskapp_kit.rollout.policy.conversation import tool_schemas

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from taskapp_kit.declare.signature import finished
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AuthorPolicySpec, EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, KitError, RequestError
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.content import Json, NotJson, plain, without_images
 from taskapp_kit.records.protocols import PolicyStops, Tool, View
 from taskapp_kit.records.seeds import derived_rng

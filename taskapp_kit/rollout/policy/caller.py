@@ -9,8 +9,7 @@ from taskapp_kit.records.content import Json, without_surrogates
 from taskapp_kit.records.protocols import PolicyStops, Tool, View
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.conversation import prompt_of, read_written
-from taskapp_kit.rollout.policy.options import PolicyOptions
-from taskapp_kit.rollout.policy.select import SESSION
+from taskapp_kit.rollout.policy.options import SESSION, PolicyOptions
 from taskapp_kit.wire.chat.conversation import ChatReply
 
 FINISHED = "finished"

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from taskapp_kit.declare.signature import finished
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.content import Json, NotJson
 from taskapp_kit.records.scorecard import CriterionScore, JudgeRecord, normalised
 from taskapp_kit.records.seeds import derived_rng

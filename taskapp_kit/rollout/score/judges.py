@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from taskapp_kit.declare.signature import finished
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, JudgeSpec
 from taskapp_kit.errors import Failure, Unavailable
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.content import Json, NotJson
 from taskapp_kit.records.scorecard import JUDGES_SKIPPED, CriterionScore, JudgeRecord, normalised
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, sentence

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from taskapp_kit.declare.signature import finished
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec, EnvironmentSpec
 from taskapp_kit.grading import Grade
-from taskapp_kit.records.awaiting import finished
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.records.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, Scorecard, normalised
@@ -63,7 +63,8 @@ def score(
             events.append(_event_criterion(criterion, trajectory, given))
         else:
             outcome.append(_outcome_criterion(criterion, given, mask))
-    outcome += judge_scores(spec, environment, given, models, card.judging, skip=skip_judges)
+    if spec.judges:
+        outcome += judge_scores(spec, environment, given, models, card.judging, skip=skip_judges)
     card.criteria = outcome + events
     card.outcome_score = weighted(outcome, spec.aggregation)
     weighed = [item for item in events if item.weight > 0]

@@ -23,10 +23,10 @@ from taskapp_kit.records.protocols import StoredResult
 from taskapp_kit.rollout.response import answer_bytes
 from taskapp_kit.rollout.subscribers import SharedRollout, Subscriber
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import error_answer, parsed
+from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.openapi_models import Ended, Pending
 from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
-from taskapp_kit.serve.route import RouteContext, RouteSpec, parameter
+from taskapp_kit.serve.route import RouteContext, RouteSpec, parameter, parsed
 from taskapp_kit.wire.rollout import RolloutRequest, RolloutResponse
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")

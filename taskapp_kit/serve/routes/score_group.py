@@ -11,8 +11,7 @@ from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.rollout.groups import MAX_MEMBERS
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import parsed
-from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.serve.route import RouteContext, RouteSpec, parsed
 from taskapp_kit.wire.rollout import forms
 
 

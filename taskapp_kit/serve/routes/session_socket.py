@@ -27,8 +27,8 @@ from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.records.content import Json, as_object
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import error_answer, parsed
-from taskapp_kit.serve.route import RouteContext
+from taskapp_kit.serve.errors import error_answer
+from taskapp_kit.serve.route import RouteContext, parsed
 from taskapp_kit.serve.routes.sessions import (
     FinishSession,
     ResetSession,

@@ -19,8 +19,7 @@ from taskapp_kit.records.trajectory import PlayedStep
 from taskapp_kit.rollout.response import PictureRoom, wire_observation
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.errors import parsed
-from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.serve.route import RouteContext, RouteSpec, parsed
 from taskapp_kit.wire.rollout import (
     NO_CONTROL_CHARACTERS,
     SHORTEST_SECONDS,

@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.in_flight import InFlightRollout
+from taskapp_kit.rollout.admission import RunningRollout
 from taskapp_kit.serve.event_loop_watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Metrics:
         self._key_refusals: Counter[str] = Counter()
         self._store_errors = 0
 
-    def ended(self, rollout: InFlightRollout, result: Rollout) -> None:
+    def ended(self, rollout: RunningRollout, result: Rollout) -> None:
         """A RolloutObserver: counts one ended rollout."""
         failure, name, timing = result.failure, result.environment, result.timing
         label = rollout.caller.key_label or ""

@@ -27,7 +27,7 @@ from taskapp_kit.records.events import Acted, Answered, Called, Event, Observed,
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.scorecard import CriterionScore
 from taskapp_kit.records.trajectory import Decision, PlayedStep
-from taskapp_kit.rollout.in_flight import InFlightRollout
+from taskapp_kit.rollout.admission import RunningRollout
 
 Attribute = str | bool | int | float
 Content = Callable[[str], str]
@@ -52,7 +52,7 @@ class Span:
     failed: str | None = None
 
 
-def root_of(rollout: InFlightRollout, result: Rollout) -> Span:
+def root_of(rollout: RunningRollout, result: Rollout) -> Span:
     """The rollout's own span, without children. Reads no events."""
     plan, failure = rollout.plan, result.failure
     start = _ns(rollout.created_at)
@@ -88,7 +88,7 @@ def root_of(rollout: InFlightRollout, result: Rollout) -> Span:
 
 
 def spans_of(
-    rollout: InFlightRollout, result: Rollout, *, content: Content | None = None, most: int = MAX_SPANS
+    rollout: RunningRollout, result: Rollout, *, content: Content | None = None, most: int = MAX_SPANS
 ) -> Span:
     """The rollout's span with its children, at most `most` spans; `taskapp.dropped_spans` counts the rest.
 
@@ -113,7 +113,7 @@ class _Layout:
 
     def __init__(
         self,
-        rollout: InFlightRollout,
+        rollout: RunningRollout,
         result: Rollout,
         root: Span,
         over: int,

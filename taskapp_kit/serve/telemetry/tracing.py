@@ -22,7 +22,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.net.redact import without_whole
 from taskapp_kit.records.content import without_surrogates
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.in_flight import InFlightRollout
+from taskapp_kit.rollout.admission import RunningRollout
 from taskapp_kit.serve.telemetry.spans import MAX_SPANS, Span, root_of, spans_of
 from taskapp_kit.version import __version__
 from taskapp_kit.wire.inference_url import HIDDEN
@@ -76,7 +76,7 @@ class Tracing:
         # building spans of a long episode takes milliseconds, which the event loop does not have
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
 
-    def __call__(self, rollout: InFlightRollout, result: Rollout) -> None:
+    def __call__(self, rollout: RunningRollout, result: Rollout) -> None:
         """Accepts an ended rollout. Called on the event loop."""
         if not self._places.acquire(blocking=False):
             self.dropped += 1
@@ -100,7 +100,7 @@ class Tracing:
         if self._owned:
             self._provider.shutdown()  # type: ignore[attr-defined]  # ours is the SDK's
 
-    def _write(self, rollout: InFlightRollout, result: Rollout) -> None:
+    def _write(self, rollout: RunningRollout, result: Rollout) -> None:
         try:
             self._trace(rollout, result)
         except Exception:
@@ -108,7 +108,7 @@ class Tracing:
         finally:
             self._places.release()
 
-    def _trace(self, rollout: InFlightRollout, result: Rollout) -> None:
+    def _trace(self, rollout: RunningRollout, result: Rollout) -> None:
         span = root_of(rollout, result)
         root = self._begin(span, _parent(rollout))
         if root.is_recording():  # sampled: only then are the events read
@@ -152,7 +152,7 @@ def tracing_of(settings: Settings, service_name: str) -> Tracing | None:
     return Tracing(provider, content=settings.trace_content, secrets=_secrets(settings), owned=owned)
 
 
-def _parent(rollout: InFlightRollout) -> Context:
+def _parent(rollout: RunningRollout) -> Context:
     """The caller's span from its W3C headers; an empty context without them."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

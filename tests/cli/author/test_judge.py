@@ -18,7 +18,7 @@ from taskapp_kit.records.events import encode
 from taskapp_kit.records.protocols import Annotation, SystemClock
 from taskapp_kit.rollout.play_and_score import RolloutPlayer
 from taskapp_kit.rollout.request import RequestPlanner
-from taskapp_kit.rollout.stored_record import stored_rollout
+from taskapp_kit.rollout.response import stored_rollout
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import ChatRequest, MockModel, Reply
 from tests.rollouts import a_request, a_service

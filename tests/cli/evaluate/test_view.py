@@ -21,7 +21,7 @@ from taskapp_kit.cli.evaluate.view import command, ui_source
 from taskapp_kit.errors import StoreError
 from taskapp_kit.evaluate.source import open_source
 from taskapp_kit.records.protocols import RolloutQuery
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.testing import MockModel, judge
 from taskapp_kit.viewer.page import NEWEST
 from taskapp_kit.viewer.run_pages import run_figures

@@ -18,7 +18,7 @@ from taskapp_kit.declare.episode_selection import find_environment
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.records.content import Image
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.rollout.in_flight import Caller
+from taskapp_kit.rollout.admission import Caller
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store.open import open_store
 from tests.rollouts import a_request, a_service, app_from

@@ -15,9 +15,9 @@ from taskapp_kit import RequestError, RolloutFailed, Step, TaskApp, action
 from taskapp_kit.records.events import Event, Failed, fold
 from taskapp_kit.records.protocols import PolicyStops, SystemClock, View
 from taskapp_kit.records.trajectory import Decision, ToolCall
-from taskapp_kit.rollout.episode.drivers import drive
 from taskapp_kit.rollout.episode.episode import Episode
 from taskapp_kit.rollout.episode.plan import Control, EpisodePlan
+from taskapp_kit.rollout.play_and_score import drive
 from taskapp_kit.rollout.request import NoPolicy
 from tests.rollouts import a_request, app_from, play, served, serving
 

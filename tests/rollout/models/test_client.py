@@ -15,7 +15,7 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.rollout.models.attempts import ConcurrencyLimiter
 from taskapp_kit.rollout.models.client import HttpModelClient
-from taskapp_kit.rollout.models.registry import ModelNames, NamedModel, Price
+from taskapp_kit.rollout.models.model_settings import ModelNames, NamedModel, Price
 from taskapp_kit.testing import Faults, MockModel
 from taskapp_kit.wire.chat.conversation import ChatReply, Endpoint, ModelFailed
 from taskapp_kit.wire.inference_url import complete_url

@@ -12,7 +12,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError, RequestError
 from taskapp_kit.net.addresses import read_url
 from taskapp_kit.net.redact import LEAST_FRAGMENT
-from taskapp_kit.rollout.models.credentials import VENDORS, Credentials, caller_key
+from taskapp_kit.rollout.models.model_settings import VENDORS, Credentials, caller_key
 
 DOOR, ALIAS, DEV = "door-0123456789abcdef", "alias-0123456789abcdef", "dev-0123456789abcdef"
 VARIABLES = {name: f"sk-{name.lower()}-0123456789" for name in VENDORS} | {"MY_KEY": "sk-mine-0123456789"}

@@ -10,7 +10,7 @@ from taskapp_kit.config import Settings
 from taskapp_kit.errors import RequestError
 from taskapp_kit.net.addresses import AddressPolicy
 from taskapp_kit.rollout.models.access import endpoint_of
-from taskapp_kit.rollout.models.credentials import Credentials
+from taskapp_kit.rollout.models.model_settings import Credentials
 from taskapp_kit.wire.chat.conversation import Endpoint
 from taskapp_kit.wire.inference_url import given_url
 

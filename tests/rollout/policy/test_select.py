@@ -8,7 +8,7 @@ import pytest
 
 from taskapp_kit import RequestError, TaskApp
 from taskapp_kit.declare.specs import AppSpec
-from taskapp_kit.rollout.policy.select import BUILT_IN, MODEL, STORED_CONFIG, chosen_name, policy_names
+from taskapp_kit.rollout.policy.options import BUILT_IN, MODEL, STORED_CONFIG, chosen_name, policy_names
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.rollout.models.registry import ModelNames, NamedModel, Price
+from taskapp_kit.rollout.models.model_settings import ModelNames, NamedModel, Price
 
 FILE = """
 [small]

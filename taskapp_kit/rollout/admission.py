@@ -1,4 +1,4 @@
-"""Rollouts in flight: who requests one, how many there may be, and how those fail that do not end by themselves."""
+"""Rollouts in flight: who requests one, which are admitted, and the failures of those that do not end by themselves."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from taskapp_kit.errors import Failure, Saturated
+from taskapp_kit.errors import Failure, Saturated, StoreError, StoreRefusal
 from taskapp_kit.net.response import Peer
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import Event
+from taskapp_kit.records.protocols import Clock
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.episode.plan import EpisodePlan
 from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
@@ -72,7 +73,7 @@ class EventRecord(Protocol):
 
 
 @dataclass(slots=True)
-class InFlightRollout:
+class RunningRollout:
     """One rollout, from its admission to its end.
 
     own: a policy in this process replaces the named one. created_at: unix seconds. began: on the service's monotonic clock.
@@ -101,7 +102,7 @@ class InFlightRollout:
         return [] if self.recorded is None else self.recorded.events()
 
 
-RolloutObserver = Callable[[InFlightRollout, Rollout], None]
+RolloutObserver = Callable[[RunningRollout, Rollout], None]
 """Called with each rollout that has ended and is stored: scored, failed or cancelled. On the event loop; must not raise.
 
 Reading the result's numbers is cheap; `events` and `trajectory` may decode data from a worker process.
@@ -135,7 +136,7 @@ class AdmissionControl:
         self._unread: dict[
             str | None, dict[str, set[Peer]]
         ] = {}  # peers that receive an answer, by key label and rollout
-        self._under_way: dict[str, InFlightRollout] = {}
+        self._under_way: dict[str, RunningRollout] = {}
         self._closed = False
         self._empty: asyncio.Event | None = None
 
@@ -217,16 +218,16 @@ class AdmissionControl:
         unread = self._unread.get(key_label, ())
         return self._of_label[key_label] + sum(rollout_id not in self._under_way for rollout_id in unread)
 
-    def under_way(self) -> list[InFlightRollout]:
+    def under_way(self) -> list[RunningRollout]:
         """The rollouts that are running, in the order in which they began."""
         return list(self._under_way.values())
 
-    def enter(self, rollout: InFlightRollout) -> None:
+    def enter(self, rollout: RunningRollout) -> None:
         """Registers the rollout, which runs in the current task."""
         rollout.task = asyncio.current_task()
         self._under_way[rollout.rollout_id] = rollout
 
-    def leave(self, rollout: InFlightRollout) -> None:
+    def leave(self, rollout: RunningRollout) -> None:
         """Removes a rollout that has ended."""
         del self._under_way[rollout.rollout_id]
         rollout.task = None  # which has the exception of one that failed, whose traceback has the rollout
@@ -308,3 +309,100 @@ def _logged(failure: Failure) -> Failure:
     with_id(failure)
     log.error("%s (error_id %s)", failure.message, failure.error_id)
     return failure
+
+
+store_log = logging.getLogger("taskapp_kit.store")
+
+PROBE_SECONDS = 2.0
+"""The pause between two attempts to write again; also the value of `Retry-After`."""
+
+T = TypeVar("T")
+Write = Callable[[], Awaitable[Any]]
+
+
+class StoreState:
+    """The state of one store by the results of its writes. Use it on one event loop; call `close` before the store's."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failing_since: float | None = None
+        self._failures = 0
+        self._again: Write | None = None
+        self._probing: asyncio.Task[None] | None = None
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last write failed."""
+        return self._failing_since is not None
+
+    def to_json(self) -> dict[str, Json]:
+        """For `/health`: failing; since when, in unix seconds, else null; the number of failed writes since the start."""
+        return {"failing": self.failing, "since": self._failing_since, "failures": self._failures}
+
+    def check(self) -> None:
+        """Raises Saturated while the last write failed."""
+        if self.failing:
+            raise Saturated(
+                "The store cannot store rollouts now, so nothing was played; the server's log says why.",
+                code="store_failing",
+                retry_after_seconds=round(PROBE_SECONDS),
+            )
+
+    async def write(self, write: Callable[[], Awaitable[T]], *, again: Write | None = None) -> T:
+        """Calls `write` and returns its result. After a StoreError, `again` (by default `write`) is retried in the background.
+
+        A StoreRefusal concerns one rollout and does not mean that the store fails. Raises what `write` raises.
+        """
+        try:
+            result = await write()
+        # The rollout is at fault and not the store, so others are still played.
+        except StoreRefusal:
+            raise
+        except StoreError as error:
+            self._failed(error, again or write)
+            raise
+        self._succeeded()
+        return result
+
+    async def close(self) -> None:
+        """Stops the attempts to write again."""
+        probing, self._probing = self._probing, None
+        if probing is not None:
+            probing.cancel()
+            with suppress(asyncio.CancelledError):
+                await probing
+
+    def _failed(self, error: StoreError, again: Write) -> None:
+        self._failures += 1
+        self._again = again
+        if not self.failing:
+            self._failing_since = self._clock.now()
+            store_log.error("store failing, new rollouts are refused until a write succeeds: %s", error)
+        # Written again by the server itself: while it refuses rollouts, none would find out that the store works.
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.create_task(self._probe(), name="taskapp-store-probe")
+
+    def _succeeded(self) -> None:
+        if self.failing:
+            store_log.warning("store works again failed_writes=%d", self._failures)
+        self._failing_since = self._again = None
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(PROBE_SECONDS)
+            if self._again is None:
+                return
+            try:
+                await self._again()
+            except StoreRefusal:  # the store works; it refuses this rollout only
+                pass
+            except StoreError as error:
+                self._failures += 1
+                store_log.debug("store still failing: %s", error)
+                continue
+            except Exception:  # an error of a store plugin
+                self._failures += 1
+                store_log.exception("store still failing")
+                continue
+            self._succeeded()
+            return
