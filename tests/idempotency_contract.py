@@ -175,7 +175,7 @@ def test_of_a_hundred_claims_at_once_one_wins(run: Run) -> None:
         found = await asyncio.gather(*map(store.claim, claims))
         winners = [claim for claim, other in zip(claims, found, strict=True) if other is None]
         assert len(winners) == 1
-        assert {other.ticket for other in found if other is not None} == {winners[0]}
+        assert {other.record for other in found if other is not None} == {winners[0]}
         lost = [claim for claim in claims if claim is not winners[0]]
         assert [await store.look(claim.rollout_id) for claim in lost] == [None] * 99
 
@@ -213,7 +213,7 @@ def test_one_rollout_has_one_record(run: Run) -> None:
             await store.claim(record("r1", "k3"))
         assert await store.claim(record("r2", "k2")) is None
         found = await store.look("r1")
-        assert found is not None and found.ticket == record("r1", "k1")
+        assert found is not None and found.record == record("r1", "k1")
 
     run(use)
 

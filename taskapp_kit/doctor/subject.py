@@ -250,7 +250,7 @@ class EnvironmentUnderTest:
             rollout = attempts[-1].rollout
             if rollout is None and player is self.base:
                 break
-            if rollout is not None and rollout.second_calls:
+            if rollout is not None and rollout.auxiliary_calls:
                 self.asks_models = True
                 break
 

@@ -438,7 +438,7 @@ class StoredResult:
 class Claim:
     """A record and its state. `running`: its owner plays it now; `lost`: its owner died before it had a result."""
 
-    ticket: IdempotencyRecord
+    record: IdempotencyRecord
     state: Literal["running", "lost", "settled"]
     settled: StoredResult | None = None
 

@@ -61,7 +61,7 @@ class Rollout:
         failure: How it failed; None for a scored rollout.
         cause: The exception behind a failure, for the log.
         judging: Every call of a judge. Private, as `final_state`.
-        second_calls: Every call of a model by the environment. Private, as `final_state`.
+        auxiliary_calls: Every call of a model by the environment. Private, as `final_state`.
         warnings: Messages for the caller.
         seconds: Time in environment, policy and scoring.
         inference_url: The model's address, without a key.
@@ -97,7 +97,7 @@ class Rollout:
     failure: Failure | None = None
     cause: BaseException | None = None
     judging: JudgeRecord = field(default_factory=JudgeRecord)
-    second_calls: list[Json] = field(default_factory=list)
+    auxiliary_calls: list[Json] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     inference_url: str | None = None
@@ -126,7 +126,7 @@ class Rollout:
         """The result of an episode in this process. trajectory: the fold of `events`. given: further members."""
         folded = fold(events) if trajectory is None else trajectory
         given.setdefault("status", folded.status)
-        models = _models_of(folded, given.get("second_calls") or (), given.get("judging") or JudgeRecord())
+        models = _models_of(folded, given.get("auxiliary_calls") or (), given.get("judging") or JudgeRecord())
         return cls(
             request,
             policy,

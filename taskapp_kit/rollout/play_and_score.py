@@ -235,9 +235,9 @@ class RolloutPlayer:
             "seconds": {"environment": episode.environment_seconds, "policy": episode.policy_seconds, "scoring": 0.0},
         }
         # Before they are stored: pages and exports show what is stored of them.
-        if episode.second_calls:
+        if episode.auxiliary_calls:
             mask = masker(self._spec, trajectory.environment, plan.task)
-            given["second_calls"] = [mapped_json(call, mask) for call in episode.second_calls]
+            given["auxiliary_calls"] = [mapped_json(call, mask) for call in episode.auxiliary_calls]
         # Its traceback's frames refer to `control`: a cycle that only the collector breaks.
         cause, control.cause = control.cause, None
         failure = failure_of(events)

@@ -299,8 +299,8 @@ def _private(result: Rollout) -> dict[str, Json]:
     # In a column of its own, so that no query for a list or an answer can return it by accident.
     if result.final_state is not None:
         private["final_state"] = result.final_state
-    if result.second_calls:
-        private["second_calls"] = result.second_calls
+    if result.auxiliary_calls:
+        private["second_calls"] = result.auxiliary_calls
     if result.judging:
         private["judge_calls"] = result.judging.to_json()
     return private

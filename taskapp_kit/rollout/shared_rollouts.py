@@ -106,7 +106,7 @@ class SharedRollouts:
         shared = self._by_id.get(rollout_id)
         if shared is not None:
             return shared if caller.may_see(shared.key_label) else None
-        if found is not None and not self._visible(found.ticket, caller):
+        if found is not None and not self._visible(found.record, caller):
             return None
         broken = rollout_id in self._broken and found is not None and found.state == "running"
         if found is None or found.state == "lost" or broken:  # it may be stored although it was never settled
@@ -116,7 +116,7 @@ class SharedRollouts:
         if found is None:
             return None
         shared = self._new(detached=True)
-        shared.admit(found.ticket)
+        shared.admit(found.record)
         if found.state == "running":
             self._by_id[rollout_id] = shared
             self._start_task(shared, self._watch(shared, found))
@@ -214,20 +214,20 @@ class SharedRollouts:
         keep_lost = self._service.store is not None
         while (found := await self._write(partial(self._coordinator.claim, record, keep_lost=keep_lost))) is not None:
             if found.state == "lost":
-                settled = await self._settled_in_store(found.ticket.rollout_id)
+                settled = await self._settled_in_store(found.record.rollout_id)
                 if settled is None:
                     keep_lost = False
                     continue
-                found = Claim(found.ticket, "settled", settled)
-                self._over.pop(found.ticket.rollout_id, None)  # who looked before it was stored read that it is lost
+                found = Claim(found.record, "settled", settled)
+                self._over.pop(found.record.rollout_id, None)  # who looked before it was stored read that it is lost
             # Cancelled here and not yet settled: joined, the repetition would get the cancellation as its answer.
-            own = self._by_id.get(found.ticket.rollout_id)
+            own = self._by_id.get(found.record.rollout_id)
             if own is not None and own.cancelled:
                 await own.ended()
                 continue
-            if found.ticket.fingerprint != record.fingerprint:
+            if found.record.fingerprint != record.fingerprint:
                 raise _reused()
-            shared.admit(found.ticket)
+            shared.admit(found.record)
             if running := found.state == "running":
                 found = await self._until_over(found)
             if found is not None and not (running and (found.settled is None or _of_cancelled(found.settled))):
@@ -295,7 +295,7 @@ class SharedRollouts:
         """Waits for a rollout that another process plays."""
         again = await self._until_over(found)
         if again is None:
-            raise RolloutFailed(_lost(), rollout_id=found.ticket.rollout_id)
+            raise RolloutFailed(_lost(), rollout_id=found.record.rollout_id)
         return await self._deliver(shared, self._ended_rollout(again), with_events=True)
 
     async def _until_over(self, found: Claim) -> Claim | None:
@@ -304,16 +304,16 @@ class SharedRollouts:
         while again is not None and again.state == "running":
             await asyncio.sleep(pause)
             pause = min(longest, pause * 1.5)
-            again = await self._coordinator.look(found.ticket.rollout_id)
+            again = await self._coordinator.look(found.record.rollout_id)
         return again
 
     def _ended_rollout(self, found: Claim) -> EndedRollout:
         """The result of an ended rollout, one object for all concurrent readers."""
-        rollout_id = found.ticket.rollout_id
+        rollout_id = found.record.rollout_id
         over = self._over.get(rollout_id)
         if over is None:
             over = self._over[rollout_id] = EndedRollout(
-                found.settled or StoredResult(rollout_id, failure=_lost()), found.ticket.key_label
+                found.settled or StoredResult(rollout_id, failure=_lost()), found.record.key_label
             )
         return over
 

@@ -116,7 +116,7 @@ def test_of_claims_at_once_in_two_containers_one_wins_each_key(dicts: Dicts, cli
             ]
             winners = [claim for claim, other in mine if other is None]
             assert len(winners) == 1
-            assert {other.ticket.rollout_id for _, other in mine if other} == {winners[0].rollout_id}
+            assert {other.record.rollout_id for _, other in mine if other} == {winners[0].rollout_id}
 
     with_two(client, use)
 
@@ -147,7 +147,7 @@ def test_of_takeovers_at_once_one_wins(dicts: Dicts, client: Any, why: str) -> N
             claims = [record(f"r-{turn}-{number}", at=clock.at) for number in range(5)]
             found = await asyncio.gather(*(store.claim(claim) for store, claim in zip(many, claims, strict=True)))
             (winner,) = [number for number, other in enumerate(found) if other is None]
-            assert {other.ticket.rollout_id for other in found if other} == {claims[winner].rollout_id}
+            assert {other.record.rollout_id for other in found if other} == {claims[winner].rollout_id}
             holder, held = many[winner], claims[winner].rollout_id
         for store in many:
             await store.close()
@@ -460,14 +460,14 @@ def test_whatever_happens_a_key_has_one_rollout_that_counts(steps: list[tuple[st
                 alive = list(holds.values())
                 if settled is not None:
                     assert winners == []
-                    assert {other.ticket.rollout_id for other in found if other} == {settled}
+                    assert {other.record.rollout_id for other in found if other} == {settled}
                 elif alive:
                     assert winners == []
-                    assert {other.ticket.rollout_id for other in found if other} == set(alive)
+                    assert {other.record.rollout_id for other in found if other} == set(alive)
                 else:
                     (winner,) = winners
                     holds = {winner: claims[winner].rollout_id}
-                    assert {other.ticket.rollout_id for other in found if other} == {holds[winner]}
+                    assert {other.record.rollout_id for other in found if other} == {holds[winner]}
             elif word == "wait":
                 clock.at += LEASE_SECONDS + 1
                 for number in list(holds):

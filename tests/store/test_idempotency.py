@@ -231,7 +231,7 @@ async def main(path, name):
     input()
     claims = [IdempotencyRecord(f"{name}-{number}", "body", time.time(), f"key-{number}") for number in range(50)]
     found = await asyncio.gather(*map(tickets.claim, claims))
-    print(json.dumps([one and one.ticket.rollout_id for one in found]), flush=True)
+    print(json.dumps([one and one.record.rollout_id for one in found]), flush=True)
     input()
     await tickets.close()
     await store.close()

@@ -338,7 +338,7 @@ def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_done_twice(postgres:
             assert found is not None and found.state == "settled"
             assert await tickets.look(f"f{turn}") is None
             other = await tickets.claim(ticket("other", f"k{turn}"))
-            assert other is not None and other.ticket.rollout_id == name
+            assert other is not None and other.record.rollout_id == name
         report = await store.check()
         assert (report.rollouts, report.blobs, report.ok) == (4, 3, True)
         await tickets.close()
@@ -465,7 +465,7 @@ def test_claims_of_the_same_keys_in_any_order_have_one_winner_each(postgres: Pos
         winners = {key: f"h{number}-{key}" for (number, key), other in zip(told, found, strict=True) if other is None}
         assert len(winners) == 30 == sum(other is None for other in found)
         for (_, key), other in zip(told, found, strict=True):
-            assert other is None or other.ticket.rollout_id == winners[key]
+            assert other is None or other.record.rollout_id == winners[key]
         for holder, store in zip(holders, stores, strict=True):
             await holder.close()
             await store.close()

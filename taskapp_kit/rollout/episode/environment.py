@@ -89,8 +89,8 @@ class Context:
     will not be used. path(name): a file beside the author's file.
     """
 
-    def __init__(self, plan: EpisodePlan, second: AuxiliaryModels) -> None:
-        self._second = second
+    def __init__(self, plan: EpisodePlan, auxiliary: AuxiliaryModels) -> None:
+        self._auxiliary = auxiliary
         self.rng = derived_rng("environment", plan.environment.name, plan.split, plan.seed)
         self.log = logging.getLogger(f"taskapp_kit.environment.{plan.environment.name}")
         self.wants_images = plan.wants_images
@@ -102,7 +102,7 @@ class Context:
 
     def model(self, role: str) -> AuxiliaryModel:
         """Return an auxiliary model, such as a user simulator: the server's setting TASKAPP_{ROLE}_URL names it."""
-        return self._second.model(role)
+        return self._auxiliary.model(role)
 
 
 _prepared: set[type] = set()
@@ -143,7 +143,7 @@ class EnvironmentHost:
 
     def __init__(self, plan: EpisodePlan, models: ModelPort | None = None) -> None:
         self.plan = plan
-        self._second = AuxiliaryModels(models)
+        self._auxiliary = AuxiliaryModels(models)
         self.spec: EnvironmentSpec = plan.environment
         # One loop for all calls of the instance: what an async reset opens belongs to the loop that opened it.
         self._runner = asyncio.Runner()  # creates its loop with the first call
@@ -172,7 +172,7 @@ class EnvironmentHost:
             elif name == "split":
                 given[name] = plan.split
             else:
-                given[name] = Context(plan, self._second)
+                given[name] = Context(plan, self._auxiliary)
         first = self._finish(self._instance.reset(**given))
         # A Step of reset would have a reward that no action earned.
         if isinstance(first, Step):
@@ -252,9 +252,9 @@ class EnvironmentHost:
             self._runner = asyncio.Runner()
 
     @property
-    def second(self) -> AuxiliaryModels:
+    def auxiliary(self) -> AuxiliaryModels:
         """The models that the environment calls itself."""
-        return self._second
+        return self._auxiliary
 
     # -- validation -----------------------------------------------------------------------------------------------
 

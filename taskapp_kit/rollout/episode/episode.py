@@ -80,7 +80,7 @@ class Episode:
         self.clock = clock
         self.control = control or Control()
         self.models = models
-        self.second_calls: list[dict[str, Json]] = []
+        self.auxiliary_calls: list[dict[str, Json]] = []
         self.view = View(0, None, (), (), plan.task)
         self.ops = 0
         self.warnings: list[str] = []
@@ -103,7 +103,7 @@ class Episode:
         plan = self.plan
         host = EnvironmentHost(plan, self.models)
         # The list itself, which grows while the environment calls models.
-        self.second_calls = host.second.calls
+        self.auxiliary_calls = host.auxiliary.calls
         spec = plan.environment
         yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
         # Until it is known otherwise: whatever leaves the `try` in an unexpected way is a failure.
@@ -134,7 +134,7 @@ class Episode:
 
     def _numbers(self, host: EnvironmentHost) -> dict[str, float]:
         """Return the episode's metrics: the environment's, and the kit's under reserved names."""
-        ours = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **host.second.spent}
+        ours = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **host.auxiliary.spent}
         taken = sorted(name for name in self._metrics if name in ours or name in RESERVED_METRICS)
         if taken:
             # A warning and no failure: an author's metric is not worth a rollout.

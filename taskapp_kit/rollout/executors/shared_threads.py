@@ -61,29 +61,29 @@ class SharedThreads:
         self._pool = pool
         self._count = count
         self._blocked_seconds = blocked_seconds
-        self._shared: defaultdict[str, dict[_Residence, None]] = defaultdict(dict)
+        self._shared: defaultdict[str, dict[_Assignment, None]] = defaultdict(dict)
         self._measured: defaultdict[str, _CallSeconds] = defaultdict(_CallSeconds)
         self._short_calls: defaultdict[str, _ShortCalls] = defaultdict(_ShortCalls)
 
     async def open(self, environment: str, *, seconds: float) -> SharedThread:
         """Return a thread for one rollout of the environment. Raises NoFreeThread if none is free within `seconds`."""
         shares = self.is_quick(environment)
-        residence = self._shortest(environment) if shares else None
-        if residence is None:
-            residence = _Residence(environment, await self._pool.open(seconds=seconds), shared=shares)
+        assignment = self._shortest(environment) if shares else None
+        if assignment is None:
+            assignment = _Assignment(environment, await self._pool.open(seconds=seconds), shared=shares)
             if shares:
-                self._shared[environment][residence] = None
-                self._watch(residence)
-        return SharedThread(self, self._pool, residence)
+                self._shared[environment][assignment] = None
+                self._watch(assignment)
+        return SharedThread(self, self._pool, assignment)
 
-    def _shortest(self, environment: str) -> _Residence | None:
+    def _shortest(self, environment: str) -> _Assignment | None:
         """Return the shared thread with the fewest rollouts; None if there should be another thread."""
         threads = self._shared[environment]
         if len(threads) < self._count:
             return None
-        free = [residence for residence in threads if residence.busy_seconds() <= BUSY_SECONDS]
+        free = [assignment for assignment in threads if assignment.busy_seconds() <= BUSY_SECONDS]
         # None where all are busy with a long call: another thread is then cheaper than the wait.
-        return min(free, key=lambda residence: len(residence.rollouts), default=None)
+        return min(free, key=lambda assignment: len(assignment.rollouts), default=None)
 
     def is_quick(self, work: str) -> bool:
         """Whether enough calls that were measured under this name were quick."""
@@ -99,15 +99,15 @@ class SharedThreads:
         """Return the record of an environment's calls that the event loop waited for."""
         return self._short_calls[environment]
 
-    def run_batch(self, residence: _Residence) -> None:
+    def run_batch(self, assignment: _Assignment) -> None:
         """Run the jobs that were begun since the last tick, in one waking of the thread, and wait a moment for their end.
 
         For calls that take microseconds: waking the thread, and the event loop again, costs more than each of them.
         """
-        batch, residence.batch = residence.batch, []
+        batch, assignment.batch = assignment.batch, []
         begun = []
         for rollout, job, ended in batch:
-            if not rollout.is_open or residence.blocked:
+            if not rollout.is_open or assignment.blocked:
                 job.future.cancel()
                 ended(job)
             else:
@@ -115,7 +115,7 @@ class SharedThreads:
                 rollout.take(job)
         if not begun:
             return
-        thread, calls = residence.thread, self._short_calls[residence.environment]
+        thread, calls = assignment.thread, self._short_calls[assignment.environment]
         # The event loop waits for a short step: two wakings, of this thread and of the loop, cost more than the step.
         # A thread that is busy would make it wait for somebody else's.
         if thread.running is None and thread.inbox.empty():
@@ -131,62 +131,62 @@ class SharedThreads:
         for job, ended in begun:
             if job.done:
                 self._pool._settle(thread, job)
-                self.measured(residence.environment, job.seconds)
+                self.measured(assignment.environment, job.seconds)
                 ended(job)
             else:
                 job.future.add_done_callback(partial(_ended_later, ended, job))
 
-    def _watch(self, residence: _Residence) -> None:
+    def _watch(self, assignment: _Assignment) -> None:
         """Check again and again whether a call blocks this thread, as long as it is shared."""
-        if residence in self._shared[residence.environment]:
-            job = residence.thread.running
+        if assignment in self._shared[assignment.environment]:
+            job = assignment.thread.running
             if job is not None and time.monotonic() - job.began > self._blocked_seconds:
-                self._block(residence, job)
+                self._block(assignment, job)
             else:
-                asyncio.get_running_loop().call_later(self._blocked_seconds / 4, self._watch, residence)
+                asyncio.get_running_loop().call_later(self._blocked_seconds / 4, self._watch, assignment)
 
-    def _block(self, residence: _Residence, running: Job) -> None:
+    def _block(self, assignment: _Assignment, running: Job) -> None:
         """Leave the thread to the call that blocks it: other rollouts' waiting calls fail now, and later ones at once."""
-        self._shared[residence.environment].pop(residence, None)
+        self._shared[assignment.environment].pop(assignment, None)
         # For good: what blocked once may block again, and takes the other rollouts of its thread with it.
-        self._measured[residence.environment].blocked = True
-        residence.blocked = True
-        for rollout in residence.rollouts:
+        self._measured[assignment.environment].blocked = True
+        assignment.blocked = True
+        for rollout in assignment.rollouts:
             job = rollout.job
             if job is running:
-                residence.blocker = rollout
+                assignment.blocker = rollout
             elif job is not None and not job.done and not job.future.done():
                 job.future.set_exception(ThreadBlocked("another rollout blocks the thread that this one shares"))
 
-    def leave(self, residence: _Residence, rollout: SharedThread) -> None:
+    def leave(self, assignment: _Assignment, rollout: SharedThread) -> None:
         """Remove a rollout from its thread, which returns to the pool after the last one."""
-        residence.rollouts.discard(rollout)
+        assignment.rollouts.discard(rollout)
         job = rollout.job
         if job is not None and job.overdue and not job.done:
-            self._measured[residence.environment].blocked = True
+            self._measured[assignment.environment].blocked = True
         # The pool has the thread already, and would have it twice.
-        if residence.given_up:
+        if assignment.given_up:
             return
-        if not residence.rollouts:
-            self._return(residence, residence.last)
-        elif job is not None and not job.done and job is residence.thread.running:
+        if not assignment.rollouts:
+            self._return(assignment, assignment.last)
+        elif job is not None and not job.done and job is assignment.thread.running:
             # A call past its deadline had its grace; one whose caller just left has not.
             grace = 0.0 if job.overdue else self._pool.grace_seconds
-            asyncio.get_running_loop().call_later(grace, self._give_up, residence, job)
+            asyncio.get_running_loop().call_later(grace, self._give_up, assignment, job)
 
-    def _give_up(self, residence: _Residence, job: Job) -> None:
+    def _give_up(self, assignment: _Assignment, job: Job) -> None:
         """Give up a call that has no caller and did not end in its grace period; its thread counts as hung."""
-        if not residence.given_up and not job.done:
-            self._block(residence, job)
+        if not assignment.given_up and not job.done:
+            self._block(assignment, job)
             job.overdue = True
-            self._return(residence, job)
+            self._return(assignment, job)
 
-    def _return(self, residence: _Residence, last: Job | None) -> None:
+    def _return(self, assignment: _Assignment, last: Job | None) -> None:
         """Return the thread to the pool, which has it back when that job has ended."""
-        self._shared[residence.environment].pop(residence, None)
-        residence.given_up = True
-        residence.pinned.job = last
-        residence.pinned.close()
+        self._shared[assignment.environment].pop(assignment, None)
+        assignment.given_up = True
+        assignment.pinned.job = last
+        assignment.pinned.close()
 
 
 @dataclass
@@ -233,7 +233,7 @@ def _ended_later(ended: Ended, job: Job, future: asyncio.Future[Any]) -> None:
     ended(job)
 
 
-class _Residence:
+class _Assignment:
     """One thread and the rollouts that use it.
 
     last: the latest call. batch: calls that are begun in the event loop's next tick. blocked: a call blocks it; blocker: the
@@ -261,20 +261,20 @@ class _Residence:
 class SharedThread(PinnedThread):
     """The thread of one rollout, until `close`. is_shared: whether other rollouts may use the thread, too."""
 
-    def __init__(self, threads: SharedThreads, pool: PinnedThreads, residence: _Residence) -> None:
-        super().__init__(pool, residence.thread)
+    def __init__(self, threads: SharedThreads, pool: PinnedThreads, assignment: _Assignment) -> None:
+        super().__init__(pool, assignment.thread)
         self._threads = threads
-        self._residence = residence
-        self.is_shared = residence.shared
-        residence.rollouts.add(self)
+        self._assignment = assignment
+        self.is_shared = assignment.shared
+        assignment.rollouts.add(self)
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop, work: str | None = None) -> T:
         """Run one job in this thread; see `PinnedThreads.run`. work: what it is measured as, None for the environment.
 
         Raises ThreadBlocked, too.
         """
-        residence = self._residence
-        if residence.blocked and residence.blocker is not self:
+        assignment = self._assignment
+        if assignment.blocked and assignment.blocker is not self:
             raise ThreadBlocked("another rollout blocked the thread that this one shared")
         job = Job(partial(self._isolated, function), asyncio.get_running_loop())
         self.put(job)
@@ -286,13 +286,13 @@ class SharedThread(PinnedThread):
 
         ended: called at its end, on the event loop. Returns False when nothing was begun.
         """
-        residence = self._residence
-        if residence.blocked or not self._threads.short_calls(residence.environment).expected():
+        assignment = self._assignment
+        if assignment.blocked or not self._threads.short_calls(assignment.environment).expected():
             return False
         job = Job(partial(self._isolated, function), asyncio.get_running_loop())
-        if not residence.batch:
-            job.loop.call_soon(self._threads.run_batch, residence)
-        residence.batch.append((self, job, ended))
+        if not assignment.batch:
+            job.loop.call_soon(self._threads.run_batch, assignment)
+        assignment.batch.append((self, job, ended))
         return True
 
     async def outcome(self, job: Job, *, seconds: float, stop: Stop, work: str | None = None) -> Any:
@@ -301,7 +301,7 @@ class SharedThread(PinnedThread):
             return await super().outcome(job, seconds=seconds, stop=stop)
         finally:
             if job.done:
-                self._threads.measured(work or self._residence.environment, job.seconds)
+                self._threads.measured(work or self._assignment.environment, job.seconds)
 
     def post(self, function: Callable[[], object]) -> None:
         """Queue one more job, see `PinnedThread.post`; `job` stays the one that was called."""
@@ -311,11 +311,11 @@ class SharedThread(PinnedThread):
 
     def take(self, job: Job) -> None:
         """Register a job as the latest."""
-        self._residence.last = job
+        self._assignment.last = job
         super().take(job)
 
     def close(self) -> None:
         """Leave the thread; a job that still runs then is given up after the grace period."""
         if self.is_open:
             self.is_open = False
-            self._threads.leave(self._residence, self)
+            self._threads.leave(self._assignment, self)
