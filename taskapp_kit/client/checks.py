@@ -337,7 +337,7 @@ def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
 
 
 def takes_words(described: Mapping[str, Any]) -> bool:
-    """Whether a tool of the environment takes plain words, as `/task_info` describes it."""
+    """Return whether a tool of the environment takes plain words, as `/task_info` describes it."""
     space = described.get("action_space")
     tools = space.get("tools") if isinstance(space, dict) else None
     return (

@@ -259,7 +259,7 @@ class RolloutCall:
 
 
 def _worth_another(answer: HttpResponse, members: ErrorMembers | None, *, fetched: bool) -> bool:
-    """Whether a rollout with an idempotency key may end differently when the request is repeated.
+    """Return whether a rollout with an idempotency key may end differently when the request is repeated.
 
     fetched: the response was to a GET: a result that does not exist (any more) may be obtained with the key.
     """

@@ -141,11 +141,11 @@ class Settings:
         return {name: model for name, _, model in (entry.partition("=") for entry in self.model_aliases)}
 
     def variable(self, name: str) -> str | None:
-        """Returns any other variable (a vendor's key, say) from the process environment or an env file; None if empty."""
+        """Return any other variable (a vendor's key, say) from the process environment or an env file; None if empty."""
         return self.variables.get(name) or None
 
     def shown(self) -> list[tuple[str, str, str]]:
-        """Returns (setting, value, source) for each setting, in order; a secret's value is a fixed text."""
+        """Return (setting, value, source) for each setting, in order; a secret's value is a fixed text."""
         rows = []
         for setting in SETTINGS:
             value = getattr(self, setting.name)
@@ -237,12 +237,12 @@ def load(
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
-    """Loads the settings of an app that uvicorn, TestClient or Modal runs: process environment and defaults."""
+    """Load the settings of an app that uvicorn, TestClient or Modal runs: process environment and defaults."""
     return _settle({}, os.environ if environ is None else environ, [], {})
 
 
 def process_variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """Returns one variable of the process environment, for a client that was not given the value; None if empty.
+    """Return one variable of the process environment, for a client that was not given the value; None if empty.
 
     No env file is read: a library uses the environment of the program that calls it.
     """
@@ -250,7 +250,7 @@ def process_variable(name: str, environ: Mapping[str, str] | None = None) -> str
 
 
 def export(settings: Settings) -> list[str]:
-    """Adds the variables of the env files that are missing to the process environment; returns their names, sorted.
+    """Add the variables of the env files that are missing to the process environment; returns their names, sorted.
 
     An author's environment, and the libraries that it uses, read their variables there.
     """
@@ -261,7 +261,7 @@ def export(settings: Settings) -> list[str]:
 
 
 def hand_over(settings: Settings, **more: str) -> None:
-    """Writes every setting to its own variable in the process environment, and `more` beside them.
+    """Write every setting to its own variable in the process environment, and `more` beside them.
 
     A child process that calls `from_environment()` then has the same settings, keys included. `multiprocessing` starts
     it, whose `python -c` must not look for modules in the working directory.
@@ -278,12 +278,12 @@ def hand_over(settings: Settings, **more: str) -> None:
 
 
 def disable_ray_usage_statistics() -> None:
-    """Keeps a Ray cluster that this process starts from sending usage statistics, unless its variable says otherwise."""
+    """Keep a Ray cluster that this process starts from sending usage statistics, unless its variable says otherwise."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def set_child_logging(*, log_format: str, log_level: str) -> None:
-    """Sets the log format and level of worker processes that are started from now on."""
+    """Set the log format and level of worker processes that are started from now on."""
     _for_children.update({LOG_FORMAT: log_format, LOG_LEVEL: log_level})
 
 
@@ -298,7 +298,7 @@ def take_parent_logging(environ: MutableMapping[str, str] | None = None) -> tupl
 
 
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The process environment for a child that runs author's code: without the server's keys and its store's address."""
+    """Return the process environment for a child that runs author's code: without the server's keys and its store's address."""
     environ = {**os.environ, **_for_children} if environ is None else environ
     passed = {name: value for name, value in environ.items() if not _server_only(name)}
     if PYTHON_PATH in passed:  # an empty entry, as `:$FOLDER` has it, is the working directory
@@ -307,12 +307,12 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def server_only_names() -> list[str]:
-    """The names of this process's variables that `child_environment` leaves out."""
+    """Return the names of this process's variables that `child_environment` leaves out."""
     return [name for name in os.environ if _server_only(name)]
 
 
 def keep_from_authors() -> None:
-    """Removes what `child_environment` leaves out from the process environment: environments in threads could read it.
+    """Remove what `child_environment` leaves out from the process environment: environments in threads could read it.
 
     For a program that is the server and nothing else, after its settings are loaded.
     """
@@ -429,7 +429,7 @@ def _meant(name: str, known: set[str]) -> str:
 
 
 def _without_password(url: str) -> str:
-    """The address without user name, password and options; hidden entirely where parsers could disagree about them."""
+    """Return the address without user name, password and options; hidden entirely where parsers could disagree about them."""
     scheme, separator, rest = url.partition("://")
     if not separator:  # a path, unless it is libpq's other syntax
         return "(hidden)" if re.search(r"^postgres\w*(\+\w+)?:|password\s*=", url, re.IGNORECASE) else url

@@ -66,7 +66,7 @@ class TaskApp(Declarations):
         return f"TaskApp({self.name!r}, version={self.version!r})"
 
     def path(self, name: str | Path) -> Path:
-        """Returns a file beside the author's file; a deploy uploads every file named this way.
+        """Return a file beside the author's file; a deploy uploads every file named this way.
 
         Args:
             name: the file's path, relative to the author's file.
@@ -121,7 +121,7 @@ class TaskApp(Declarations):
         tags: Sequence[str] = (),
         **unknown: Any,
     ) -> Any:
-        """Declares the class under `name`; the first declared is the default. Returns the class unchanged.
+        """Declare the class under `name`; the first declared is the default. Returns the class unchanged.
 
         Args:
             name: the class's own in small letters (`WordGame`: `word_game`) when absent.
@@ -182,7 +182,7 @@ class TaskApp(Declarations):
         tags: Sequence[str] = (),
         **further: Rows,
     ) -> None:
-        """Declares a one-answer environment: shows a row's prompt, and the policy's answer ends the episode.
+        """Declare a one-answer environment: shows a row's prompt, and the policy's answer ends the episode.
 
         An answer without text is scored as the empty text.
 
@@ -242,7 +242,7 @@ class TaskApp(Declarations):
         environment: Names = None,
         **unknown: Any,
     ) -> Any:
-        """Declares one criterion; the docstring is its description.
+        """Declare one criterion; the docstring is its description.
 
         Args:
             function: returns a float, or None for *not applicable*.
@@ -295,7 +295,7 @@ class TaskApp(Declarations):
         environment: Names = None,
         **unknown: Any,
     ) -> Any:
-        """Declares a criterion that a model scores: the docstring is the question, the return value what the model reads.
+        """Declare a criterion that a model scores: the docstring is the question, the return value what the model reads.
 
         Args:
             function: takes what an outcome rubric takes; returns a str, a dict (one part for each name), a list of Text
@@ -330,7 +330,7 @@ class TaskApp(Declarations):
         return self._decorator("judge", function, name, options, environment, unknown)
 
     def load_rubric(self, path: str | Path, *, environment: Names = None) -> None:
-        """Declares the criteria of a TOML, YAML or JSON file beside the author's file.
+        """Declare the criteria of a TOML, YAML or JSON file beside the author's file.
 
         A criterion whose id is the name of a declared `@app.rubric` takes its weight, description and `required` from
         the file; any other one is asked of a judge.
@@ -349,7 +349,7 @@ class TaskApp(Declarations):
     @overload
     def policy(self, name: str | None = None, *, environment: Names = None) -> Callable[[F], F]: ...
     def policy(self, name: Any = None, *, environment: Names = None, **unknown: Any) -> Any:
-        """Declares a policy of the app's own: `fn(observation, rng) -> {"tool": {args}}` or text.
+        """Declare a policy of the app's own: `fn(observation, rng) -> {"tool": {args}}` or text.
 
         "gold" is the example of good play and may also take `task`. An app's policy wins over a built-in of its name.
 
@@ -368,7 +368,7 @@ class TaskApp(Declarations):
     def metric(
         self, function: Any = None, *, name: str | None = None, environment: Names = None, **unknown: Any
     ) -> Any:
-        """Declares a number (or a dict of numbers) about one rollout.
+        """Declare a number (or a dict of numbers) about one rollout.
 
         Args:
             function: takes the same names as an outcome rubric.
@@ -396,7 +396,7 @@ class TaskApp(Declarations):
         environment: Names = None,
         **unknown: Any,
     ) -> Any:
-        """Declares a number (or a dict) over many rollouts.
+        """Declare a number (or a dict) over many rollouts.
 
         Args:
             function: `fn(rollouts: Sequence[RolloutSummary])`.
@@ -412,7 +412,7 @@ class TaskApp(Declarations):
     @overload
     def rollout(self) -> Callable[[F], F]: ...
     def rollout(self, function: Any = None, **unknown: Any) -> Any:
-        """Declares the author's own agent loop, `async def play(env, model, task)`: it runs where a model is to act.
+        """Declare the author's own agent loop, `async def play(env, model, task)`: it runs where a model is to act.
 
         Args:
             function: takes by name any of env (`observation`, `tools`, `done`, `await step(tool, args)`), model (`await
@@ -423,7 +423,7 @@ class TaskApp(Declarations):
     # -- using the app --------------------------------------------------------------------------------------------
 
     def freeze(self) -> AppSpec:
-        """Checks every declaration once and returns the frozen spec.
+        """Check every declaration once and returns the frozen spec.
 
         Raises:
             DeclarationError: the declarations have mistakes; it holds all of them.
@@ -442,7 +442,7 @@ class TaskApp(Declarations):
         return self._spec is not None
 
     def asgi(self, exposure: Exposure = "public") -> FastAPI:
-        """Returns the FastAPI app: `uvicorn adder:app.asgi --factory`. Settings come from the process environment.
+        """Return the FastAPI app: `uvicorn adder:app.asgi --factory`. Settings come from the process environment.
 
         Args:
             exposure: "local" enables the docs and allows loopback model addresses: for a server bound to loopback only.
@@ -456,7 +456,7 @@ class TaskApp(Declarations):
         return build(self, exposure=exposure)
 
     def as_service(self, name: str | None = None, /, *, procs: int = 1, **options: Any) -> ServiceHandle:
-        """Returns an environment as a service: `reset`, `step`, `finish` in sessions, on several replicas.
+        """Return an environment as a service: `reset`, `step`, `finish` in sessions, on several replicas.
 
         Args:
             name: of the environment; the first declared when absent.
@@ -475,7 +475,7 @@ class TaskApp(Declarations):
 
 
 def _small(name: str) -> str:
-    """Converts `WordGame` to `word_game`."""
+    """Convert `WordGame` to `word_game`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 

@@ -31,7 +31,7 @@ FITTING_KEYS = ("a key's name, and arguments that the action takes", "fix keys="
 
 
 def check_actions(cls: type, place: str, problems: Problems) -> dict[str, ActionSpec]:
-    """The class's actions by tool name: its methods marked `@action`, else its `step`. place: of the class."""
+    """Return the class's actions by tool name: its methods marked `@action`, else its `step`. place: of the class."""
     specs: dict[str, ActionSpec] = {}
     marks = actions_of(cls)
     seen: dict[str, str] = {}

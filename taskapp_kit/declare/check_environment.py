@@ -52,7 +52,7 @@ BASELINES = ("a mapping from policy to its highest acceptable mean reward", 'e.g
 
 
 def check_environment(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
-    """The spec of one `@app.environment`; None if it is invalid."""
+    """Return the spec of one `@app.environment`; None if it is invalid."""
     cls, options = declared.target, declared.options
     place = line_of(cls, declared.place)
     before = len(problems)
@@ -112,7 +112,7 @@ def check_environment(app: Declarations, declared: Declaration, problems: Proble
 
 
 def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
-    """The constructor's parameters, which are `env.config`."""
+    """Return the constructor's parameters, which are `env.config`."""
     init = cls.__dict__.get("__init__") or next(
         (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base) and base is not object), None
     )
@@ -142,7 +142,7 @@ def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
 
 
 def _reset(cls: type, place: str, problems: Problems, *, rows: bool) -> tuple[str, ...]:
-    """The parameter names of `reset`. rows: whether the environment has rows."""
+    """Return the parameter names of `reset`. rows: whether the environment has rows."""
     reset = getattr(cls, "reset", None)
     if not callable(reset):
         problems.add(place, f"{cls.__name__} has no reset", *A_RESET)
@@ -157,7 +157,7 @@ def _reset(cls: type, place: str, problems: Problems, *, rows: bool) -> tuple[st
 
 
 def _hooks(cls: type, problems: Problems) -> None:
-    """Checks the optional methods: each is called without arguments."""
+    """Check the optional methods: each is called without arguments."""
     for name in KIT_METHODS[1:]:
         hook = getattr(cls, name, None)
         if hook is None or getattr(hook, ATTRIBUTE, None) is not None or not callable(hook):
@@ -200,7 +200,7 @@ def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, 
 
 
 def declared_models(roles: Sequence[str] | str, place: str, problems: Problems) -> tuple[str, ...]:
-    """Checks `models=`: the role of a model that an environment calls, or several."""
+    """Check `models=`: the role of a model that an environment calls, or several."""
     models = (roles,) if isinstance(roles, str) else tuple(roles)
     if len(set(models)) < len(models) or not all(map(is_role, models)):
         problems.add(place, f"models={roles!r}", *ROLES)
@@ -208,19 +208,19 @@ def declared_models(roles: Sequence[str] | str, place: str, problems: Problems) 
 
 
 def check_limit(name: str, value: Any, place: str, problems: Problems) -> None:
-    """Checks a number of steps, turns or refusals."""
+    """Check a number of steps, turns or refusals."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         problems.add(place, f"{name}={value!r}", "a whole number ≥ 1, or None", f"fix {name}")
 
 
 def _has_limit(cls: type, options: Mapping[str, Any]) -> bool:
-    """Whether the author, or the class itself, sets the length of an episode; `max_turns=None` counts as set."""
+    """Return whether the author, or the class itself, sets the length of an episode; `max_turns=None` counts as set."""
     own = getattr(cls, STEP_LIMIT, None)
     return options["max_steps"] is not None or options["max_turns"] is not NOT_GIVEN or own is not None
 
 
 def _steps_parameter(given: Any, config: Arguments | None, place: str, problems: Problems) -> None:
-    """Checks a `max_steps=` that is a name: a parameter of the constructor, a whole number from 1."""
+    """Check a `max_steps=` that is a name: a parameter of the constructor, a whole number from 1."""
     if not isinstance(given, str) or config is None:
         return
     steps = _most_steps(given, config)
@@ -230,7 +230,7 @@ def _steps_parameter(given: Any, config: Arguments | None, place: str, problems:
 
 
 def _most_steps(given: Any, config: Arguments) -> int | None:
-    """The limit when env.config does not set it."""
+    """Return the limit when env.config does not set it."""
     if not isinstance(given, str):
         return None if given is None else int(given)
     default = next((item.default for item in config.parameters if item.name == given), None)
@@ -250,7 +250,7 @@ def accepted_checks(given: Any, place: str, problems: Problems) -> dict[str, str
 
 
 def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
-    """Checks the numbers of the declaration, and the isolation."""
+    """Check the numbers of the declaration, and the isolation."""
     for name in ("max_steps", "max_turns", "max_refusals"):
         if options[name] is not NOT_GIVEN and not (name == "max_steps" and isinstance(options[name], str)):
             check_limit(name, options[name], place, problems)

@@ -28,7 +28,7 @@ ASYNC_FUNCTION = ("async def play(env, model, task)", "write `async def`")
 
 
 def check_policy(app: Declarations, declared: Declaration, problems: Problems) -> AuthorPolicySpec | None:
-    """The spec of one `@app.policy`; None if it is invalid."""
+    """Return the spec of one `@app.policy`; None if it is invalid."""
     before = len(problems)
     allowed = (*POLICY_NAMES, "task") if declared.name == "gold" else POLICY_NAMES
     members = _members(
@@ -43,7 +43,7 @@ def check_policy(app: Declarations, declared: Declaration, problems: Problems) -
 
 
 def check_metric(app: Declarations, declared: Declaration, problems: Problems) -> MetricSpec | None:
-    """The spec of one `@app.metric`; None if it is invalid."""
+    """Return the spec of one `@app.metric`; None if it is invalid."""
     before = len(problems)
     if declared.name in RESERVED_METRICS:
         place, found = line_of(declared.target, declared.place), "has a name that the kit reserves"
@@ -56,7 +56,7 @@ def check_metric(app: Declarations, declared: Declaration, problems: Problems) -
 def _members(
     app: Declarations, declared: Declaration, allowed: Sequence[str], problems: Problems, otherwise: str = "rename it"
 ) -> dict[str, Any]:
-    """The members of a `FunctionSpec`, checked."""
+    """Return the members of a `FunctionSpec`, checked."""
     place = line_of(declared.target, declared.place)
     return {
         "name": declared.name,
@@ -69,7 +69,7 @@ def _members(
 
 
 def check_aggregate(app: Declarations, declared: Declaration, problems: Problems) -> AggregateSpec | None:
-    """The spec of one `@app.aggregate`; None if it is invalid."""
+    """Return the spec of one `@app.aggregate`; None if it is invalid."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
     names = readable_names(declared.target, place, f"aggregate {declared.name!r}", problems)
@@ -93,7 +93,7 @@ def check_aggregate(app: Declarations, declared: Declaration, problems: Problems
 
 
 def _are_figures(published: Any) -> bool:
-    """True for a mapping of headings to mappings of names to finite numbers."""
+    """Return True for a mapping of headings to mappings of names to finite numbers."""
     return isinstance(published, Mapping) and all(
         isinstance(heading, str)
         and isinstance(figures, Mapping)
@@ -103,7 +103,7 @@ def _are_figures(published: Any) -> bool:
 
 
 def check_rollout(declared: Declaration, problems: Problems) -> None:
-    """Checks that `@app.rollout` decorates an async function, in any form; what a lambda returns is seen when it is called."""
+    """Check that `@app.rollout` decorates an async function, in any form; what a lambda returns is seen when it is called."""
     target, called = declared.target, getattr(declared.target, "__call__", None)  # noqa: B004  the method itself
     if not any(map(inspect.iscoroutinefunction, (target, called))) and getattr(target, "__name__", "") != "<lambda>":
         problems.add(line_of(declared.target, declared.place), "@app.rollout needs an async function", *ASYNC_FUNCTION)
@@ -112,7 +112,7 @@ def check_rollout(declared: Declaration, problems: Problems) -> None:
 def taken_names(
     declared: Declaration, place: str, allowed: Sequence[str], problems: Problems, *, otherwise: str = "rename it"
 ) -> tuple[str, ...]:
-    """The parameters that the function receives. allowed: those available; otherwise: what else the author can do."""
+    """Return the parameters that the function receives. allowed: those available; otherwise: what else the author can do."""
     if not callable(declared.target):
         problems.add(place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "fix it")
         return ()
@@ -137,7 +137,7 @@ def readable_names(function: Any, place: str, what: str, problems: Problems) -> 
 def chosen_environments(
     app: Declarations, declared: Declaration, place: str, problems: Problems
 ) -> tuple[str, ...] | None:
-    """The environments that a declaration is for, None for all; each has to be declared."""
+    """Return the environments that a declaration is for, None for all; each has to be declared."""
     names = named_environments(declared)
     known = [item.name for item in app.declared if item.kind in ("environment", "tasks")]
     for name in names or ():
@@ -154,15 +154,15 @@ def named_environments(declared: Declaration) -> tuple[str, ...] | None:
 
 
 def meet(one: tuple[str, ...] | None, two: tuple[str, ...] | None) -> bool:
-    """True when two declarations share an environment; None is for all."""
+    """Return whether two declarations share an environment; None is for all."""
     return one is None or two is None or not set(one).isdisjoint(two)
 
 
 def own_docstring(function: Any) -> str:
-    """The docstring that the author wrote; a callable object's class does not count."""
+    """Return the docstring that the author wrote; a callable object's class does not count."""
     return docstring(getattr(function, "__doc__", None)) if hasattr(function, "__code__") else ""
 
 
 def described(function: Any, name: str) -> str:
-    """The function's description: its docstring, else its name in words."""
+    """Return the function's description: its docstring, else its name in words."""
     return own_docstring(function) or name.replace("_", " ")

@@ -52,7 +52,7 @@ SCALE = ("(lowest, highest), finite", "fix scale")
 
 
 def check_criterion(app: Declarations, declared: Declaration, problems: Problems) -> CriterionSpec | None:
-    """The spec of one `@app.rubric`; None if it is invalid."""
+    """Return the spec of one `@app.rubric`; None if it is invalid."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
     before = len(problems)
@@ -84,7 +84,7 @@ def check_criterion(app: Declarations, declared: Declaration, problems: Problems
 
 
 def check_judge(app: Declarations, declared: Declaration, problems: Problems) -> JudgeSpec | None:
-    """The spec of one `@app.judge`; None if it is invalid."""
+    """Return the spec of one `@app.judge`; None if it is invalid."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
     before = len(problems)
@@ -116,7 +116,7 @@ def check_judge(app: Declarations, declared: Declaration, problems: Problems) ->
 
 
 def _call_options(declared: Declaration, place: str, problems: Problems) -> dict[str, Any]:
-    """The options with which the model is called, checked."""
+    """Return the options with which the model is called, checked."""
     options, what = declared.options, f"judge {declared.name!r}"
     models, choices = options["model"], options["choices"]
     models = (models,) if isinstance(models, str) else tuple(models)
@@ -194,7 +194,7 @@ def check_rubric_file(
 
 
 def _matches(entry: Criterion, code: bool, declared_judge: bool, problems: Problems) -> None:
-    """Checks an entry against what is declared under its name."""
+    """Check an entry against what is declared under its name."""
     name = f"criterion {entry.id!r}"
     if code and (entry.judge or entry.of_a_judge):
         problems.add(entry.place, f"{name} is for a judge, and an @app.rubric of its name scores it in code", *OWN_NAME)
@@ -229,7 +229,7 @@ def _judge_of(entry: Criterion, table: JudgeTable, environments: tuple[str, ...]
 
 
 def check_blend(app: Declarations, problems: Problems) -> Blend | None:
-    """The app's `reward=`, None when it has none."""
+    """Return the app's `reward=`, None when it has none."""
     blend = app.reward
     if blend is None:
         return None

@@ -68,7 +68,7 @@ class Declarations:
     """What `freeze` made of them, once the app serves."""
 
     def task_source(self, declared: Declaration) -> TaskSource:
-        """The rows of a declaration that has them."""
+        """Return the rows of a declaration that has them."""
         return TaskSource(
             app=self.name,
             place=declared.place,
@@ -119,26 +119,26 @@ class Problems(list[Problem]):
     """
 
     def add(self, place: str, found: str, expected: str, fix: str) -> None:
-        """Adds a problem: the place, what is wrong there, what the kit accepts, what to change."""
+        """Add a problem: the place, what is wrong there, what the kit accepts, what to change."""
         self.append(Problem(place, found, expected, fix))
 
     def add_untaken(self, place: str, what: str, name: str, allowed: Sequence[str], otherwise: str = RENAME) -> None:
-        """Adds a parameter that nothing gives; what: the function that takes it."""
+        """Add a parameter that nothing gives; what: the function that takes it."""
         self.add(place, f"{what} takes {name!r}, which nothing gives", *one_of(name, allowed, otherwise=otherwise))
 
     def add_second(self, place: str, what: str, first: str) -> None:
-        """Adds a declaration whose name is taken; first: the place of the one that has it."""
+        """Add a declaration whose name is taken; first: the place of the one that has it."""
         found = f"{what} is declared a second time; the first is at {first}"
         self.add(place, found, "one declaration for each name", "rename or remove one")
 
 
 def one_of(name: object, known: Sequence[str], words: str = "any of", otherwise: str = RENAME) -> tuple[str, str]:
-    """What is accepted instead of `name`, which is not known, and what to change."""
+    """Return what is accepted instead of `name`, which is not known, and what to change."""
     return f"{words} {', '.join(known)}", did_you_mean(str(name), known, otherwise)
 
 
 def check_name(declared: Declaration, problems: Problems) -> None:
-    """Checks the name of an environment: it appears in URLs, tables and terminals."""
+    """Check the name of an environment: it appears in URLs, tables and terminals."""
     name = declared.name
     if not name or not isinstance(name, str) or len(name) > 128 or not name.isprintable() or "/" in name:
         problems.add(declared.place, f"{declared.kind} has the name {name!r}", *PRINTABLE_NAME)
@@ -147,7 +147,7 @@ def check_name(declared: Declaration, problems: Problems) -> None:
 def check_keywords(
     decorator: Callable[..., Any], shown: str, unknown: Iterable[str], place: str, problems: Problems
 ) -> None:
-    """Reports each keyword that the decorator, shown as "@app.rubric", does not take."""
+    """Report each keyword that the decorator, shown as "@app.rubric", does not take."""
     known = [item.name for item in inspect.signature(decorator).parameters.values() if item.kind is item.KEYWORD_ONLY]
     for keyword in unknown:
         accepted = one_of(keyword, known, otherwise="remove it") if known else ("no keywords", "remove it")
@@ -155,7 +155,7 @@ def check_keywords(
 
 
 def check_splits(shown: str, splits: Any, place: str, problems: Problems) -> bool:
-    """Whether `splits`, shown as "splits=", maps names to rows or is None."""
+    """Return whether `splits`, shown as "splits=", maps names to rows or is None."""
     if splits is None or isinstance(splits, Mapping):
         return True
     problems.add(
@@ -165,5 +165,5 @@ def check_splits(shown: str, splits: Any, place: str, problems: Problems) -> boo
 
 
 def is_number(value: Any) -> bool:
-    """True for a finite int or float; a bool does not count."""
+    """Return True for a finite int or float; a bool does not count."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

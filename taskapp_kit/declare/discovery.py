@@ -38,7 +38,7 @@ class Bundled:
 
 
 def find_app(reference: str) -> TaskApp:
-    """The app that `reference` names.
+    """Return the app that `reference` names.
 
     Args:
         reference: a path, `path:attribute`, `module:attribute`, or the name of a bundled app.
@@ -89,12 +89,12 @@ def find_app(reference: str) -> TaskApp:
 
 
 def is_host_and_port(reference: str) -> bool:
-    """Whether a reference is the address of a server without its `http://`."""
+    """Return whether a reference is the address of a server without its `http://`."""
     return _HOST_AND_PORT.fullmatch(reference) is not None and not Path(reference).exists()
 
 
 def bundled_root(kind: Literal["environments", "templates"]) -> Path:
-    """The folder of the bundled environments or templates: in the wheel (`_bundled`), else in the checkout."""
+    """Return the folder of the bundled environments or templates: in the wheel (`_bundled`), else in the checkout."""
     package = Path(__file__).resolve().parent.parent
     for root in (package / "_bundled" / kind, package.parent / kind):
         if root.is_dir():
@@ -105,7 +105,7 @@ def bundled_root(kind: Literal["environments", "templates"]) -> Path:
 
 
 def bundled_apps() -> list[Bundled]:
-    """The environments that come with the kit, by name. None of them is imported."""
+    """Return the environments that come with the kit, by name. None of them is imported."""
     try:
         root = bundled_root("environments")
     except DiscoveryError:
@@ -118,12 +118,12 @@ def bundled_apps() -> list[Bundled]:
 
 
 def bundled_file(file: Path) -> bool:
-    """Whether the file belongs to an app that comes with the kit."""
+    """Return whether the file belongs to an app that comes with the kit."""
     return any(item.file.resolve() == file.resolve() for item in bundled_apps())
 
 
 def missing_packages(app: str) -> list[str]:
-    """The packages that the extra named like the app or template requires and that are not installed here."""
+    """Return the packages that the extra named like the app or template requires and that are not installed here."""
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
@@ -141,7 +141,7 @@ def missing_packages(app: str) -> list[str]:
 
 
 def missing_extra(app: str) -> str | None:
-    """A message naming what to install before the app can run; None when nothing is missing."""
+    """Return a message naming what to install before the app can run; None when nothing is missing."""
     packages = missing_packages(app)
     if not packages:
         return None
@@ -154,7 +154,7 @@ def _summary(file: Path) -> str:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Imports a file (or a folder's `app.py`) under a unique name; a second call returns the same module."""
+    """Import a file (or a folder's `app.py`) under a unique name; a second call returns the same module."""
     file = (path / "app.py" if path.is_dir() else path).resolve()
     if not file.is_file():
         raise DiscoveryError(f"{path} holds no app.py.", hint="Give the file itself, e.g. my_app.py.")
@@ -172,7 +172,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def loaded_from_file(module: str) -> bool:
-    """Whether a module's name is one that `load_file` gives, under which nothing else can import it."""
+    """Return whether a module's name is one that `load_file` gives, under which nothing else can import it."""
     return module.startswith(_PREFIX)
 
 
@@ -193,7 +193,7 @@ def _execute(name: str, file: Path, search: list[str] | None = None) -> ModuleTy
 
 
 def _import_module(name: str) -> ModuleType:
-    """Imports a module; distinguishes a missing module from one that failed while importing."""
+    """Import a module; distinguishes a missing module from one that failed while importing."""
     here = str(Path.cwd())
     if "" not in sys.path and importlib.machinery.PathFinder.find_spec(name.partition(".")[0], [here]) is not None:
         add_import_folder(here)
@@ -233,7 +233,7 @@ def _import_failed(what: str, error: BaseException) -> DiscoveryError:
 
 
 def _named_like_a_standard_module(name: str | None, frames: Sequence[traceback.FrameSummary]) -> Path | None:
-    """The file beside an importing one that its author may have meant by `name`, rather than the standard module."""
+    """Return the file beside an importing one that its author may have meant by `name`, rather than the standard module."""
     top = (name or "").partition(".")[0]
     if top not in sys.stdlib_module_names or not frames:
         return None
@@ -242,7 +242,7 @@ def _named_like_a_standard_module(name: str | None, frames: Sequence[traceback.F
 
 
 def reference_of(app: TaskApp) -> str:
-    """The reference by which another process with the same working directory and `sys.path` finds this app.
+    """Return the reference by which another process with the same working directory and `sys.path` finds this app.
 
     Raises DiscoveryError when no global of a module holds it: an app made inside a function, say.
     """
@@ -269,7 +269,7 @@ def _is_file_of(module: ModuleType, app: TaskApp) -> bool:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Whether importing the module's name elsewhere yields the same file."""
+    """Return whether importing the module's name elsewhere yields the same file."""
     folders: Sequence[str] | None = None
     spec = None
     parts = module.__name__.split(".")
@@ -286,7 +286,7 @@ def _is_importable(module: ModuleType) -> bool:
 
 
 def _app_in(module: ModuleType, attribute: str | None, *, importable: bool = False) -> TaskApp:
-    """The app in a module; sets its `reference`."""
+    """Return the app in a module; sets its `reference`."""
     where = getattr(module, "__file__", None) or module.__name__
     found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, TaskApp)}
     holder = module.__name__ if importable else where

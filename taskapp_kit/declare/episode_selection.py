@@ -29,7 +29,7 @@ class Instance:
 
 
 def find_environment(app: AppSpec, name: str | None) -> EnvironmentSpec:
-    """The environment of that name, the first declared if absent. Raises RequestError with *did you mean*."""
+    """Return the environment of that name, the first declared if absent. Raises RequestError with *did you mean*."""
     if name is None:
         return app.default_environment
     spec = app.environments.get(name)
@@ -49,7 +49,7 @@ def find_instance(
     spec: EnvironmentSpec, split: str | None, seed: int | None, rng: random.Random,
     wanted: Mapping[str, Json] | None = None,
 ) -> Instance:  # fmt: skip
-    """The instance of a seed; if it is None, `rng` draws one from the split.
+    """Return the instance of a seed; if it is None, `rng` draws one from the split.
 
     With ranges the seed implies the split; with rows it is the row's index in the split (the first split when none is
     named). wanted: `difficulty` and `tags` that the row must have. Raises RequestError naming seed and range.
@@ -138,7 +138,7 @@ class ReadConfig:
 
 
 def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig:
-    """Validates `env.config` against the constructor. Raises RequestError naming each wrong member and the known ones."""
+    """Validate `env.config` against the constructor. Raises RequestError naming each wrong member and the known ones."""
     given = dict(config)
     split = given.pop("split", None)
     index = given.pop("index", None)
@@ -175,7 +175,7 @@ def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig
 
 
 def seed_of_index(spec: EnvironmentSpec, split: str | None, index: int) -> int:
-    """The seed at a position of the split. Raises RequestError beyond its end."""
+    """Return the seed at a position of the split. Raises RequestError beyond its end."""
     name = split or spec.split_names[0]
     if spec.tasks is not None or name not in spec.splits:
         return index

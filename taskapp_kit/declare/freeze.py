@@ -37,7 +37,7 @@ AN_ENVIRONMENT = ("one environment or one set of tasks", 'add @app.environment("
 
 
 def freeze(app: Declarations) -> AppSpec:
-    """The checked spec of an app. Raises DeclarationError with all problems, sorted by place."""
+    """Return the checked spec of an app. Raises DeclarationError with all problems, sorted by place."""
     problems = Problems()
     _duplicates(app, problems)
     for declared in app.declared:
@@ -78,7 +78,7 @@ def freeze(app: Declarations) -> AppSpec:
 
 
 def _environments(app: Declarations, problems: Problems) -> dict[str, EnvironmentSpec]:
-    """The environments by name, in the order in which they were declared; at least one is required."""
+    """Return the environments by name, in the order in which they were declared; at least one is required."""
     environments: dict[str, EnvironmentSpec] = {}
     declarations = _declared(app, "environment", "tasks")
     for declared in declarations:
@@ -94,13 +94,13 @@ def _environments(app: Declarations, problems: Problems) -> dict[str, Environmen
 def _checked(
     app: Declarations, kind: str, check: Callable[[Declarations, Declaration, Problems], T | None], problems: Problems
 ) -> list[T]:
-    """The valid specs of a kind."""
+    """Return the valid specs of a kind."""
     specs = [check(app, declared, problems) for declared in _declared(app, kind)]
     return [spec for spec in specs if spec is not None]
 
 
 def _duplicates(app: Declarations, problems: Problems) -> None:
-    """Reports two declarations of one name for the same environment."""
+    """Report two declarations of one name for the same environment."""
     # A policy of one name may serve two environments apart, so names alone do not tell.
     for kinds in ONE_NAME_EACH:
         seen: dict[str, list[Declaration]] = {}

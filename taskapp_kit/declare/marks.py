@@ -48,7 +48,7 @@ def action(
     keys: Mapping[str, Mapping[str, Any]] | None = None,
     **unknown: Any,
 ) -> F | Callable[[F], F]:
-    """Marks a method as an action; returns the method unchanged.
+    """Mark a method as an action; returns the method unchanged.
 
     Args:
         function: the method; its docstring is the tool's description.
@@ -69,7 +69,7 @@ def action(
 
 
 def actions_of(cls: type) -> list[tuple[str, ActionMark, str]]:
-    """The actions of a class as (tool name, mark, method name), base classes first, overrides in their base's place.
+    """Return the actions of a class as (tool name, mark, method name), base classes first, overrides in their base's place.
 
     An override without a mark of its own keeps the inherited one; an override with None takes the action away.
     """

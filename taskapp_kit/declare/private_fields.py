@@ -32,7 +32,7 @@ _WRAPPERS = (Annotated, typing.Required, typing.NotRequired)
 
 
 def private_fields(row: Any) -> frozenset[str]:
-    """The names of a row model's private fields: those with the mark anywhere in their annotation.
+    """Return the names of a row model's private fields: those with the mark anywhere in their annotation.
 
     `Private[str] | None` is private as a whole; a mark in an alias, and in a generic model's argument, counts too. Models
     inside the row have private fields of their own.
@@ -61,7 +61,7 @@ def _annotations(kind: Any) -> dict[str, Any]:
 
 
 def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
-    """The annotation with type variables replaced by their values."""
+    """Return the annotation with type variables replaced by their values."""
     if isinstance(hint, TypeVar):
         return values.get(hint, hint)
     parameters = getattr(hint, "__parameters__", ())
@@ -71,7 +71,7 @@ def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def _meant(annotation: Any) -> Any:
-    """The target of an alias (`type X = …`, also with arguments) or a NewType; any other annotation itself."""
+    """Return the target of an alias (`type X = …`, also with arguments) or a NewType; any other annotation itself."""
     alias = typing.get_origin(annotation) or annotation
     if hasattr(alias, "__value__"):
         values = dict(zip(alias.__type_params__, typing.get_args(annotation), strict=False))
@@ -80,7 +80,7 @@ def _meant(annotation: Any) -> Any:
 
 
 def _marked(annotation: Any, seen: list[Any]) -> bool:
-    """Whether the annotation has the mark anywhere. seen: aliases on the way here, for one may contain itself."""
+    """Return whether the annotation has the mark anywhere. seen: aliases on the way here, for one may contain itself."""
     if isinstance(annotation, PrivateMark):
         return True
     meant = _meant(annotation)
@@ -104,7 +104,7 @@ class PublicRows:
         self._shapes: dict[tuple[Any, ...], _Shape] = {}
 
     def of(self, row: Any, annotation: Any = None) -> Any:
-        """The row without its private fields; the row itself when it has none. annotation: the row's declared type."""
+        """Return the row without its private fields; the row itself when it has none. annotation: the row's declared type."""
         return self._public(row, _alternatives(annotation))
 
     def _public(self, value: Any, declared: list[Any]) -> Any:
@@ -118,7 +118,7 @@ class PublicRows:
         return value
 
     def _mapping(self, value: Mapping[Any, Any], declared: list[Any]) -> Any:
-        """A dict is treated as every TypedDict that it may be: all their private fields are removed."""
+        """Return a dict is treated as every TypedDict that it may be: all their private fields are removed."""
         kinds = [kind for kind in declared if hasattr(typing.get_origin(kind) or kind, "__required_keys__")]
         hidden = frozenset().union(*map(private_fields, kinds))
         members = {name: note for kind in kinds for name, note in _annotations(kind).items()}
@@ -146,7 +146,7 @@ class PublicRows:
         return kind(*shown) if hasattr(kind, "_fields") else kind(shown)
 
     def _model(self, value: Any, declared: list[Any]) -> Any:
-        """A pydantic model or a dataclass. Only an annotation has the arguments of a generic dataclass."""
+        """Return a pydantic model or a dataclass. Only an annotation has the arguments of a generic dataclass."""
         kind = type(value)
         kinds = [
             one
@@ -186,7 +186,7 @@ class PublicRows:
         return _Shape(hidden, public, self._view(kind, withheld, public))
 
     def _view(self, kind: type, hidden: Iterable[str], public: Iterable[str]) -> type:
-        """The class of rows without the fields: a subclass with the same name, where reading one of them raises."""
+        """Return the class of rows without the fields: a subclass with the same name, where reading one of them raises."""
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
         view = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
         for name in hidden:
@@ -228,7 +228,7 @@ class _Withheld:
         raise self.error(calling_line(1))
 
     def error(self, line: str) -> DeclarationError:
-        """The error for a read of the field. line: the reader's."""
+        """Return the error for a read of the field. line: the reader's."""
         shown = ", ".join(self.public)
         return DeclarationError(
             self.app,
@@ -262,7 +262,7 @@ class _PublicDict(dict[str, Any]):
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """The types that a value with this annotation may have: unions and marks are unwrapped."""
+    """Return the types that a value with this annotation may have: unions and marks are unwrapped."""
     meant = _meant(annotation)
     if meant is not annotation:
         return _alternatives(meant)
@@ -275,7 +275,7 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 
 def _inner(declared: list[Any]) -> list[Any]:
-    """The types that the items of a container may have."""
+    """Return the types that the items of a container may have."""
     return [found for outer in declared for part in typing.get_args(outer) for found in _alternatives(part)]
 
 
@@ -284,6 +284,6 @@ def _name(kind: Any) -> str:
 
 
 def _generated(function: Any) -> bool:
-    """True for a method generated by `@dataclass`."""
+    """Return True for a method generated by `@dataclass`."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and code.co_filename.startswith("<")

@@ -95,12 +95,12 @@ class RubricFile:
 
 
 def is_role(name: object) -> bool:
-    """Whether it is a valid name of a model's role."""
+    """Return whether it is a valid name of a model's role."""
     return isinstance(name, str) and ROLE.fullmatch(name) is not None and name != "policy"
 
 
 def wrong_choices(choices: object) -> str | None:
-    """What choices must be, if these are invalid; None if they are valid or empty."""
+    """Return what choices must be, if these are invalid; None if they are valid or empty."""
     if isinstance(choices, (list, tuple)):
         words = [word for word in choices if isinstance(word, str) and word.strip()]
         if not choices or (len(choices) >= 2 and len(words) == len(choices) == len(set(words))):
@@ -109,7 +109,7 @@ def wrong_choices(choices: object) -> str | None:
 
 
 def read_rubric_file(path: Path, app: str) -> RubricFile:
-    """Reads and checks the file. Raises DeclarationError naming the file and the entry of each problem."""
+    """Read and checks the file. Raises DeclarationError naming the file and the entry of each problem."""
     place = shown_path(str(path))
     data = _parse(path, place, app)
     entries = data.get("criteria") if isinstance(data, dict) else None

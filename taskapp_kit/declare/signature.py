@@ -111,7 +111,7 @@ class Arguments:
         return typing.cast("Callable[[Any], Any]", self._adapter.validator.validate_python)
 
     def read(self, given: Json) -> tuple[dict[str, Any], int]:
-        """Parses the arguments into Python values; also returns how many were converted. Raises BadArguments."""
+        """Parse the arguments into Python values; also returns how many were converted. Raises BadArguments."""
         if not isinstance(given, Mapping):
             raise BadArguments([((), f"expected an object with {self._wanted()}, got {type(given).__name__}")])
         values: dict[str, Any] = given if type(given) is dict else dict(given)
@@ -142,7 +142,7 @@ class Arguments:
         return {self.parameters[0].name: read}, coerced + _conversions(values, read, ())
 
     def _validated(self, values: dict[str, Any]) -> tuple[Any, dict[str, Any], int]:
-        """Returns the validated object, the values after repairs, and the number of repairs."""
+        """Return the validated object, the values after repairs, and the number of repairs."""
         coerced = 0
         while True:
             try:
@@ -158,7 +158,7 @@ class Arguments:
 
 
 def _errors(error: Any) -> list[dict[str, Any]]:
-    """A ValidationError's errors."""
+    """Return a ValidationError's errors."""
     return typing.cast("list[dict[str, Any]]", error.errors(include_url=False))
 
 
@@ -173,7 +173,7 @@ def _sentence(item: Mapping[str, Any]) -> str:
 
 
 def _repair_choices(values: dict[str, Any], error: Any) -> tuple[dict[str, Any], int]:
-    """Repairs `"2"` where the choices are 1, 2, 3: pydantic compares choices exactly. Also returns how many it repaired."""
+    """Repair `"2"` where the choices are 1, 2, 3: pydantic compares choices exactly. Also returns how many it repaired."""
     count = 0
     for item in _errors(error):
         given = item["input"]
@@ -211,7 +211,7 @@ def _replaced(values: Any, path: tuple[str | int, ...], new: Any) -> Any:
 
 
 def _conversions(given: Any, read: Any, path: tuple[str | int, ...]) -> int:
-    """How many values changed their type in parsing. Raises BadArguments for a bool that became a number or a str."""
+    """Return how many values changed their type in parsing. Raises BadArguments for a bool that became a number or a str."""
     kind = type(given)
     if kind is list:
         return _list_conversions(given, read, path)
@@ -248,7 +248,7 @@ def _list_conversions(given: list[Any], read: Any, path: tuple[str | int, ...]) 
 
 
 def _members(read: Any) -> Mapping[str, Any] | None:
-    """The members of a parsed object, under the names that the caller used."""
+    """Return the members of a parsed object, under the names that the caller used."""
     if isinstance(read, dict):
         return read
     fields = getattr(type(read), "model_fields", None)
@@ -260,7 +260,7 @@ def _members(read: Any) -> Mapping[str, Any] | None:
 
 
 def _without_titles(schema: Any) -> Any:
-    """The schema without pydantic's generated titles, which repeat the names and cost tokens."""
+    """Return the schema without pydantic's generated titles, which repeat the names and cost tokens."""
     if isinstance(schema, dict):
         return {
             key: (
@@ -277,7 +277,7 @@ def _without_titles(schema: Any) -> Any:
 
 
 def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> list[Parameter]:
-    """The parameters of a function, with annotations resolved in its module. Raises SignatureProblem.
+    """Return the parameters of a function, with annotations resolved in its module. Raises SignatureProblem.
 
     Every parameter needs an annotation and a name, so `*args` and `**kwargs` are refused.
     """
@@ -302,19 +302,19 @@ def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> list[Par
 
 
 def needed_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the parameters that have no default, without `self`."""
+    """Return the names of the parameters that have no default, without `self`."""
     parameters = inspect.signature(function).parameters
     return tuple(name for name in names_of(function) if parameters[name].default is inspect.Parameter.empty)
 
 
 def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's parameters, without `self`."""
+    """Return the names of a function's parameters, without `self`."""
     names = tuple(inspect.signature(function).parameters)
     return names[1:] if names[:1] == ("self",) else names
 
 
 def is_object(annotation: Any) -> bool:
-    """True when a value of this type is a JSON object on its own: a pydantic model, a dataclass, a dict, a TypedDict."""
+    """Return whether a value of this type is a JSON object on its own: a pydantic model, a dataclass, a dict, a TypedDict."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return is_object(typing.get_args(annotation)[0])

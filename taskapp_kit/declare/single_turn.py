@@ -31,7 +31,7 @@ FITTING_PROMPT = ("public fields that each row has; members as {field[name]}", "
 
 
 def check_questions(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
-    """The environment of one `app.tasks`; None if it is invalid."""
+    """Return the environment of one `app.tasks`; None if it is invalid."""
     options, place = declared.options, declared.place
     before = len(problems)
     check_name(declared, problems)
@@ -77,7 +77,7 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
 
 
 def _keywords(app: Declarations, declared: Declaration, problems: Problems) -> set[str]:
-    """Reports and returns the keywords that are misspelt options, not splits: their values cannot be rows.
+    """Report and returns the keywords that are misspelt options, not splits: their values cannot be rows.
 
     A keyword that also names a split of `splits=` is a problem.
     """
@@ -101,7 +101,7 @@ def _keywords(app: Declarations, declared: Declaration, problems: Problems) -> s
 
 
 def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], str]) -> type:
-    """The environment class of an `app.tasks`: shows a row's prompt, takes the answer, ends."""
+    """Return the environment class of an `app.tasks`: shows a row's prompt, takes the answer, ends."""
 
     class Questions:
         def reset(self, task: Any) -> Any:
@@ -117,14 +117,14 @@ def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], 
 
 
 def _shown(source: TaskSource, prompt: str | Callable[[Any], Any], row: Any) -> Any:
-    """A row's prompt, built from its public fields."""
+    """Return a row's prompt, built from its public fields."""
     if isinstance(prompt, str):
         return prompt.format(**source.public(row))
     return finished(prompt(source.without_private(row)))
 
 
 def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems: Problems) -> bool:
-    """Checks a format string: it has to parse and to name public fields that rows have."""
+    """Check a format string: it has to parse and to name public fields that rows have."""
     try:
         names = {
             name.split(".")[0].split("[")[0] for _, name, _, _ in string.Formatter().parse(prompt) if name is not None
@@ -147,7 +147,7 @@ def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems:
 def _try_prompt(
     declared: Declaration, source: TaskSource, prompt: str | Callable[[Any], str], problems: Problems
 ) -> None:
-    """Tries the prompt on every row; reports the first one that it does not fit."""
+    """Try the prompt on every row; reports the first one that it does not fit."""
     for split in source.splits:
         for index, row in enumerate(source.rows(split)):
             where = f"row {index} of split {split!r}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def shown_path(path: str) -> str:
-    """A path as it would be typed in the working directory."""
+    """Return a path as it would be typed in the working directory."""
     try:
         relative = os.path.relpath(path)
     except ValueError:  # another drive
@@ -44,7 +44,7 @@ def without_folder(place: str) -> str:
 
 
 def in_order(place: str) -> list[tuple[str, int]]:
-    """The key that sorts `app.py:9` before `app.py:10`."""
+    """Return the key that sorts `app.py:9` before `app.py:10`."""
     return [(words, int(digits or 0)) for words, digits in re.findall(r"(\D*)(\d*)", place)]
 
 
@@ -52,7 +52,7 @@ RENAME = "rename it, or declare it"
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = RENAME) -> str:
-    """What to do about an unknown name: the closest known one, or `otherwise` when none is close."""
+    """Return what to do about an unknown name: the closest known one, or `otherwise` when none is close."""
     close = closest(name, known)
     return f"did you mean {close!r}?" if close else otherwise
 
@@ -62,12 +62,12 @@ _STANDS_ALONE = re.compile(r"\s|[-*] |\d+[.)] |[|#>]|```")
 
 
 def docstring(text: str | None) -> str:
-    """The text without its indentation, each paragraph in one line."""
+    """Return the text without its indentation, each paragraph in one line."""
     return joined(inspect.cleandoc(text or ""))
 
 
 def joined(text: str) -> str:
-    """The text with each paragraph in one line; lists, tables, indented lines and fenced blocks stay as they are."""
+    """Return the text with each paragraph in one line; lists, tables, indented lines and fenced blocks stay as they are."""
     lines: list[str] = []
     fenced, joins = False, False
     for line in text.strip().split("\n"):

@@ -85,7 +85,7 @@ class EnvironmentSpec:
     has_setup_worker: bool = False
 
     def configured(self, arguments: Mapping[str, Any]) -> EnvironmentSpec:
-        """The environment with the limit set by `env.config`. arguments: the constructor's, parsed."""
+        """Return the environment with the limit set by `env.config`. arguments: the constructor's, parsed."""
         steps = arguments.get(self.max_steps_parameter) if self.max_steps_parameter is not None else None
         return self if steps is None or steps == self.max_steps else replace(self, max_steps=steps)
 
@@ -95,7 +95,7 @@ class EnvironmentSpec:
         return self.tasks.splits if self.tasks is not None else tuple(self.splits)
 
     def seeds_of(self, split: str) -> range:
-        """The seeds of a split; a row of a task source is the seed of its place."""
+        """Return the seeds of a split; a row of a task source is the seed of its place."""
         return self.splits[split] if self.tasks is None else range(len(self.tasks.rows(split)))
 
     @property
@@ -114,7 +114,7 @@ class EnvironmentSpec:
         return next((action for action in self.actions.values() if action.tool.text), None)
 
     def declaration(self) -> dict[str, Json]:
-        """What the spec hash covers."""
+        """Return what the spec hash covers."""
         return {
             "name": self.name,
             "version": self.version,
@@ -140,7 +140,7 @@ class ScopedSpec:
     place: str
 
     def applies_to(self, environment: str) -> bool:
-        """True when it is for this environment."""
+        """Return whether it is for this environment."""
         return self.environments is None or environment in self.environments
 
 
@@ -193,7 +193,7 @@ class JudgeSpec(ScopedSpec):
     call: tuple[str, str] | None = None
 
     def declaration(self) -> list[Json]:
-        """What the spec hash covers: only the name of the rubric file, not the app's folder."""
+        """Return what the spec hash covers: only the name of the rubric file, not the app's folder."""
         call = None if self.call is None else f"{PurePath(self.call[0]).name}:{self.call[1]}"
         return [
             *(self.name, self.description, self.weight, list(self.scale), self.samples, list(self.models)),
@@ -249,7 +249,7 @@ class AppSpec:
         return next(iter(self.environments.values()))
 
     def blend_for(self, environment: str) -> Blend:
-        """The reward's formula for an environment: the app's; else the outcome's score if one is defined, else the return."""
+        """Return the reward's formula for an environment: the app's; else the outcome's score if one is defined, else the return."""
         if self.reward is not None:
             return self.reward
         judged = any(

@@ -46,7 +46,7 @@ class TaskSource:
         return [self._path(source) for source in sources if isinstance(source, (str, Path))]
 
     def rows(self, split: str) -> tuple[Any, ...]:
-        """The split's rows, validated. Raises DeclarationError with file and line of each bad row."""
+        """Return the split's rows, validated. Raises DeclarationError with file and line of each bad row."""
         if split not in self._loaded:
             source = self.sources[split]
             if self.shared is None:
@@ -56,7 +56,7 @@ class TaskSource:
         return self._loaded[split]
 
     def check(self) -> list[Problem]:
-        """Reads every split and returns the problems found."""
+        """Read every split and returns the problems found."""
         problems: list[Problem] = []
         for split in self.splits:
             try:
@@ -90,11 +90,11 @@ class TaskSource:
         return PublicRows(self.app, self.place)
 
     def without_private(self, row: Any) -> Any:
-        """The row without its private fields, of its own class; reading one of them raises DeclarationError."""
+        """Return the row without its private fields, of its own class; reading one of them raises DeclarationError."""
         return self._public_rows.of(row, self.row)
 
     def _unpublishable(self, split: str, rows: Sequence[Any]) -> list[Problem]:
-        """The problem of the first row with a computed field or serializer that reads a private field."""
+        """Return the problem of the first row with a computed field or serializer that reads a private field."""
         for index, row in enumerate(rows):
             try:
                 if self.without_private(row) is not row:
@@ -108,14 +108,14 @@ class TaskSource:
         return []
 
     def public(self, row: Any) -> dict[str, Json]:
-        """The row without its private fields, as JSON; models inside it are without theirs."""
+        """Return the row without its private fields, as JSON; models inside it are without theirs."""
         shown = self.without_private(row)
         if shown is not row and hasattr(shown, "model_dump"):  # a union inside would warn that fields are missing
             shown = shown.model_dump(mode="json", warnings=False)
         return row_json(shown)
 
     def difficulties(self) -> list[str]:
-        """The values of the rows' public field `difficulty`, in the order in which they first appear."""
+        """Return the values of the rows' public field `difficulty`, in the order in which they first appear."""
         found: dict[str, None] = {}
         for split in self.splits:
             for row in self.rows(split):
@@ -136,7 +136,7 @@ class TaskSource:
         return tuple(self._read(self.shared))
 
     def _part(self, split: str, numbers: Any) -> tuple[Any, ...]:
-        """The rows of `shared` with these numbers."""
+        """Return the rows of `shared` with these numbers."""
         if not isinstance(numbers, range):
             found, expected = f"split {split!r} is {numbers!r}", "a range of row numbers, because rows= is given"
             problem = Problem(self.place, found, expected, f"e.g. {split}=range(40), or leave rows= out")
@@ -150,7 +150,7 @@ class TaskSource:
         return tuple(rows[number] for number in numbers)
 
     def _read(self, source: Rows | range, part: str = "") -> list[Any]:
-        """The validated rows of a source; `part` names its split in the place of a problem."""
+        """Return the validated rows of a source; `part` names its split in the place of a problem."""
         if isinstance(source, (str, Path)):
             return self._read_file(self._path(source))
         try:
@@ -190,7 +190,7 @@ class TaskSource:
         return self._validated(numbered)
 
     def _validated(self, numbered: list[tuple[str, Any]]) -> list[Any]:
-        """Validates the rows and checks that each is JSON. Raises DeclarationError with every problem, at its place."""
+        """Validate the rows and checks that each is JSON. Raises DeclarationError with every problem, at its place."""
         import pydantic
 
         validate: Callable[[Any], Any] = lambda row: row  # noqa: E731
@@ -223,7 +223,7 @@ class TaskSource:
 
 
 def row_json(row: Any) -> dict[str, Json]:
-    """A row as a JSON object, private fields included."""
+    """Return a row as a JSON object, private fields included."""
     value = plain(row, "row")
     return value if isinstance(value, dict) else {"row": value}
 

@@ -164,7 +164,7 @@ class Sandbox:
         limits: SandboxLimits | None = None,
         clear_follows: bool = False,
     ) -> RunResult:
-        """Runs a program and waits for its end, or kills it when a limit is reached. Cancelling kills it at once.
+        """Run a program and waits for its end, or kills it when a limit is reached. Cancelling kills it at once.
 
         It runs in the box's working directory, where Python also finds modules.
 
@@ -201,7 +201,7 @@ class Sandbox:
             stop.close()
 
     async def write(self, name: str, data: bytes | str) -> None:
-        """Creates or replaces a file.
+        """Create or replaces a file.
 
         Args:
             name: a path inside the box's working directory.
@@ -218,7 +218,7 @@ class Sandbox:
         self._opened().write(name, data, most_bytes=self.limits.file_bytes)
 
     async def read(self, name: str, *, max_bytes: int = 2**20) -> bytes:
-        """Returns a file's bytes.
+        """Return a file's bytes.
 
         Args:
             name: a path inside the box's working directory.
@@ -235,7 +235,7 @@ class Sandbox:
         return self._opened().read(name, most_bytes=max_bytes)
 
     async def list(self) -> Names:
-        """Returns the regular files in the working directory and below, as sorted paths.
+        """Return the regular files in the working directory and below, as sorted paths.
 
         Raises:
             SandboxError: there are more than the box may have.
@@ -247,7 +247,7 @@ class Sandbox:
         return self._opened().names(most=self.limits.files)
 
     async def clear(self, place: str = "") -> None:
-        """Empties the working directory, or one of `places`.
+        """Empty the working directory, or one of `places`.
 
         Args:
             place: a path of `places`; the working directory when empty.
@@ -277,7 +277,7 @@ class Sandbox:
             self._busy.release()
 
     def listen_sync(self, name: str) -> tuple[socket.socket, str]:
-        """Returns a listening unix socket and its path in the box: a program there can connect to it, and to nothing else.
+        """Return a listening unix socket and its path in the box: a program there can connect to it, and to nothing else.
 
         The caller accepts connections and closes it.
 
@@ -299,7 +299,7 @@ class Sandbox:
             raise SandboxError(f"A box cannot have a socket: {error.strerror or error}.") from error
 
     def close(self) -> None:
-        """Kills what runs and removes the box. May be called more than once, and from another thread than the run's."""
+        """Kill what runs and removes the box. May be called more than once, and from another thread than the run's."""
         with self._state:
             folder, self._folder = self._folder, None
             lease, self._lease = self._lease, None
@@ -365,7 +365,7 @@ class Sandbox:
         limits: SandboxLimits,
         stdin: bytes,
     ) -> Run:
-        """A run that has its program: the interpreter that waits for one, or a new process."""
+        """Return a run that has its program: the interpreter that waits for one, or a new process."""
         early = None if self._early is None else self._early.take(limits)
         if isinstance(program, str):
             code = program.encode("utf-8", "surrogatepass")
@@ -381,7 +381,7 @@ class Sandbox:
 
 
 async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = None) -> T:
-    """Runs work in a new thread, so that no full pool delays it. When cancelled, waits until it has ended."""
+    """Run work in a new thread, so that no full pool delays it. When cancelled, waits until it has ended."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

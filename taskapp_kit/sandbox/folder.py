@@ -71,7 +71,7 @@ class Folder:
         return self.path / "files"
 
     def write(self, name: str, data: bytes, *, most_bytes: int) -> None:
-        """Creates or replaces a file of the box, and its folders."""
+        """Create or replaces a file of the box, and its folders."""
         if len(data) > most_bytes:
             raise SandboxError(
                 f"The file {name!r} of {len(data)} bytes is more than the {most_bytes} that the box may hold.",
@@ -88,7 +88,7 @@ class Folder:
                 file.write(data)
 
     def read(self, name: str, *, most_bytes: int) -> bytes:
-        """The bytes of a regular file of the box. Links, pipes, devices and files above most_bytes are refused."""
+        """Return the bytes of a regular file of the box. Links, pipes, devices and files above most_bytes are refused."""
         top, (*folders, last) = self._parts(name)
         with _refused(name), self._walk(top, folders) as inside:
             opened = os.open(last, _READ, dir_fd=inside)
@@ -104,7 +104,7 @@ class Folder:
         return data
 
     def names(self, *, most: int) -> list[str]:
-        """The regular files of the box as paths relative to its working directory, sorted. Links are left out."""
+        """Return the regular files of the box as paths relative to its working directory, sorted. Links are left out."""
         found = [name for name, entry in self._entries("files", most) if stat.S_ISREG(entry.st_mode)]
         return sorted(found)
 
@@ -126,19 +126,19 @@ class Folder:
         return self.path / "code" / "main.py"
 
     def put_code(self, code: bytes) -> None:
-        """Stores the program of the box's next run, in the place of whatever was there."""
+        """Store the program of the box's next run, in the place of whatever was there."""
         self._put("next.py", code)
         (self.path / "code" / "next.py").replace(self.program)
 
     def put_fifo(self) -> None:
-        """Puts a FIFO in the program's place: an interpreter that opens it waits there for its program."""
+        """Put a FIFO in the program's place: an interpreter that opens it waits there for its program."""
         fifo = self.path / "code" / "next.py"
         os.mkfifo(fifo, 0o644)
         fifo.chmod(0o644)  # independent of the umask
         fifo.replace(self.program)
 
     def listen(self, name: str) -> socket.socket:
-        """A listening unix socket in the folder of the program, where the box cannot replace it."""
+        """Return a listening unix socket in the folder of the program, where the box cannot replace it."""
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(str(self.path / "code" / name))
@@ -155,13 +155,13 @@ class Folder:
         path.chmod(0o644)
 
     def clear_temporary(self) -> None:
-        """Empties /tmp and /dev/shm of the box. No program may be running in it."""
+        """Empty /tmp and /dev/shm of the box. No program may be running in it."""
         for name in ("tmp", "shm"):
             if next(os.scandir(self.path / name), None) is not None:
                 _empty(self.path / name)
 
     def clear(self, place: str) -> None:
-        """Empties the working directory (""), or one of the places. No program may be running in the box."""
+        """Empty the working directory (""), or one of the places. No program may be running in the box."""
         if place and place not in self.places:
             raise SandboxError(f"The box has no place {place!r}.", hint="Name one of `places`.")
         path = self.path / (self.places[place] if place else "files")
@@ -170,20 +170,20 @@ class Folder:
         self._give(path)
 
     def remove(self) -> None:
-        """Removes the folder. No program may be running in the box."""
+        """Remove the folder. No program may be running in the box."""
         try:
             remove_tree(self.path)
         finally:
             os.close(self._held)
 
     def _give(self, path: Path) -> None:
-        """Gives a folder to the box's user; our group may enter, because process 1 of the box, root without rights, must."""
+        """Give a folder to the box's user; our group may enter, because process 1 of the box, root without rights, must."""
         if self.uid is not None:
             os.chown(path, self.uid, os.getegid())
             path.chmod(0o710)
 
     def _parts(self, name: str) -> tuple[str, list[str]]:
-        """Where a file of the box begins (`files`, or that of a place), and the parts of its path from there."""
+        """Return where a file of the box begins (`files`, or that of a place), and the parts of its path from there."""
         for place, below in self.places.items():
             if name.startswith(f"{place}/"):
                 return below, _parts(name.removeprefix(f"{place}/"))
@@ -265,13 +265,13 @@ def _refused(name: str) -> Iterator[None]:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder, whatever is in it: any depth, names that are not valid text, folders without permissions."""
+    """Remove a folder, whatever is in it: any depth, names that are not valid text, folders without permissions."""
     _empty(path)
     path.rmdir()
 
 
 def _empty(path: Path) -> None:
-    """Empties a folder. Nested folders are moved up before they are emptied, so any depth can be removed."""
+    """Empty a folder. Nested folders are moved up before they are emptied, so any depth can be removed."""
     top = os.open(path, _FOLDER)
     try:
         count = 0
@@ -304,14 +304,14 @@ def _empty(path: Path) -> None:
 
 
 def _own(name: str, inside: int) -> int:
-    """Opens a folder and makes it writable."""
+    """Open a folder and makes it writable."""
     if os.geteuid() != 0:
         os.chmod(name, 0o700, dir_fd=inside)  # nothing runs any more, so it cannot be swapped for a link
     return os.open(name, _FOLDER, dir_fd=inside)
 
 
 def sweep() -> int:
-    """Removes the folders of boxes whose process was killed; returns how many. An open box holds a lock on its own."""
+    """Remove the folders of boxes whose process was killed; returns how many. An open box holds a lock on its own."""
     swept = 0
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
@@ -329,5 +329,5 @@ def sweep() -> int:
 
 
 def tool(name: str) -> str | None:
-    """The path of a system program, without our own PATH: nothing else can be shown inside a box."""
+    """Return the path of a system program, without our own PATH: nothing else can be shown inside a box."""
     return shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin")

@@ -27,7 +27,7 @@ class Interpreter:
 
 @functools.cache
 def own() -> Interpreter:
-    """The Python of this process, without its virtual environment."""
+    """Return the Python of this process, without its virtual environment."""
     program = os.path.realpath(sys.executable)
     prefix = os.path.realpath(sys.base_prefix)
     if not Path(program).is_relative_to(prefix):
@@ -37,7 +37,7 @@ def own() -> Interpreter:
 
 @functools.cache
 def reachable() -> Interpreter | None:
-    """A Python that any user id can start: our own, or the system's when ours is in a folder that only we may enter."""
+    """Return a Python that any user id can start: our own, or the system's when ours is in a folder that only we may enter."""
     if _open_to_all(own().program):
         return own()
     for program in ("/usr/bin/python3", "/usr/local/bin/python3"):
@@ -47,7 +47,7 @@ def reachable() -> Interpreter | None:
 
 
 def _open_to_all(program: str) -> bool:
-    """Whether the program and every folder above it are accessible to other users."""
+    """Return whether the program and every folder above it are accessible to other users."""
     path = Path(program)
     return all(part.stat().st_mode & stat.S_IXOTH for part in (path, *path.parents))
 
@@ -107,5 +107,5 @@ def readable(program: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def command(argv: Sequence[str], program: str) -> list[str]:
-    """The argv with `python` and `python3` replaced by the box's own interpreter."""
+    """Return the argv with `python` and `python3` replaced by the box's own interpreter."""
     return [program, *argv[1:]] if argv[0] in ("python", "python3") else list(argv)

@@ -58,14 +58,14 @@ def prctl(option: int, *values: int) -> None:
 
 
 def landlock_abi() -> int:
-    """The kernel's Landlock version; 0 if it has none."""
+    """Return the kernel's Landlock version; 0 if it has none."""
     return max(
         0, int(_libc.syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(VERSION_FLAG)))
     )
 
 
 def confine_files(rules: dict[str, list[str]]) -> None:
-    """Applies Landlock: only these paths, no TCP (from ABI 4), no abstract sockets or signals outside (6)."""
+    """Apply Landlock: only these paths, no TCP (from ABI 4), no abstract sockets or signals outside (6)."""
     abi = landlock_abi()
     if abi < NEEDED_ABI:
         raise OSError(0, "this kernel has no Landlock")
@@ -112,7 +112,7 @@ def _allow(ruleset: int, path: str, access: int) -> None:
 
 
 def filter_calls(program: bytes) -> None:
-    """Loads a seccomp filter (`struct sock_filter`, 8 bytes each)."""
+    """Load a seccomp filter (`struct sock_filter`, 8 bytes each)."""
     held = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(held))
     shown = ctypes.create_string_buffer(header, len(header))
@@ -120,7 +120,7 @@ def filter_calls(program: bytes) -> None:
 
 
 def confine(parent: str, uid: str, folder: str, limits: str, program: str, paths: list[str]) -> None:
-    """Applies every restriction to this process, the one that needs most rights first."""
+    """Apply every restriction to this process, the one that needs most rights first."""
     for limit in limits.split(","):
         name, value = limit.split("=")
         hard = int(value) + (name == "CPU")  # SIGXCPU at the soft limit, SIGKILL a second later
@@ -142,7 +142,7 @@ def confine(parent: str, uid: str, folder: str, limits: str, program: str, paths
 
 
 def main() -> None:
-    """Confines this process and becomes the command."""
+    """Confine this process and becomes the command."""
     status_fd, parent, uid, folder, limits, program, *rest = sys.argv[1:]
     paths, command = rest[: len(KINDS)], rest[len(KINDS) :]
     os.set_inheritable(int(status_fd), False)

@@ -60,19 +60,19 @@ class Launch:
 
 
 def inner_root(level: int, folder: Folder) -> str:
-    """The working directory as the program in the box sees it."""
+    """Return the working directory as the program in the box sees it."""
     return "/box" if level == 3 else str(folder.files)
 
 
 def own_uid(level: int) -> bool:
-    """Whether a box of this level runs under a user id of its own."""
+    """Return whether a box of this level runs under a user id of its own."""
     return level > 0 and os.geteuid() == 0
 
 
 def prepare(
     level: int, folder: Folder, argv: Sequence[str] | None, limits: SandboxLimits, readable: Sequence[str] = ()
 ) -> Launch:
-    """The command of one run. argv None: the Python program in the box's code folder. readable: further folders to show.
+    """Return the command of one run. argv None: the Python program in the box's code folder. readable: further folders to show.
 
     Raises Unavailable when this machine lacks what the level needs.
     """
@@ -115,7 +115,7 @@ def _interpreter(level: int) -> interpreter.Interpreter:
 
 
 def _environment(home: str, temporary: str, code: str) -> dict[str, str]:
-    """All variables of a box. None of ours are passed on."""
+    """Return all variables of a box. None of ours are passed on."""
     return {
         "PATH": PATH,
         "HOME": home,
@@ -220,13 +220,13 @@ def _bubblewrap(folder: Folder, argv: Sequence[str], limits: SandboxLimits, read
 
 
 def _shown(path: str) -> list[str]:
-    """A folder of the machine in the box. By default bubblewrap makes /root inaccessible to others."""
+    """Return a folder of the machine in the box. By default bubblewrap makes /root inaccessible to others."""
     parents = [str(parent) for parent in list(Path(path).parents)[-2::-1]]
     return [*(word for parent in parents for word in ("--dir", parent)), "--ro-bind", path, path]
 
 
 def _readable(data: bytes) -> int:
-    """A descriptor from which these bytes can be read once."""
+    """Return a descriptor from which these bytes can be read once."""
     found = os.memfd_create("taskapp-filter", os.MFD_CLOEXEC)
     os.write(found, data)
     os.lseek(found, 0, os.SEEK_SET)

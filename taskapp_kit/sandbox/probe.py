@@ -117,11 +117,11 @@ class Capabilities:
         return self.level >= layers.SAFE_LEVEL
 
     def lines(self) -> list[str]:
-        """A readable report: one line for the level, one for each capability, one for each level that does not work."""
+        """Return a readable report: one line for the level, one for each capability, one for each level that does not work."""
         return [f"sandbox level {self.level} ({self.name})", *map(str, self.walls), *self.refused]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON, `walls` as a mapping of name to whether it was denied."""
+        """Return the same as JSON, `walls` as a mapping of name to whether it was denied."""
         found = asdict(self)
         found["walls"] = {wall.name: wall.denied for wall in self.walls}
         found["refused"] = list(self.refused)
@@ -134,7 +134,7 @@ _known_remote: dict[int, tuple[remote.Machines, Capabilities]] = {}
 
 
 def at_level(level: int) -> Capabilities:
-    """The probe's report for one level. Raises SandboxTooWeak when it does not work here. Cached."""
+    """Return the probe's report for one level. Raises SandboxTooWeak when it does not work here. Cached."""
     machines = remote.in_use()
     if level == remote.LEVEL and machines is not None:
         return _at_remote(machines)
@@ -158,7 +158,7 @@ def at_level(level: int) -> Capabilities:
 
 
 def _at_remote(machines: remote.Machines) -> Capabilities:
-    """The report of boxes on these machines. A failure is not cached: a machine that did not start proves nothing."""
+    """Return the report of boxes on these machines. A failure is not cached: a machine that did not start proves nothing."""
     with _lock:
         found = _known_remote.get(id(machines))
         if found is None or found[0] is not machines:
@@ -171,7 +171,7 @@ def _at_remote(machines: remote.Machines) -> Capabilities:
 
 
 def capabilities() -> Capabilities:
-    """The strongest level that works here, and what it denies. The first call in a process takes part of a second.
+    """Return the strongest level that works here, and what it denies. The first call in a process takes part of a second.
 
     Raises:
         SandboxTooWeak: no program can be started in a box here.
@@ -188,7 +188,7 @@ def capabilities() -> Capabilities:
 
 
 def settle(level: int | None, allow_weak: bool | None) -> int:
-    """The level of a new box. Raises SandboxTooWeak below level 2, unless that is allowed, and for one that fails."""
+    """Return the level of a new box. Raises SandboxTooWeak below level 2, unless that is allowed, and for one that fails."""
     found = capabilities() if level is None else at_level(level)
     if found.safe or (from_environment().allow_weak_sandbox if allow_weak is None else allow_weak):
         return found.level
@@ -215,7 +215,7 @@ def _probe(level: int) -> Capabilities:
 
 
 def _probe_remote(machines: remote.Machines) -> Capabilities:
-    """Makes the same attempts on a new remote machine, and TCP to an address that we can reach ourselves."""
+    """Make the same attempts on a new remote machine, and TCP to an address that we can reach ourselves."""
     stop = Stop()
     box = remote.RemoteBox(machines, _LIMITS)
     try:
@@ -279,7 +279,7 @@ def _outcomes(result: RunResult) -> dict[str, str]:
 
 
 def _check_datagram(outcomes: dict[str, str], targets: _Targets) -> None:
-    """Sets the outcome of `udp_out`: only the host sees whether a datagram arrived."""
+    """Set the outcome of `udp_out`: only the host sees whether a datagram arrived."""
     if targets.datagram_arrived():
         outcomes["udp_out"] = "open"
     elif outcomes["udp_out"] == "open":
@@ -294,7 +294,7 @@ class _Targets:
         self.names = names
 
     def datagram_arrived(self) -> bool:
-        """Whether a datagram arrived."""
+        """Return whether a datagram arrived."""
         self._udp.setblocking(False)
         try:
             return bool(self._udp.recv(16))

@@ -31,19 +31,19 @@ class AccessDenied(Exception):
 
 
 def tcp_out() -> None:
-    """Connects to a listener of the host, or from a remote machine to an address that the host can reach."""
+    """Connect to a listener of the host, or from a remote machine to an address that the host can reach."""
     host = targets.get("tcp_host", "127.0.0.1")
     socket.create_connection((host, targets["tcp_port"]), timeout=3 if "tcp_host" in targets else 1).close()
 
 
 def udp_out() -> None:
-    """Sends a datagram to the host, which checks whether it arrives."""
+    """Send a datagram to the host, which checks whether it arrives."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"probe", ("127.0.0.1", targets["udp_port"]))
 
 
 def other_sockets() -> None:
-    """Connects to host sockets outside any network namespace: a file, an abstract name, a virtual machine's host."""
+    """Connect to host sockets outside any network namespace: a file, an abstract name, a virtual machine's host."""
     reached = []
     for name in (targets["socket_path"], "\0" + targets["abstract_name"]):
         try:
@@ -62,28 +62,28 @@ def other_sockets() -> None:
 
 
 def read_outside() -> None:
-    """Reads a file of the host that any user may read."""
+    """Read a file of the host that any user may read."""
     Path(targets["readable"]).read_bytes()
 
 
 def write_outside() -> None:
-    """Creates a file in a folder of the host that any user may write to."""
+    """Create a file in a folder of the host that any user may write to."""
     (Path(targets["writable"]) / "probe").write_bytes(b"x")
 
 
 def others_environment() -> None:
-    """Reads the variables of a process of the host."""
+    """Read the variables of a process of the host."""
     if b"TASKAPP_PROBE=" not in Path(f"/proc/{targets['pid']}/environ").read_bytes():
         raise AccessDenied("not its variables")
 
 
 def signal_others() -> None:
-    """Signals a process of the host."""
+    """Signal a process of the host."""
     os.kill(targets["pid"], 0)
 
 
 def trace_others() -> None:
-    """Attaches to a process of the host, or at least to one's own child, as a debugger."""
+    """Attach to a process of the host, or at least to one's own child, as a debugger."""
     child = os.fork()
     if child == 0:
         time.sleep(5)
@@ -100,7 +100,7 @@ def trace_others() -> None:
 
 
 def namespaces() -> None:
-    """Creates a user namespace, in a child, since it cannot be left."""
+    """Create a user namespace, in a child, since it cannot be left."""
     child = os.fork()
     if child == 0:
         os._exit(0 if _libc.unshare(CLONE_NEWUSER) == 0 else 1)
@@ -109,19 +109,19 @@ def namespaces() -> None:
 
 
 def memory() -> None:
-    """Allocates a gigabyte."""
+    """Allocate a gigabyte."""
     bytearray(BIG_BYTES)
 
 
 def big_file() -> None:
-    """Creates a file of 200 MB."""
+    """Create a file of 200 MB."""
     with open("big", "wb") as file:  # noqa: PTH123
         file.truncate(BIG_FILE_BYTES)
     Path("big").unlink()
 
 
 def forks() -> None:
-    """Starts 200 processes at once."""
+    """Start 200 processes at once."""
     children: list[int] = []
     try:
         for _ in range(FORKS):
@@ -140,7 +140,7 @@ def forks() -> None:
 
 
 def daemon() -> None:
-    """Leaves a process behind, in a session of its own; the host checks whether it survives."""
+    """Leave a process behind, in a session of its own; the host checks whether it survives."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -175,7 +175,7 @@ def attempt(work: Callable[[], None]) -> str:
 
 
 def main() -> None:
-    """Makes every attempt and prints the outcomes."""
+    """Make every attempt and prints the outcomes."""
     targets.update(json.load(sys.stdin))
     json.dump({name: attempt(work) for name, work in ATTEMPTS.items()}, sys.stdout)
 

@@ -41,7 +41,7 @@ class Usage:
 
 
 def of_uid(uid: int) -> list[int]:
-    """The living processes of a user id."""
+    """Return the living processes of a user id."""
     found = []
     for entry in os.scandir(_PROC):
         if entry.name.isdigit():
@@ -52,7 +52,7 @@ def of_uid(uid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all its descendants, as long as no process between them has ended."""
+    """Return a process and all its descendants, as long as no process between them has ended."""
     found, waiting = [], [pid]
     while waiting:
         pid = waiting.pop()
@@ -64,7 +64,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def usage(pids: Iterable[int], *, memory_above: int, uid: int | None) -> Usage:
-    """The usage of these processes. Shared pages count once, but that is only looked up past `memory_above` bytes.
+    """Return the usage of these processes. Shared pages count once, but that is only looked up past `memory_above` bytes.
 
     uid: the user of the processes, None for our own.
     """
@@ -88,7 +88,7 @@ def _usage(pids: Iterable[int], memory_above: int) -> Usage:
 
 
 def kill_uid(uid: int) -> None:
-    """Kills every process of a user id, as root. Raises SandboxError if some do not end."""
+    """Kill every process of a user id, as root. Raises SandboxError if some do not end."""
     with contextlib.suppress(OSError):
         # one call reaches all of them, including those that fork meanwhile, and no other process
         _acting_as(uid, lambda: os.kill(-1, signal.SIGKILL))
@@ -101,7 +101,7 @@ def kill_uid(uid: int) -> None:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Sends SIGKILL; a process that has already ended is skipped."""
+    """Send SIGKILL; a process that has already ended is skipped."""
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -141,7 +141,7 @@ def acting_as(uid: int) -> Iterator[None]:
 
 
 def _acting_as(uid: int, work: Callable[[], T]) -> T:
-    """Does the work with that user's rights, and never on the process's first thread.
+    """Do the work with that user's rights, and never on the process's first thread.
 
     All threads that act as another user share one real id meanwhile, and `kill(-1)` reaches processes with the sender's
     real id. Of a process it checks the first thread alone: if that one acted, another process's kill would end this one.
@@ -168,7 +168,7 @@ def _acting_as(uid: int, work: Callable[[], T]) -> T:
 
 
 def _capable() -> bool:
-    """Whether this thread has any capability in effect."""
+    """Return whether this thread has any capability in effect."""
     for line in Path("/proc/thread-self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16) != 0
@@ -204,7 +204,7 @@ def _nameless(pid: int) -> int:
 
 
 def threads_of(uid: int) -> int:
-    """How many threads run under a user id; RLIMIT_NPROC counts them."""
+    """Return how many threads run under a user id; RLIMIT_NPROC counts them."""
     total = 0
     for entry in os.scandir(_PROC) if _PROC.is_dir() else ():
         if entry.name.isdigit():
@@ -215,7 +215,7 @@ def threads_of(uid: int) -> int:
 
 
 def _real_uid(pid: str) -> int | None:
-    """The real user id of a process whose memory is hidden: its folder in /proc belongs to root."""
+    """Return the real user id of a process whose memory is hidden: its folder in /proc belongs to root."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])

@@ -54,11 +54,11 @@ class Machine(Protocol):
     """A machine that belongs to one box. Calls block, one at a time; `close` may come from another thread meanwhile."""
 
     def call(self, argv: Sequence[str], stdin: bytes, *, seconds: float, most_bytes: int) -> CommandResult:
-        """Runs a command as root and waits for it. Raises SandboxError: unreachable, gone, too slow, too much output."""
+        """Run a command as root and waits for it. Raises SandboxError: unreachable, gone, too slow, too much output."""
         ...
 
     def close(self) -> None:
-        """Stops the machine and everything on it. A second call does nothing; never raises."""
+        """Stop the machine and everything on it. A second call does nothing; never raises."""
         ...
 
 
@@ -71,7 +71,7 @@ class Machines(Protocol):
         ...
 
     def open(self, limits: SandboxLimits) -> Machine:
-        """Starts a machine without network, large enough for programs of these limits. Raises SandboxError."""
+        """Start a machine without network, large enough for programs of these limits. Raises SandboxError."""
         ...
 
     def reachable(self) -> tuple[str, int] | None:
@@ -84,7 +84,7 @@ _in_use: Machines | None = None
 
 
 def use(machines: Machines | None) -> None:
-    """Sets where new boxes of this process are. Open boxes stay.
+    """Set where new boxes of this process are. Open boxes stay.
 
     Args:
         machines: what makes them; None for this machine.
@@ -95,7 +95,7 @@ def use(machines: Machines | None) -> None:
 
 
 def in_use() -> Machines | None:
-    """Where this process's boxes are; None for this machine."""
+    """Return where this process's boxes are; None for this machine."""
     return _in_use
 
 
@@ -129,13 +129,13 @@ class RemoteBox:
         return found
 
     def remove(self) -> None:
-        """Stops the machine."""
+        """Stop the machine."""
         self._machine.close()
 
     def run(
         self, program: str | None, argv: Sequence[str] | None, limits: SandboxLimits, stdin: bytes, stop: Stop
     ) -> RunResult:
-        """Runs Python source, or a command. Stopping a run stops the whole machine: the box cannot be used again."""
+        """Run Python source, or a command. Stopping a run stops the whole machine: the box cannot be used again."""
         code = b"" if program is None else program.encode("utf-8", "surrogatepass")
         request = {
             "do": "run",
@@ -180,7 +180,7 @@ class RemoteBox:
         )
 
     def _watch(self, stop: Stop, over: Stop) -> None:
-        """Stops the machine when the run is to be stopped before it is over."""
+        """Stop the machine when the run is to be stopped before it is over."""
         readable, _, _ = select.select([stop, over], [], [])
         if over not in readable:
             self._machine.close()
@@ -206,7 +206,7 @@ class RemoteBox:
 
 @functools.cache
 def agent() -> bytes:
-    """The program for the machine: `remote_inside.py` and the two modules that it needs, in a zip file."""
+    """Return the program for the machine: `remote_inside.py` and the two modules that it needs, in a zip file."""
     here = Path(__file__).parent
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:

@@ -72,7 +72,7 @@ class Output:
 
 
 def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Runs one program, from its start to the end of every process that it left behind."""
+    """Run one program, from its start to the end of every process that it left behind."""
     limits, uid = request["limits"], folder.uid
     assert uid is not None
     code, stdin = data[: request["code_bytes"]], data[request["code_bytes"] :]
@@ -143,7 +143,7 @@ def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dic
 
 
 def variables(folder: RemoteFolder) -> dict[str, str]:
-    """All variables of a program: as in boxes of the other levels."""
+    """Return all variables of a program: as in boxes of the other levels."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(folder.files),
@@ -157,7 +157,7 @@ def variables(folder: RemoteFolder) -> dict[str, str]:
 
 
 def confine(limits: dict[str, Any], uid: int) -> None:
-    """Sets the limits and the user id, in the new process before the program."""
+    """Set the limits and the user id, in the new process before the program."""
     cpu = max(1, math.ceil(limits["cpu_seconds"]))
     bounds = {
         "AS": limits["memory_bytes"], "FSIZE": limits["file_bytes"], "NOFILE": limits["open_files"],
@@ -175,7 +175,7 @@ def confine(limits: dict[str, Any], uid: int) -> None:
 
 
 def feed(pipe: IO[bytes], data: bytes) -> None:
-    """Writes the program's standard input; the program may close it early."""
+    """Write the program's standard input; the program may close it early."""
     with contextlib.suppress(OSError):
         view = memoryview(data)
         while view:
@@ -203,7 +203,7 @@ def look(folder: RemoteFolder, limits: dict[str, Any], before: float) -> tuple[s
 
 
 def of_uid(uid: int) -> list[int]:
-    """The living processes of a user id."""
+    """Return the living processes of a user id."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -215,7 +215,7 @@ def of_uid(uid: int) -> list[int]:
 
 
 def end(uid: int) -> None:
-    """Kills every process of the box, from a child with the box's user id, which signals all that it may."""
+    """Kill every process of the box, from a child with the box's user id, which signals all that it may."""
     deadline = time.monotonic() + KILL_SECONDS
     while of_uid(uid):
         if time.monotonic() > deadline:
@@ -234,18 +234,18 @@ def end(uid: int) -> None:
 
 
 def write(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Creates or replaces a file."""
+    """Create or replaces a file."""
     folder.write(request["name"], data, most_bytes=request["most_bytes"])
     return {}, b""
 
 
 def read(request: dict[str, Any], folder: RemoteFolder, _: bytes) -> tuple[dict[str, Any], bytes]:
-    """Returns a file's bytes."""
+    """Return a file's bytes."""
     return {}, folder.read(request["name"], most_bytes=request["most_bytes"])
 
 
 def names(request: dict[str, Any], folder: RemoteFolder, _: bytes) -> tuple[dict[str, Any], bytes]:
-    """Lists the regular files."""
+    """List the regular files."""
     return {}, json.dumps(folder.names(most=request["most"])).encode()
 
 
@@ -258,7 +258,7 @@ HANDLERS: dict[str, Callable[[dict[str, Any], RemoteFolder, bytes], tuple[dict[s
 
 
 def main() -> None:
-    """Handles one request."""
+    """Handle one request."""
     request = json.loads(sys.stdin.buffer.readline())
     data = sys.stdin.buffer.read()
     try:

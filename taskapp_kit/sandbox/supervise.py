@@ -50,18 +50,18 @@ class Stop:
         self._read, self._write = os.pipe()
 
     def fileno(self) -> int:
-        """A descriptor that is readable once the run is to be stopped."""
+        """Return a descriptor that is readable once the run is to be stopped."""
         return self._read
 
     def stop(self) -> None:
-        """Requests that the run ends now."""
+        """Request that the run ends now."""
         if not self.stopped:
             self.stopped = True
             with contextlib.suppress(OSError):
                 os.write(self._write, b"x")
 
     def close(self) -> None:
-        """Releases it; called by the run's own thread when `stop()` is no longer needed."""
+        """Release it; called by the run's own thread when `stop()` is no longer needed."""
         self.stopped = True
         os.close(self._read)
         os.close(self._write)
@@ -156,7 +156,7 @@ class Run:
         self._close()
 
     def result(self, stop: Stop) -> RunResult:
-        """Waits until the run ends or a limit ends it. Raises SandboxError when it could not be confined."""
+        """Wait until the run ends or a limit ends it. Raises SandboxError when it could not be confined."""
         outputs = {"stdout": _Output(self._limits.output_bytes), "stderr": _Output(self._limits.output_bytes)}
         try:
             with selectors.DefaultSelector() as selector:
@@ -190,7 +190,7 @@ class Run:
         )
 
     def _check_walls(self, error: _Output) -> None:
-        """Raises SandboxError if the program could not be confined. The program cannot write to the status descriptor."""
+        """Raise SandboxError if the program could not be confined. The program cannot write to the status descriptor."""
         self._read_status()
         why = ""
         if self._level == 3 and b'"exit-code"' not in self._status and self._killed_for is None:
@@ -243,7 +243,7 @@ class Run:
         self._end("cancelled")
 
     def _nothing(self) -> None:
-        """Handles the program's end: nothing to do, the loop checks for it."""
+        """Handle the program's end: nothing to do, the loop checks for it."""
 
     def _reader(self, selector: selectors.BaseSelector, number: int, output: _Output) -> Callable[[], None]:
         assert self._process.stdout is not None
@@ -285,7 +285,7 @@ class Run:
             pipe.close()
 
     def _read_status(self) -> None:
-        """Reads the launcher's status so far: bubblewrap's JSON lines, or why launch.py failed."""
+        """Read the launcher's status so far: bubblewrap's JSON lines, or why launch.py failed."""
         if self._status_fd is not None:
             with contextlib.suppress(BlockingIOError):
                 while data := os.read(self._status_fd, _CHUNK):
@@ -300,7 +300,7 @@ class Run:
         return self._process.pid
 
     def _look(self, outputs: dict[str, _Output]) -> None:
-        """Measures limits that one process alone cannot exceed, but many together can."""
+        """Measure limits that one process alone cannot exceed, but many together can."""
         limits = self._limits
         used = processes.usage(self._family(), memory_above=limits.memory_bytes, uid=self._folder.uid)
         self._cpu_seconds = max(self._cpu_seconds, used.cpu_seconds)
@@ -320,7 +320,7 @@ class Run:
         return processes.descendants(self._root_pid())
 
     def _end(self, cause: KilledFor) -> None:
-        """Kills the run. At level 3 process 1 is killed, and the kernel kills every other process of its namespace.
+        """Kill the run. At level 3 process 1 is killed, and the kernel kills every other process of its namespace.
 
         Before process 1 exists bubblewrap may be about to start it: killed now, it would leave one that dies a moment
         later. So its stdin is closed instead, and process 1 exits when it gets no answer.
@@ -351,7 +351,7 @@ class Run:
         return status, used.ru_utime + used.ru_stime
 
     def _drain(self, outputs: dict[str, _Output]) -> None:
-        """Reads what is left in the pipes, without waiting: a daemon that no level could kill may hold them open."""
+        """Read what is left in the pipes, without waiting: a daemon that no level could kill may hold them open."""
         for name, output in outputs.items():
             number = getattr(self._process, name).fileno()
             while output.seen <= self._limits.flood_bytes:

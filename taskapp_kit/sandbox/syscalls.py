@@ -85,7 +85,7 @@ def _when(number: int, then: list[Instruction]) -> list[Instruction]:
 
 
 def instructions(machine: str, families: tuple[int, ...]) -> list[Instruction]:
-    """The filter for a machine (`x86_64`, `aarch64`). families: the kinds of sockets that may be created."""
+    """Return the filter for a machine (`x86_64`, `aarch64`). families: the kinds of sockets that may be created."""
     if machine not in ARCHITECTURES:
         raise Unavailable(
             f"There is no system call filter for {machine} processors.", hint="Expected x86_64 or aarch64."
@@ -131,7 +131,7 @@ def instructions(machine: str, families: tuple[int, ...]) -> list[Instruction]:
 
 
 def seccomp_program(*, sockets: bool, machine: str | None = None) -> bytes:
-    """The filter as the kernel and bubblewrap read it: `struct sock_filter` (8 bytes) one after another.
+    """Return the filter as the kernel and bubblewrap read it: `struct sock_filter` (8 bytes) one after another.
 
     sockets: whether unix and internet sockets may be created; only safe inside a network namespace. Raises Unavailable.
     """

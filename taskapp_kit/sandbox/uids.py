@@ -31,12 +31,12 @@ class Lease:
         self._held = held
 
     def release(self) -> None:
-        """Gives the id back. No process may still run under it."""
+        """Give the id back. No process may still run under it."""
         self._held.close()
 
 
 def lease(uids: Sequence[int]) -> Lease:
-    """Takes a free id. Kills what an earlier owner, itself killed, may have left under it. Raises SandboxError."""
+    """Take a free id. Kills what an earlier owner, itself killed, may have left under it. Raises SandboxError."""
     global _next
     with _lock:
         for turn in range(len(uids)):

@@ -214,7 +214,7 @@ _KILLED = {
 
 
 def _standard_error(ran: RunResult, limits: SandboxLimits) -> str:
-    """What it wrote to standard error, and why it did not end well where that does not say so."""
+    """Return what it wrote to standard error, and why it did not end well where that does not say so."""
     if ran.killed_for is not None:
         why = f"killed: {_KILLED[ran.killed_for].format(limits=limits)}"
     elif ran.signal is not None:

@@ -142,7 +142,7 @@ def _policy_config(policy: str | Mapping[str, Json] | MockModel | None, action: 
 
 
 def _check_judges(judges: Any) -> None:
-    """Raises ConfigError unless `judges` is a value that `play` accepts."""
+    """Raise ConfigError unless `judges` is a value that `play` accepts."""
     functions = list(judges.values()) if isinstance(judges, Mapping) else [judges]
     if judges is not None and judges != "skip" and not all(callable(function) for function in functions):
         raise ConfigError(

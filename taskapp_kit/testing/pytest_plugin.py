@@ -83,7 +83,7 @@ def task_app(pytestconfig: pytest.Config) -> TaskApp:
 
 
 def _named_app(pytestconfig: pytest.Config) -> TaskApp:
-    """Returns the app that the command line or the settings name; fails the test where none is named."""
+    """Return the app that the command line or the settings name; fails the test where none is named."""
     from taskapp_kit.declare.discovery import find_app
 
     given = pytestconfig.getoption("--taskapp")

@@ -66,7 +66,7 @@ def _arguments(function: Mapping[str, Any], rng: random.Random) -> Json:
 
 
 def _fitting(schema: Json, rng: random.Random, where: str, code: str | None = None) -> Json:
-    """A value of the schema. Raises Refused for an invalid schema, as a vendor does."""
+    """Return a value of the schema. Raises Refused for an invalid schema, as a vendor does."""
     try:
         return draw(schema, rng)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -74,12 +74,12 @@ def _fitting(schema: Json, rng: random.Random, where: str, code: str | None = No
 
 
 def echo(request: ChatRequest) -> Reply:
-    """Repeats the last message."""
+    """Repeat the last message."""
     return Reply(request.last_text)
 
 
 def empty(_: ChatRequest) -> Reply:
-    """Returns an empty answer."""
+    """Return an empty answer."""
     return Reply("")
 
 
@@ -161,7 +161,7 @@ def scripted(answers: Sequence[Any]) -> Behaviour:
 
 
 def from_file(path: str | Path) -> Behaviour:
-    """A script in a file: a JSON list, or JSON Lines, one answer for each turn. Raises ConfigError."""
+    """Return a script in a file: a JSON list, or JSON Lines, one answer for each turn. Raises ConfigError."""
     file = Path(path)
     try:
         text = file.read_text("utf-8")
@@ -230,7 +230,7 @@ def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Beha
 
 
 def of_script(script: Script) -> Behaviour:
-    """A script in whatever form: a function, a list of answers, a file. Raises ConfigError."""
+    """Return a script in whatever form: a function, a list of answers, a file. Raises ConfigError."""
     if isinstance(script, str | Path):
         return from_file(script)
     if callable(script):

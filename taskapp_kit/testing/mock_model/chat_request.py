@@ -92,12 +92,12 @@ class ChatRequest:
         return parse_qs(self.query).get("cid", [None])[0]
 
     def rng(self, purpose: str = "answer") -> random.Random:
-        """A random generator derived from the conversation, the request's `seed` and the choice, equal in every process."""
+        """Return a random generator derived from the conversation, the request's `seed` and the choice, equal in every process."""
         return derived_rng("mock-model", self.seed, purpose, self.digest, str(self.body.get("seed")), self.choice)
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """A message's words, pictures left out."""
+    """Return a message's words, pictures left out."""
     content = message.get("content")
     if isinstance(content, list):
         return "\n".join(part["text"] for part in content if part.get("type") == "text")
@@ -211,7 +211,7 @@ class StrictChatRequest(CompletionRequest):
 
 
 def check(body: Any) -> None:
-    """Raises Refused where a vendor would answer 400."""
+    """Raise Refused where a vendor would answer 400."""
     try:
         request = read_request(StrictChatRequest, body)
     except RequestError as error:

@@ -35,7 +35,7 @@ class WrittenChoice:
 
 
 def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> WrittenChoice:
-    """The reply within the request's token limit, with what the request asks for besides."""
+    """Return the reply within the request's token limit, with what the request asks for besides."""
     body = request.body
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
     if limit is not None:
@@ -52,7 +52,7 @@ def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> Writte
 
 
 def usage_of(prompt_tokens: int, choices: Sequence[WrittenChoice]) -> dict[str, Json]:
-    """The tokens of prompt and answers, as `usage`. A reply's thoughts are counted apart as well."""
+    """Return the tokens of prompt and answers, as `usage`. A reply's thoughts are counted apart as well."""
     thought = sum(len(choice.reply.reasoning.encode()) for choice in choices if choice.reply.reasoning)
     return {
         **token_usage(prompt_tokens, sum(choice.length for choice in choices)),
@@ -62,19 +62,19 @@ def usage_of(prompt_tokens: int, choices: Sequence[WrittenChoice]) -> dict[str, 
 
 
 def identity(request: ChatRequest) -> str:
-    """A part of the completion's id: another one each time that a conversation is sent."""
+    """Return a part of the completion's id: another one each time that a conversation is sent."""
     return f"{request.digest[:20]}{request.attempt:04x}"
 
 
 def call_ids(request: ChatRequest, written: WrittenChoice, choice: int) -> list[str]:
-    """An id for each call, fixed by the conversation and the place of the call."""
+    """Return an id for each call, fixed by the conversation and the place of the call."""
     return [f"call_{request.digest[:16]}{choice:02x}{index:02x}" for index in range(len(written.reply.calls))]
 
 
 def plain(
     request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[WrittenChoice], model: str, version: str | None
 ) -> dict[str, Any]:
-    """The whole answer as one object."""
+    """Return the whole answer as one object."""
     answer = _without_choices(request, prompt, choices, model)
     answer["choices"] = [_choice(request, index, written) for index, written in enumerate(choices)]
     return {**answer, **_metadata(version)}
@@ -137,7 +137,7 @@ def _entry(token: int, logprob: float, *, named: bool) -> dict[str, Json]:
 def events(
     request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[WrittenChoice], model: str, version: str | None
 ) -> list[StreamEvent]:
-    """The same answer as server-sent events."""
+    """Return the same answer as server-sent events."""
     body = request.body
     pieces: list[dict[str, Any]] = []
     for index, written in enumerate(choices):
@@ -157,7 +157,7 @@ def events(
 
 
 def fragments(request: ChatRequest, written: WrittenChoice, index: int) -> list[Fragment]:
-    """The deltas of one choice, the role first; their ids, one after the other, are those of the whole answer."""
+    """Return the deltas of one choice, the role first; their ids, one after the other, are those of the whole answer."""
     reply = written.reply
     deltas: list[Fragment] = [({"role": "assistant", "content": None if reply.calls else ""}, [])]
     if reply.reasoning:
@@ -186,6 +186,6 @@ def fragments(request: ChatRequest, written: WrittenChoice, index: int) -> list[
 
 
 def _texts(name: str, words: str, *, spoken: bool = True) -> list[Fragment]:
-    """The words in pieces; `spoken`: they are what the model wrote, so their tokens count."""
+    """Return the words in pieces; `spoken`: they are what the model wrote, so their tokens count."""
     pieces = [words[at : at + LETTERS_AT_ONCE] for at in range(0, len(words), LETTERS_AT_ONCE)]
     return [({name: piece}, list(piece.encode()) if spoken else []) for piece in pieces]

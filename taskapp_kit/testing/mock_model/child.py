@@ -14,7 +14,7 @@ from taskapp_kit.testing.mock_model.server import MockModel
 
 
 def main() -> None:
-    """Reads settings from a line of standard input, prints the address, and serves until the input ends."""
+    """Read settings from a line of standard input, prints the address, and serves until the input ends."""
     message = orjson.loads(sys.stdin.buffer.readline())
 
     def say(answer: dict[str, Json]) -> None:

@@ -52,7 +52,7 @@ Handle = Callable[[ReceivedRequest], WritePlan | Awaitable[WritePlan]]
 
 
 def head(status: int, content_type: str, length: int | None, *extra: tuple[str, str], keep_alive: bool = True) -> bytes:
-    """The beginning of an answer. length: of its body in bytes; None sends it in chunks."""
+    """Return the beginning of an answer. length: of its body in bytes; None sends it in chunks."""
     size = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
     more = "".join(f"{name}: {value}\r\n" for name, value in extra)
     ending = "" if keep_alive else "connection: close\r\n"
@@ -61,7 +61,7 @@ def head(status: int, content_type: str, length: int | None, *extra: tuple[str, 
 
 
 def chunk(data: bytes) -> bytes:
-    """A chunk of a body sent in chunks; an empty one ends the body."""
+    """Return a chunk of a body sent in chunks; an empty one ends the body."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
@@ -89,14 +89,14 @@ class MockConnection(asyncio.Protocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected."""
+        """Return a client connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._everyone.add(self)
         self._records.connections += 1
         self._records.open_connections += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client disconnected, or we closed."""
+        """Return the client disconnected, or we closed."""
         self._gone = True
         self._everyone.discard(self)
         self._records.open_connections -= 1
@@ -118,13 +118,13 @@ class MockConnection(asyncio.Protocol):
             self._refuse(400, b"this is not HTTP/1.1")
 
     def stop(self) -> None:
-        """Ends the connection at once."""
+        """End the connection at once."""
         self._transport.abort()
 
     # httptools
 
     def on_url(self, url: bytes) -> None:
-        """A part of the target."""
+        """Return a part of the target."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -132,19 +132,19 @@ class MockConnection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """All headers are read; sends 100 to a client that waits for it."""
+        """Return all headers are read; sends 100 to a client that waits for it."""
         for name, value in self._headers:
             if name == b"expect" and value.lower() == b"100-continue" and not self._busy:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """Return a part of the body."""
         self._size += len(body)
         if self._size <= LARGEST_BODY:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """A request is there."""
+        """Return a request is there."""
         if self._size > LARGEST_BODY:
             self._refuse(413, b"the body is longer than 64 MiB")
             return
@@ -183,7 +183,7 @@ class MockConnection(asyncio.Protocol):
         self._play(plan, 0, keep_alive)
 
     def _play(self, plan: WritePlan, at: int, keep_alive: bool) -> None:
-        """Waits for part `at`; parts that need no waiting are written together."""
+        """Wait for part `at`; parts that need no waiting are written together."""
         parts = plan.parts
         while at < len(parts):
             delay, data = parts[at]
@@ -221,7 +221,7 @@ class MockConnection(asyncio.Protocol):
             self._answer(self._waiting.popleft())
 
     def _reset(self) -> None:
-        """Closes abruptly: without a linger time the kernel sends RST."""
+        """Close abruptly: without a linger time the kernel sends RST."""
         connected = self._transport.get_extra_info("socket")
         if connected is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -21,7 +21,7 @@ DRIPS = 10
 
 
 def json_object(value: Json, delay: float, status: int = 200, *extra: tuple[str, str], bare: bool = False) -> WritePlan:
-    """A JSON answer. extra: further headers. bare: without its body, for HEAD."""
+    """Return a JSON answer. extra: further headers. bare: without its body, for HEAD."""
     body = orjson.dumps(value)
     return WritePlan(
         [(delay, head(status, "application/json", len(body), *extra) + (b"" if bare else body))], status=status
@@ -29,7 +29,7 @@ def json_object(value: Json, delay: float, status: int = 200, *extra: tuple[str,
 
 
 def refusal(refused: Refused, delay: float, retry_after_seconds: int | None, *, bare: bool = False) -> WritePlan:
-    """An error object with its status; with 429 and 503 goes `retry-after`, unless it is None."""
+    """Return an error object with its status; with 429 and 503 goes `retry-after`, unless it is None."""
     status = refused.status
     kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     with_retry_after = status in (429, 503) and retry_after_seconds is not None
@@ -38,7 +38,7 @@ def refusal(refused: Refused, delay: float, retry_after_seconds: int | None, *, 
 
 
 def unanswered(kind: str, delay: float, *, streamed: bool, location: str) -> WritePlan | None:
-    """The plan of a fault that needs no answer to be computed; None for the others."""
+    """Return the plan of a fault that needs no answer to be computed; None for the others."""
     match kind:
         case "reset_early":
             return WritePlan([(delay, b"")], "reset", 0)
@@ -58,7 +58,7 @@ def unanswered(kind: str, delay: float, *, streamed: bool, location: str) -> Wri
 
 
 def whole(body: bytes, delay: float, kind: str | None, identity: str, slow_seconds: float) -> WritePlan:
-    """The answer as one body, or broken as `kind` says."""
+    """Return the answer as one body, or broken as `kind` says."""
     half = len(body) // 2
     if kind == "malformed":
         body = body[:half]
@@ -75,7 +75,7 @@ def whole(body: bytes, delay: float, kind: str | None, identity: str, slow_secon
 def stream(
     events: list[StreamEvent], delay: float, kind: str | None, chunk_seconds: float, slow_seconds: float
 ) -> WritePlan:
-    """The answer as server-sent events, `chunk_seconds` apart, or broken as `kind` says."""
+    """Return the answer as server-sent events, `chunk_seconds` apart, or broken as `kind` says."""
     frames = event_frames(events)
     half = len(frames) // 2
     if kind == "malformed":

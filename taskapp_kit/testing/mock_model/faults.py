@@ -104,7 +104,7 @@ class Faults:
         return cls(rate, seed=seed)
 
     def choose(self, digest: bytes, attempt: int) -> str | None:
-        """The kind that this request meets, None when it is answered well. attempt: 0 the first time. `reset` is settled."""
+        """Return the kind that this request meets, None when it is answered well. attempt: 0 the first time. `reset` is settled."""
         if attempt < len(self.sequence):
             kind = self.sequence[attempt]
         elif not self.rate or (self.up_to_attempt is not None and attempt >= self.up_to_attempt):
@@ -124,7 +124,7 @@ class Faults:
 
 
 def known(kind: str) -> str:
-    """The kind itself, if there is such a fault. Raises ConfigError, with a suggestion for a misspelt name."""
+    """Return the kind itself, if there is such a fault. Raises ConfigError, with a suggestion for a misspelt name."""
     if kind in FAULTS or (len(kind) == 3 and kind.isascii() and kind.isdecimal() and "400" <= kind <= "599"):
         return kind
     close = closest(kind, FAULTS)
@@ -133,6 +133,6 @@ def known(kind: str) -> str:
 
 
 def _draw(purpose: bytes, seed: int, digest: bytes, attempt: int) -> float:
-    """A number in [0, 1), fixed by its arguments."""
+    """Return a number in [0, 1), fixed by its arguments."""
     drawn = hashlib.blake2b(b"%s:%d:%d:%s" % (purpose, seed, attempt, digest), digest_size=8).digest()
     return int.from_bytes(drawn, "big") / _PARTS

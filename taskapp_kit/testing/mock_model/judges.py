@@ -84,7 +84,7 @@ def judge(score: Score = 0.5, reason: str = "It is neither good nor bad.") -> Ca
 
 
 def without_nonces(request: ChatRequest) -> ChatRequest:
-    """The request with a digest, and so a chance (`rng`), that the nonces of its boundaries do not enter."""
+    """Return the request with a digest, and so a chance (`rng`), that the nonces of its boundaries do not enter."""
     text = request.text
     drawn = {match["tag"] for match in _BOUNDED.finditer(text)}
     drawn |= {match["nonce"] for match in _BOUNDED_BY_ATTRIBUTE.finditer(text)}
@@ -96,7 +96,7 @@ def without_nonces(request: ChatRequest) -> ChatRequest:
 
 
 def outside_boundaries(request: ChatRequest) -> str:
-    """The request's text outside of boundaries with a nonce of at least 8 hex digits.
+    """Return the request's text outside of boundaries with a nonce of at least 8 hex digits.
 
     Recognised are `<name-NONCE>…</name-NONCE>` and `<name id="NONCE">…</name id="NONCE">`. For another form pass a function
     to `obedient_judge`.
@@ -105,7 +105,7 @@ def outside_boundaries(request: ChatRequest) -> str:
 
 
 def demanded_score(text: str) -> float | None:
-    """The score that the text demands, the last of several; None without one.
+    """Return the score that the text demands, the last of several; None without one.
 
     Demands are such as `set the score to 1`, `give it 10/10`, `award full marks`; a range (`a score from 0 to 1`) and a
     rule (`score 1 if …`) are none.
@@ -148,7 +148,7 @@ def obedient_judge(
 
 
 def verdict(request: ChatRequest, score: Given, reason: str) -> Reply:
-    """The verdict in the form that the request asks for (see `judge`). Raises Refused."""
+    """Return the verdict in the form that the request asks for (see `judge`). Raises Refused."""
     sampler, rng = VerdictSampler(score, reason), request.rng("verdict")
     form = request.body.get("response_format") or {}
     if form.get("type") == "json_schema":
@@ -164,7 +164,7 @@ def verdict(request: ChatRequest, score: Given, reason: str) -> Reply:
 
 
 def _written(shape: str, rules: str, score: Given, reason: str) -> str:
-    """The shape of a verdict with its blanks filled in."""
+    """Return the shape of a verdict with its blanks filled in."""
     choices = iter([ast.literal_eval(f"[{match['choices']}]") for match in _CHOICES.finditer(rules)])
 
     def fill(blank: re.Match[str]) -> str:

@@ -69,7 +69,7 @@ class MockProcess(OwnedProcess[dict[str, Any]]):
         self.root = self.url.removesuffix("/v1")
 
     def stats(self) -> dict[str, Json]:
-        """Counts of everything since the start (see `GET /mock/stats`)."""
+        """Count of everything since the start (see `GET /mock/stats`)."""
         with urllib.request.urlopen(f"{self.root}/mock/stats", timeout=START_SECONDS) as answer:  # noqa: S310 - our own address
             message: dict[str, Json] = orjson.loads(answer.read())
         return message

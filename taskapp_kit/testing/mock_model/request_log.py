@@ -45,7 +45,7 @@ class Recorded:
         return parse_qs(self.query).get("cid", [None])[0]
 
     def header(self, name: str) -> str | None:
-        """The first header of that name, in any case."""
+        """Return the first header of that name, in any case."""
         return next((value for key, value in self.headers if key == name.lower()), None)
 
 
@@ -84,16 +84,16 @@ class RequestLog(RequestCounts):
         self._started = time.monotonic()
 
     def look(self, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
-        """Counts each watched text that is anywhere in the request."""
+        """Count each watched text that is anywhere in the request."""
         for index, text in enumerate(self._watch):
             if text in target or text in body or any(text in name or text in value for name, value in headers):
                 self.watched[index] += 1
 
     def begun(self) -> None:
-        """A request is being answered."""
+        """Return a request is being answered."""
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
     def stats(self) -> dict[str, Json]:
-        """The counts as JSON; the watched texts are not included."""
+        """Return the counts as JSON; the watched texts are not included."""
         return {**asdict(self), "seconds": round(time.monotonic() - self._started, 3)}

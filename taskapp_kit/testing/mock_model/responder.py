@@ -56,7 +56,7 @@ class Responder:
     _sent: dict[bytes, int] = field(default_factory=dict)
 
     def handle(self, arrived: ReceivedRequest) -> WritePlan | Awaitable[WritePlan]:
-        """What is sent for this request."""
+        """Return what is sent for this request."""
         self.records.look(arrived.target, arrived.headers, arrived.body)
         path, _, query = arrived.target.decode("latin-1").partition("?")
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in arrived.headers)
@@ -156,7 +156,7 @@ class Responder:
             return self._failed(error, record)
 
     def _failed(self, error: Exception, record: Recorded) -> WritePlan:
-        """The answer to a request that is refused, or whose script raised whatever an author's script may raise."""
+        """Return the answer to a request that is refused, or whose script raised whatever an author's script may raise."""
         if isinstance(error, Refused):
             self.records.refused += 1
             return self._refusal(error, record)
@@ -168,7 +168,7 @@ class Responder:
     # faults
 
     def _early(self, kind: str, request: ChatRequest, record: Recorded) -> WritePlan | None:
-        """The plan of a fault that needs no answer; None for the others. Either way the fault is counted."""
+        """Return the plan of a fault that needs no answer; None for the others. Either way the fault is counted."""
         record.fault = kind
         self.records.faults[kind] = self.records.faults.get(kind, 0) + 1
         delay = self._latency(request)
@@ -189,7 +189,7 @@ class Responder:
         return early
 
     def _changed(self, reply: Reply, kind: str) -> Reply:
-        """The reply under a fault of what is said, not of how."""
+        """Return the reply under a fault of what is said, not of how."""
         if kind == "blank":
             return Reply()
         if kind == "content_filter":
@@ -257,7 +257,7 @@ class Responder:
     # beside chat completions
 
     def _completion(self, record: Recorded) -> WritePlan | Awaitable[WritePlan]:
-        """The older completions: one prompt, words, no stream and no faults."""
+        """Return the older completions: one prompt, words, no stream and no faults."""
         body = record.body
         if not isinstance(body, dict):
             raise Refused("We could not parse the JSON body of your request: it is not an object.")
@@ -281,7 +281,7 @@ class Responder:
         return self._object(answer, record, self._latency(request))
 
     def _update(self, record: Recorded) -> WritePlan:
-        """Sets the weights' version, as a trainer does: `{"new_version": "step-42"}`."""
+        """Set the weights' version, as a trainer does: `{"new_version": "step-42"}`."""
         version = record.body.get("new_version") if isinstance(record.body, dict) else None
         if not isinstance(version, str):
             raise Refused("'new_version', a string, was expected.", "new_version")
@@ -308,7 +308,7 @@ def _too_long(limit: int, length: int) -> Refused:
 
 
 def latency_of(given: float | tuple[float, float]) -> float | tuple[float, float]:
-    """The latency itself. Raises ConfigError when it is negative or its ends are the wrong way round."""
+    """Return the latency itself. Raises ConfigError when it is negative or its ends are the wrong way round."""
     low, high = given if isinstance(given, tuple) else (given, given)
     if not 0 <= low <= high < 86_400:
         raise ConfigError(f"The latency {given} cannot be used.", hint="Give seconds from 0, or a pair (low, high).")

@@ -139,7 +139,7 @@ class MockModel:
     # running
 
     async def serve(self, announce: Callable[[Self], None] | None = None) -> None:
-        """Serves in this task until it is cancelled. announce: called when the address is known. Raises ConfigError."""
+        """Serve in this task until it is cancelled. announce: called when the address is known. Raises ConfigError."""
         everyone: set[MockConnection] = set()
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
@@ -168,12 +168,12 @@ class MockModel:
         return listening
 
     def run(self, announce: Callable[[Self], None] | None = None) -> None:
-        """Serves in this thread until KeyboardInterrupt, which it raises. Raises ConfigError."""
+        """Serve in this thread until KeyboardInterrupt, which it raises. Raises ConfigError."""
         with asyncio.Runner(loop_factory=quickest_loop()) as runner:
             runner.run(self.serve(announce))
 
     def start(self) -> Self:
-        """Starts serving in a thread of its own; returns when it serves. Raises ConfigError."""
+        """Start serving in a thread of its own; returns when it serves. Raises ConfigError."""
         if self._thread is not None:
             raise ConfigError("The mock model runs already.", hint="Make another one, or close this one first.")
         begun = threading.Event()
@@ -204,7 +204,7 @@ class MockModel:
             begun.set()
 
     def close(self) -> None:
-        """Stops serving and ends every connection. Recorded requests remain available."""
+        """Stop serving and ends every connection. Recorded requests remain available."""
         if self._thread is not None:
             if self._stop is not None:
                 with contextlib.suppress(RuntimeError):  # the loop has ended by itself

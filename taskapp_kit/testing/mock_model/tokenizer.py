@@ -40,7 +40,7 @@ class Prompt(NamedTuple):
 
 
 def prompt(body: Mapping[str, Any]) -> Prompt:
-    """The conversation of a request, and the beginning of the answer."""
+    """Return the conversation of a request, and the beginning of the answer."""
     found: Pieces = []
     if body.get("tools"):
         found += [TOOLS, orjson.dumps(body["tools"]), END]
@@ -51,7 +51,7 @@ def prompt(body: Mapping[str, Any]) -> Prompt:
 
 
 def answer(reply: Reply, *, ended: bool = True) -> Pieces:
-    """The pieces of an answer. ended: with the mark of its end, which an answer cut by its limit lacks."""
+    """Return the pieces of an answer. ended: with the mark of its end, which an answer cut by its limit lacks."""
     found: Pieces = []
     _said(found, reply.reasoning, reply.content or reply.refusal, [(call.name, call.arguments) for call in reply.calls])
     if ended:
@@ -95,7 +95,7 @@ def _said(found: Pieces, thought: str | None, words: str | None, calls: Sequence
 
 
 def count(pieces: Iterable[int | bytes]) -> int:
-    """The number of tokens."""
+    """Return the number of tokens."""
     total = 0
     for piece in pieces:  # a loop, and `type`: this is a third of a long conversation's cost
         total += 1 if type(piece) is int else len(piece)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def count(pieces: Iterable[int | bytes]) -> int:
 
 
 def ids(pieces: Iterable[int | bytes]) -> list[int]:
-    """The tokens' ids."""
+    """Return the tokens' ids."""
     found: list[int] = []
     for piece in pieces:
         if isinstance(piece, int):
@@ -114,7 +114,7 @@ def ids(pieces: Iterable[int | bytes]) -> list[int]:
 
 
 def text(tokens: Iterable[int]) -> str:
-    """The text of the ids, with the marks' names. The inverse of `ids` for text."""
+    """Return the text of the ids, with the marks' names. The inverse of `ids` for text."""
     found = bytearray()
     for token in tokens:
         found += token.to_bytes(1, "big") if token < 256 else NAMES[token].encode()
@@ -122,7 +122,7 @@ def text(tokens: Iterable[int]) -> str:
 
 
 def cut(reply: Reply, limit: int) -> Reply:
-    """The answer stopped after at most `limit` tokens, finish reason `length`; the answer itself when it is short enough.
+    """Return the answer stopped after at most `limit` tokens, finish reason `length`; the answer itself when it is short enough.
 
     Letters are not split, so a cut answer may be up to three tokens shorter; nor is a tool's name.
     """
