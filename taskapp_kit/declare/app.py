@@ -1,4 +1,4 @@
-"""`TaskApp`: the object on which an author declares. It only collects; `freeze()` checks everything at once."""
+"""`TaskApp`, on which an author declares an app. Declarations are only collected; `freeze()` checks all of them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ Exposure = Literal["public", "local"]
 
 
 class TaskApp(Declarations):
-    """A task app: environments, actions, rubrics, judges and policies, declared by decorators that change nothing.
+    """A task app: its environments, actions, rubrics, judges and policies.
+
+    The decorators record a declaration and return the decorated object unchanged.
 
     Args:
-        name: also the service's name on the wire.
-        version: of the app; stored with each rollout.
-        description: shown to callers; the docstring of the author's module when empty.
-        reward: the blend of return, events score and outcome score; by default fixed at freeze (docs/environments/writing.md).
-        system_prompt: the model's first message; built from the declarations when absent.
+        name: Name of the app, also the service's name in the HTTP API.
+        version: Version of the app, stored with each rollout.
+        description: Description shown to callers. Defaults to the docstring of the author's module.
+        reward: Weights of return, events score and outcome score. The default depends on the declared criteria
+            (docs/environments/writing.md).
+        system_prompt: First message to the model. By default it is built from the declarations.
     """
 
     def __init__(
@@ -51,13 +54,13 @@ class TaskApp(Declarations):
         self.description = description
         self.reward = reward
         self.system_prompt = system_prompt
-        # The author's file: relative paths start there, and its docstring describes the app.
+        # The author's file: relative paths start in its directory, and its docstring describes the app.
         frame = sys._getframe(1)
         self.file = Path(frame.f_code.co_filename)
         self.docstring = frame.f_globals.get("__doc__") or ""
         self.place = calling_line(1)
         self.reference: str | None = None
-        """The reference by which `declare.discovery.find_app` found it, for other processes; None if imported otherwise."""
+        """The reference with which `find_app` loaded the app, so that other processes can. None if imported directly."""
         self.declared = []
         self._spec: AppSpec | None = None
         self._lock = threading.Lock()
@@ -66,10 +69,10 @@ class TaskApp(Declarations):
         return f"TaskApp({self.name!r}, version={self.version!r})"
 
     def path(self, name: str | Path) -> Path:
-        """Return a file beside the author's file; a deploy uploads every file named this way.
+        """Return the path of a file next to the author's file. A deploy uploads every file named this way.
 
         Args:
-            name: the file's path, relative to the author's file.
+            name: Path of the file, relative to the author's file.
         """
         path = (self.file.parent / name).resolve()
         self._declare(Declaration("path", str(name), path, {}, calling_line(1)), again=True)
@@ -121,25 +124,29 @@ class TaskApp(Declarations):
         tags: Sequence[str] = (),
         **unknown: Any,
     ) -> Any:
-        """Declare the class under `name`; the first declared is the default. Returns the class unchanged.
+        """Declare a class as an environment. The first one declared is the app's default.
 
         Args:
-            name: the class's own in small letters (`WordGame`: `word_game`) when absent.
-            splits: name to a range of seeds, disjoint.
-            tasks: instead of splits, name to rows (a list, a JSONL path, a callable), which the seed indexes.
-            row: the type of the rows.
-            prompt: the system prompt of this environment.
-            max_steps: the limit on steps, or the name of the constructor's parameter that gives it.
-            max_turns: the limit on the policy's turns; None is no limit. Without it and max_steps it is 1000.
-            max_refusals: the limit on the policy's answers in a row in which nothing was accepted; None is no limit.
-            step_timeout_seconds: how long one call of the environment may take.
-            isolation: whether it runs in a thread of the server or in a process of its own.
-            models: the roles of the models that it calls with `context.model(role)`.
-            reward_range: the lowest and highest reward of a step.
-            baselines: policy to its highest acceptable mean reward.
-            accept: checks of `taskapp doctor` whose findings are meant, each with the reason, which every report shows.
-            version: of the environment; stored with each rollout.
-            tags: words for lists of environments.
+            name: Name of the environment. Defaults to the class's name in snake case: `WordGame` becomes `word_game`.
+            splits: Disjoint ranges of seeds, by split name.
+            tasks: Rows by split name, instead of `splits`. Each value is a list, a JSONL path or a callable. The seed is
+                the index of the row.
+            row: Type of the rows.
+            prompt: System prompt of this environment.
+            max_steps: Limit on steps, or the name of the constructor parameter that sets it.
+            max_turns: Limit on the policy's turns. None removes the limit. Defaults to 1000 if `max_steps` is not set.
+            max_refusals: Limit on consecutive replies in which no action was accepted. None removes the limit.
+            step_timeout_seconds: Time limit of one call of the environment, in seconds.
+            isolation: "thread" runs the environment in a thread of the server, "process" in a separate process.
+            models: Roles of the models that the environment calls with `context.model(role)`.
+            reward_range: Lowest and highest reward of a step.
+            baselines: Highest acceptable mean reward, by policy.
+            accept: Checks of `taskapp doctor` whose findings are intended, with the reason. Every report shows the reason.
+            version: Version of the environment, stored with each rollout.
+            tags: Labels for lists of environments.
+
+        Returns:
+            A decorator that returns the class unchanged.
         """
         place = calling_line(1)
 
@@ -161,8 +168,9 @@ class TaskApp(Declarations):
                 "version": version,
                 "tags": _tags(tags),
             }
-            named = name if name is not None else _small(getattr(cls, "__name__", "environment"))
-            self._declare(Declaration("environment", named, cls, options, place, unknown=tuple(unknown)))
+            if name is None:
+                name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", getattr(cls, "__name__", "environment")).lower()
+            self._declare(Declaration("environment", name, cls, options, place, unknown=tuple(unknown)))
             return cls
 
         return decorate(name, None) if isinstance(name, type) else decorate
@@ -182,24 +190,24 @@ class TaskApp(Declarations):
         tags: Sequence[str] = (),
         **further: Rows,
     ) -> None:
-        """Declare a one-answer environment: shows a row's prompt, and the policy's answer ends the episode.
+        """Declare an environment of questions: it shows a row's prompt, and the policy's answer ends the episode.
 
-        An answer without text is scored as the empty text.
+        An answer without text is scored as the empty string.
 
         Args:
-            name: of the environment.
-            row: the type of the rows.
-            prompt: a format string over the row's public fields, or `fn(row) -> str`; needed.
-            rows: one source for all splits, each of which is then a range of its row numbers, from 0: `rows="q.jsonl",
-                train=range(40), test=range(40, 50)`; a seed counts within its split.
-            splits: splits in a mapping, for names that are options here.
-            max_turns: with more than one, the policy may retry after a refused answer; the first accepted answer ends
-                the episode.
-            models: the roles of the models that it calls.
-            accept: checks of `taskapp doctor` whose findings are meant, each with the reason.
-            version: of the environment; stored with each rollout.
-            tags: words for lists of environments.
-            further: each is a split: a list of rows, a JSONL path beside the author's file, or a callable.
+            name: Name of the environment.
+            row: Type of the rows.
+            prompt: Format string over the row's public fields, or `fn(row) -> str`. Required.
+            rows: One source for all splits. Each split is then a range of row numbers, starting at 0: `rows="q.jsonl",
+                train=range(40), test=range(40, 50)`. Seeds count from 0 within each split.
+            splits: Rows by split name, for splits whose names are parameters of this method.
+            max_turns: Limit on turns. If it is above 1, the policy may try again after an answer was rejected; the first
+                accepted answer ends the episode.
+            models: Roles of the models that the environment calls.
+            accept: Checks of `taskapp doctor` whose findings are intended, with the reason.
+            version: Version of the environment, stored with each rollout.
+            tags: Labels for lists of environments.
+            further: Splits by name. Each is a list of rows, a JSONL path relative to the author's file, or a callable.
         """
         options = {
             "row": row,
@@ -242,18 +250,18 @@ class TaskApp(Declarations):
         environment: Names = None,
         **unknown: Any,
     ) -> Any:
-        """Declare one criterion; the docstring is its description.
+        """Declare one criterion. The function's docstring is its description.
 
         Args:
-            function: returns a float, or None for *not applicable*.
-            of: "outcome" is called once for each rollout and takes by name any of trajectory, task, config,
-                answer_text; "events" is `fn(step, trajectory)`, called for each step.
-            weight: 0 or more; 0 only measures.
-            required: a score at the bottom of the scale makes the whole outcome 0.
-            scale: lowest and highest score of an outcome criterion. It enters the outcome as (score − low)/(high −
-                low); with weight > 0 a score outside is an error, not a number.
-            name: the function's own when absent.
-            environment: one name or several; all when absent.
+            function: Scoring function. It returns a float, or None if the criterion does not apply.
+            of: "outcome" calls the function once per rollout; it takes any of trajectory, task, config and answer_text
+                by name. "events" calls `fn(step, trajectory)` for each step.
+            weight: Weight, at least 0. A criterion with weight 0 is reported but does not affect the reward.
+            required: Whether the lowest score of the scale makes the whole outcome 0.
+            scale: Lowest and highest score of an outcome criterion. The score enters the outcome as
+                (score − low)/(high − low). With weight > 0, a score outside the scale is an error.
+            name: Name of the criterion. Defaults to the function's name.
+            environment: One environment or several. Defaults to all.
         """
         options = {"of": of, "weight": weight, "required": required, "scale": scale}
         return self._decorator("rubric", function, name, options, environment, unknown)
@@ -295,25 +303,27 @@ class TaskApp(Declarations):
         environment: Names = None,
         **unknown: Any,
     ) -> Any:
-        """Declare a criterion that a model scores: the docstring is the question, the return value what the model reads.
+        """Declare a criterion that a model scores.
+
+        The function's docstring is the question to the model, and its return value is the material that the model scores.
 
         Args:
-            function: takes what an outcome rubric takes; returns a str, a dict (one part for each name), a list of Text
-                and Image, or None for *not applicable*.
-            weight: 0 or more; 0 only measures.
-            scale: lowest and highest score, as a rubric's.
-            samples: requests to each model.
-            group: takes `trajectories` and returns a list, one text for each; used at `POST /score_group`, never for
-                one rollout.
-            model: the role whose model is called, or several roles.
-            combine: how several scores become one.
-            choices: words from worst to best, in place of a number.
-            kind: with "reward_model" the endpoint answers with a number alone; a str is sent as `input`, a list of
-                messages as `messages`, a dict as it is.
-            form: "text" is for endpoints without structured output.
-            temperature: sent when given.
-            name: the function's own when absent.
-            environment: one name or several; all when absent.
+            function: Function with the parameters of an outcome rubric. It returns a str, a dict (one section per key),
+                a list of Text and Image, or None if the criterion does not apply.
+            weight: Weight, at least 0. A judge with weight 0 is reported but does not affect the reward.
+            scale: Lowest and highest score, as for a rubric.
+            samples: Number of requests to each model.
+            group: Whether the judge compares rollouts. Its function takes `trajectories` and returns one string for
+                each. Group judges run at `POST /score_group` only, never for a single rollout.
+            model: Role of the model to call, or several roles.
+            combine: How several scores are combined into one.
+            choices: Labels from worst to best that the model chooses from, instead of a number.
+            kind: "reward_model" calls an endpoint that returns only a number. A str is sent as `input`, a list of
+                messages as `messages`, a dict unchanged.
+            form: "text" supports endpoints without structured output.
+            temperature: Sampling temperature. None leaves it to the endpoint.
+            name: Name of the judge. Defaults to the function's name.
+            environment: One environment or several. Defaults to all.
         """
         options = {
             "weight": weight,
@@ -330,14 +340,14 @@ class TaskApp(Declarations):
         return self._decorator("judge", function, name, options, environment, unknown)
 
     def load_rubric(self, path: str | Path, *, environment: Names = None) -> None:
-        """Declare the criteria of a TOML, YAML or JSON file beside the author's file.
+        """Declare the criteria of a TOML, YAML or JSON file.
 
-        A criterion whose id is the name of a declared `@app.rubric` takes its weight, description and `required` from
-        the file; any other one is asked of a judge.
+        If a criterion has the name of a declared `@app.rubric`, the file sets its weight, description and `required`.
+        A judge scores all other criteria.
 
         Args:
-            path: relative to the author's file.
-            environment: one name or several; all when absent.
+            path: Path of the file, relative to the author's file.
+            environment: One environment or several. Defaults to all.
         """
         place = calling_line(1)
         self._declare(Declaration("rubric_file", str(path), self.path(path), {}, place, environment))
@@ -349,13 +359,14 @@ class TaskApp(Declarations):
     @overload
     def policy(self, name: str | None = None, *, environment: Names = None) -> Callable[[F], F]: ...
     def policy(self, name: Any = None, *, environment: Names = None, **unknown: Any) -> Any:
-        """Declare a policy of the app's own: `fn(observation, rng) -> {"tool": {args}}` or text.
+        """Declare a scripted policy, `fn(observation, rng)`, which returns `{"tool": {args}}` or text.
 
-        "gold" is the example of good play and may also take `task`. An app's policy wins over a built-in of its name.
+        The policy named "gold" demonstrates good play and may also take `task`. A declared policy takes precedence over a
+        built-in policy with the same name.
 
         Args:
-            name: the function's own when absent.
-            environment: one name or several; all when absent.
+            name: Name of the policy. Defaults to the function's name.
+            environment: One environment or several. Defaults to all.
         """
         if callable(name):
             return self._decorator("policy", name, None, {}, environment, unknown)
@@ -371,9 +382,9 @@ class TaskApp(Declarations):
         """Declare a number (or a dict of numbers) about one rollout.
 
         Args:
-            function: takes the same names as an outcome rubric.
-            name: the function's own when absent.
-            environment: one name or several; all when absent.
+            function: Function with the parameters of an outcome rubric.
+            name: Name of the metric. Defaults to the function's name.
+            environment: One environment or several. Defaults to all.
         """
         return self._decorator("metric", function, name, {}, environment, unknown)
 
@@ -396,14 +407,14 @@ class TaskApp(Declarations):
         environment: Names = None,
         **unknown: Any,
     ) -> Any:
-        """Declare a number (or a dict) over many rollouts.
+        """Declare a number (or a dict of numbers) about many rollouts.
 
         Args:
             function: `fn(rollouts: Sequence[RolloutSummary])`.
-            published: figures by others that `taskapp eval` shows beside it: heading of the column to name to number,
-                the names those of the dict that the function returns.
-            name: the function's own when absent.
-            environment: one name or several; all when absent.
+            published: Published figures for comparison, which `taskapp eval` prints next to the result: column heading to
+                name to number. The names are the keys of the dict that the function returns.
+            name: Name of the aggregate. Defaults to the function's name.
+            environment: One environment or several. Defaults to all.
         """
         return self._decorator("aggregate", function, name, {"published": published or {}}, environment, unknown)
 
@@ -412,23 +423,23 @@ class TaskApp(Declarations):
     @overload
     def rollout(self) -> Callable[[F], F]: ...
     def rollout(self, function: Any = None, **unknown: Any) -> Any:
-        """Declare the author's own agent loop, `async def play(env, model, task)`: it runs where a model is to act.
+        """Declare an agent loop, `async def play(env, model, task)`. It replaces the kit's loop when a model plays.
 
         Args:
-            function: takes by name any of env (`observation`, `tools`, `done`, `await step(tool, args)`), model (`await
-                chat(messages, tools)`) and task (the row's public fields, a dict).
+            function: Async function that takes any of these by name: env (`observation`, `tools`, `done`, `await
+                step(tool, args)`), model (`await chat(messages, tools)`) and task (a dict of the row's public fields).
         """
         return self._decorator("rollout", function, None, {}, None, unknown)
 
     # -- using the app --------------------------------------------------------------------------------------------
 
     def freeze(self) -> AppSpec:
-        """Check every declaration once and returns the frozen spec.
+        """Check every declaration once and return the frozen spec.
 
         Raises:
-            DeclarationError: the declarations have mistakes; it holds all of them.
+            DeclarationError: A declaration is invalid. The error lists every problem.
         """
-        # The first request of each worker thread may come at the same moment.
+        # The first requests of several worker threads may arrive at the same time.
         with self._lock:
             if self._spec is None:
                 from taskapp_kit.declare.freeze import freeze
@@ -438,45 +449,44 @@ class TaskApp(Declarations):
 
     @property
     def frozen(self) -> bool:
-        """True once the app serves; from then on nothing can be declared."""
+        """Whether the app has been frozen. Nothing can be declared afterwards."""
         return self._spec is not None
 
     def asgi(self, exposure: Exposure = "public") -> FastAPI:
-        """Return the FastAPI app: `uvicorn adder:app.asgi --factory`. Settings come from the process environment.
+        """Return the FastAPI app, for `uvicorn adder:app.asgi --factory`. Settings come from the process environment.
 
         Args:
-            exposure: "local" enables the docs and allows loopback model addresses: for a server bound to loopback only.
+            exposure: "local" enables the OpenAPI pages and allows model addresses on loopback. Use it only for a server
+                that is bound to loopback.
 
         Raises:
-            DeclarationError: the declarations have mistakes.
-            ConfigError: a setting cannot be used.
+            DeclarationError: A declaration is invalid.
+            ConfigError: A setting is invalid.
         """
         from taskapp_kit.asgi import build
 
         return build(self, exposure=exposure)
 
     def as_service(self, name: str | None = None, /, *, procs: int = 1, **options: Any) -> ServiceHandle:
-        """Return an environment as a service: `reset`, `step`, `finish` in sessions, on several replicas.
+        """Start an environment as a service with `reset`, `step` and `finish`, on several replicas.
 
         Args:
-            name: of the environment; the first declared when absent.
-            procs: processes of each replica.
-            options: of the service, `num_replicas` and others (docs/train/services.md).
+            name: Name of the environment. Defaults to the first one declared.
+            procs: Number of processes per replica.
+            options: Options of the service, such as `num_replicas` (docs/train/services.md).
+
+        Returns:
+            A handle of the running service.
 
         Raises:
-            DeclarationError: the declarations have mistakes.
-            RequestError: there is no such environment.
-            BadArgument: an option cannot be used.
-            DiscoveryError: another process cannot find this app.
+            DeclarationError: A declaration is invalid.
+            RequestError: The app has no environment with this name.
+            BadArgument: An option is invalid.
+            DiscoveryError: Another process cannot import this app.
         """
-        from taskapp_kit.services.environment_service import EnvironmentActor  # the other one
+        from taskapp_kit.services.environment_service import EnvironmentActor
 
         return EnvironmentActor.options(procs=procs, **options).as_service(self, name)
-
-
-def _small(name: str) -> str:
-    """Convert `WordGame` to `word_game`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:

@@ -15,32 +15,32 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import Tool
 
 KIT_METHODS = ("reset", "close", "final_state", "actions", "setup_worker")
-"""The methods that the kit calls itself: none of them may be an action."""
+"""Methods that the kit itself calls. They cannot be actions."""
 
 
 # What the kit accepts, and what to change: the second half of each problem.
 SOME_ACTION = ("methods marked @action, or step(self, action: T)", "mark at least one method with @action")
-ONE_TEXT_ACTION = ("at most one", "plain text can go to one action only")
-DESCRIPTION = ("a sentence: it is the tool's description", "write a docstring under the def")
-TOOL_NAME = ("letters, digits, _ and -, at most 64", "give @action(name=...)")
+ONE_TEXT_ACTION = ("at most one", "remove text=True from the others: plain text goes to one action only")
+DESCRIPTION = ("a docstring, which becomes the tool's description", "write a docstring under the def")
+TOOL_NAME = ("at most 64 letters, digits, _ and -", "set @action(name=...)")
 TEXT_PARAMETER = ("exactly one parameter, a str", "def answer(self, text: str)")
 FITTING_NOOP = ("arguments that the action takes", "fix noop=")
-SAMPLE_FUNCTION = ("fn(rng) -> dict", "give a function")
+SAMPLE_FUNCTION = ("fn(rng) -> dict", "pass a function")
 KEYS_DICT = ("a dict from key to arguments", 'write keys={"a": {...}}')
-FITTING_KEYS = ("a key's name, and arguments that the action takes", "fix keys=")
+FITTING_KEYS = ("the name of a key, and arguments that the action takes", "fix keys=")
 
 
 def check_actions(cls: type, place: str, problems: Problems) -> dict[str, ActionSpec]:
-    """Return the class's actions by tool name: its methods marked `@action`, else its `step`. place: of the class."""
+    """Return the actions of a class by tool name: its methods marked `@action`, or its `step` if none is marked."""
     specs: dict[str, ActionSpec] = {}
     marks = actions_of(cls)
     seen: dict[str, str] = {}
     for name, mark, method in marks:
         where = line_of(getattr(cls, method), place)
         if method in KIT_METHODS:
-            found = f"action {name!r} is the method {method!r}, which the kit calls by itself"
+            found = f"action {name!r} is the method {method!r}, which the kit itself calls"
             fix = f"rename the method, and mark it @action(name={name!r})"
-            problems.add(where, found, "a method of another name", fix)
+            problems.add(where, found, "a method with another name", fix)
         elif name in seen:
             problems.add_second(where, f"action {name!r}", seen[name])
         else:
@@ -64,14 +64,12 @@ def check_actions(cls: type, place: str, problems: Problems) -> dict[str, Action
 def _action(name: str, method: str, cls: type, mark: ActionMark, place: str, problems: Problems) -> ActionSpec | None:
     function = getattr(cls, method)
     where = line_of(function, place)
-    noop: Any = mark.noop
-    sample: Any = mark.sample
     check_keywords(action, "@action", mark.unknown, where, problems)
     description = docstring(inspect.getdoc(function))
     if not description:
         problems.add(where, f"action {name!r} has no docstring", *DESCRIPTION)
     if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii() or len(name) > 64:
-        problems.add(where, f"action {name!r} has a name that models' tool calls refuse", *TOOL_NAME)
+        problems.add(where, f"action {name!r} has a name that model APIs reject", *TOOL_NAME)
     try:
         bound = isinstance(inspect.getattr_static(cls, method), (staticmethod, classmethod))
         parameters = parameters_of(function, skip_first=not bound)
@@ -80,35 +78,35 @@ def _action(name: str, method: str, cls: type, mark: ActionMark, place: str, pro
         schema = arguments.schema
     except SignatureProblem as error:
         fix = "annotate each parameter (int, str, Literal[...], a pydantic model, ...)"
-        problems.add(where, str(error), "annotated parameters that JSON can carry", fix)
+        problems.add(where, str(error), "annotated parameters that JSON can represent", fix)
         return None
     if mark.text and (len(parameters) != 1 or parameters[0].annotation is not str):
         problems.add(where, f"action {name!r} has text=True", *TEXT_PARAMETER)
-    if noop is not None:
+    if mark.noop is not None:
         try:
-            arguments.read(dict(noop))
+            arguments.read(dict(mark.noop))
         except (ValueError, TypeError) as error:
-            problems.add(where, f"noop={noop!r} of action {name!r} does not fit it: {error}", *FITTING_NOOP)
+            problems.add(where, f"noop={mark.noop!r} of action {name!r} is invalid: {error}", *FITTING_NOOP)
     keys = _keys(mark.keys, arguments, name, where, problems)
-    if sample is not None and not callable(sample):
-        problems.add(where, f"sample={sample!r} of action {name!r} is not callable", *SAMPLE_FUNCTION)
-    tool = Tool(name, description, schema, text=mark.text, noop=noop, sample=sample)
+    if mark.sample is not None and not callable(mark.sample):
+        problems.add(where, f"sample={mark.sample!r} of action {name!r} is not callable", *SAMPLE_FUNCTION)
+    tool = Tool(name, description, schema, text=mark.text, noop=mark.noop, sample=mark.sample)
     return ActionSpec(tool, method, arguments, where, keys)
 
 
-def _keys(given: Any, arguments: Arguments, name: str, where: str, problems: Problems) -> dict[str, Mapping[str, Json]]:
-    """`keys=` of an action, with each entry that does not fit it as a problem."""
-    if given is None:
+def _keys(keys: Any, arguments: Arguments, name: str, where: str, problems: Problems) -> dict[str, Mapping[str, Json]]:
+    """Return the `keys=` of an action, and report each invalid entry."""
+    if keys is None:
         return {}
-    if not isinstance(given, Mapping):
-        problems.add(where, f"keys={given!r} of action {name!r} is not a dict", *KEYS_DICT)
+    if not isinstance(keys, Mapping):
+        problems.add(where, f"keys={keys!r} of action {name!r} is not a dict", *KEYS_DICT)
         return {}
-    for key, values in given.items():
+    for key, values in keys.items():
         try:
             if not isinstance(key, str) or not key:
-                raise ValueError(f"{key!r} is the name of no key")
+                raise ValueError(f"{key!r} is not the name of a key")
             arguments.read(values)
         except (ValueError, TypeError) as error:
-            found = f"keys={{{key!r}: {values!r}}} of action {name!r} does not fit it: {error}"
+            found = f"keys={{{key!r}: {values!r}}} of action {name!r} is invalid: {error}"
             problems.add(where, found, *FITTING_KEYS)
-    return dict(given)
+    return dict(keys)

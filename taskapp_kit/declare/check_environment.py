@@ -1,4 +1,4 @@
-"""Checks `@app.environment`: the class's constructor, reset and hooks, and the splits and limits declared with it."""
+"""Checks of `@app.environment`: the class's constructor, reset and hooks, and the declared splits and limits."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from taskapp_kit.records.seeds import SEED_LIMIT, overlap
 
 RESET_NAMES = ("seed", "task", "split", "context")
 STEP_LIMIT = "step_limit"
-"""An attribute: the number of steps after which the class ends its episodes itself, as Gymnasium's time limit does."""
+"""Attribute of a class that ends its own episodes after this number of steps, like Gymnasium's time limit."""
 MODELS = "auxiliary_models"
-"""An attribute: the roles of models that an adapter's class calls, in addition to the declared ones."""
+"""Attribute of an adapter's class: the roles of models that it calls in addition to the declared ones."""
 RESERVED_CONFIG = ("split", "index")
 
 
 # What the kit accepts, and what to change: the second half of each problem.
 A_CLASS = ("a class", "put @app.environment(...) above a class")
-SPLITS_OR_TASKS = ("one of them", "with rows the splits are the keys of tasks=")
+SPLITS_OR_TASKS = ("one of them", "remove splits=: with rows, the splits are the keys of tasks=")
 PARAMETERS = (
-    "annotated parameters with defaults that JSON can carry",
-    "annotate each parameter of __init__: they are env.config",
+    "annotated parameters with defaults that JSON can represent",
+    "annotate each parameter of __init__: they become env.config",
 )
-NOT_RESERVED = ("another name", "`split` and `index` in env.config select the task and never reach it")
+NOT_RESERVED = ("another name", "rename it: `split` and `index` in env.config select the task and are not passed on")
 A_RESET = ("def reset(self, seed: int) -> observation", "add reset; it takes by name any of seed, task, split, context")
 ROWS = ("tasks= on @app.environment", "add tasks={...}, or take 'seed'")
-CLASS_METHOD = ("it runs once per process, before there is an instance", "put @classmethod above it")
+CLASS_METHOD = ("a classmethod, because it runs once per process, before any instance", "put @classmethod above it")
 SPLITS = ("a mapping from split to range of seeds", 'e.g. splits={"train": range(0, 100)}')
-SEEDS = ("a range of seeds from 0 that is not empty", 'e.g. splits={"train": range(0, 100)}')
-DISJOINT = ("disjoint ranges", "the seed says which split an episode is of; move one range")
-ROLES = ("different roles: small letters, digits and _, other than policy", 'e.g. models=("user",)')
+SEEDS = ("a non-empty range of seeds, starting at 0 or above", 'e.g. splits={"train": range(0, 100)}')
+DISJOINT = ("disjoint ranges, because the seed determines the split", "move one range")
+ROLES = ("distinct roles in lowercase letters, digits and _, other than policy", 'e.g. models=("user",)')
 ACCEPT = ("a mapping from a check of the doctor to the reason", 'e.g. accept={"private": "…"}')
 BASELINES = ("a mapping from policy to its highest acceptable mean reward", 'e.g. baselines={"random": 0.2}')
 
 
 def check_environment(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
-    """Return the spec of one `@app.environment`; None if it is invalid."""
+    """Return the spec of one `@app.environment`, or None if it is invalid."""
     cls, options = declared.target, declared.options
     place = line_of(cls, declared.place)
     before = len(problems)
@@ -60,13 +60,12 @@ def check_environment(app: Declarations, declared: Declaration, problems: Proble
         problems.add(place, f"environment {declared.name!r} is declared on {cls!r}", *A_CLASS)
         return None
     check_name(declared, problems)
-    of_adapter = getattr(cls, PROBLEMS, ())
-    if of_adapter:
-        problems.extend(of_adapter)
+    if hasattr(cls, PROBLEMS):
+        problems.extend(getattr(cls, PROBLEMS))
         return None
     config = _config(cls, place, problems)
-    given = options["tasks"] is not None and check_splits("tasks=", options["tasks"], place, problems)
-    tasks = app.task_source(declared) if given else None
+    has_rows = options["tasks"] is not None and check_splits("tasks=", options["tasks"], place, problems)
+    tasks = app.task_source(declared) if has_rows else None
     reset_parameters = _reset(cls, place, problems, rows=tasks is not None)
     actions = check_actions(cls, place, problems)
     splits = _splits(declared, place, problems)
@@ -112,7 +111,7 @@ def check_environment(app: Declarations, declared: Declaration, problems: Proble
 
 
 def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
-    """Return the constructor's parameters, which are `env.config`."""
+    """Return the constructor's parameters, which become `env.config`."""
     init = cls.__dict__.get("__init__") or next(
         (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base) and base is not object), None
     )
@@ -121,14 +120,14 @@ def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
     where = line_of(init, place)
     for name in ("__new__", "__init__", "__post_init__"):
         if inspect.iscoroutinefunction(getattr(cls, name, None)):
-            found = f"{cls.__name__}.{name} is async, which Python does not await"
+            found = f"{cls.__name__}.{name} is async, and Python does not await it"
             place = line_of(getattr(cls, name), where)
             problems.add(place, found, f"def {name}(self, ...)", "await in reset, which may be async")
             return None
     try:
         parameters = parameters_of(init, skip_first=True)
         arguments = Arguments(f"{cls.__name__}_config", tuple(parameters))
-        arguments.schema  # noqa: B018  builds it now, so that a problem is reported here
+        arguments.schema  # noqa: B018  built here, so that its problems are reported
     except SignatureProblem as error:
         problems.add(where, str(error), *PARAMETERS)
         return None
@@ -136,13 +135,13 @@ def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
         if item.name in RESERVED_CONFIG:
             problems.add(where, f"__init__ takes {item.name!r}", *NOT_RESERVED)
         if item.default is inspect.Parameter.empty:
-            expected = "a default for each parameter, so that a request without env.config can be played"
+            expected = "a default for each parameter, for requests without env.config"
             problems.add(where, f"__init__ has no default for {item.name!r}", expected, f"give {item.name!r} a default")
     return arguments
 
 
 def _reset(cls: type, place: str, problems: Problems, *, rows: bool) -> tuple[str, ...]:
-    """Return the parameter names of `reset`. rows: whether the environment has rows."""
+    """Return the names of the parameters of `reset`."""
     reset = getattr(cls, "reset", None)
     if not callable(reset):
         problems.add(place, f"{cls.__name__} has no reset", *A_RESET)
@@ -157,7 +156,7 @@ def _reset(cls: type, place: str, problems: Problems, *, rows: bool) -> tuple[st
 
 
 def _hooks(cls: type, problems: Problems) -> None:
-    """Check the optional methods: each is called without arguments."""
+    """Check the optional methods, which the kit calls without arguments."""
     for name in KIT_METHODS[1:]:
         hook = getattr(cls, name, None)
         if hook is None or getattr(hook, ATTRIBUTE, None) is not None or not callable(hook):
@@ -169,38 +168,38 @@ def _hooks(cls: type, problems: Problems) -> None:
             continue
         needed = needed_names(hook) if place else ()
         if needed:
-            found = f"{cls.__name__}.{name} takes {needed[0]!r}, which nothing gives"
+            found = f"{cls.__name__}.{name} takes {needed[0]!r}, but the kit passes no arguments"
             problems.add(place, found, "no parameters", f"def {name}({'cls' if of_class else 'self'})")
 
 
 def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, range]:
-    """Each split's seeds: one split of all seeds when none is given, no split when the seed picks a row."""
-    given: Any = declared.options["splits"]
+    """Return the seeds of each split: one split of all seeds by default, no split if the environment has rows."""
+    splits: Any = declared.options["splits"]
     if declared.options["tasks"] is not None:
         return {}
-    if given is None:
+    if splits is None:
         return {"default": range(SEED_LIMIT)}
-    if not callable(getattr(given, "items", None)):
-        problems.add(place, f"splits={given!r}", *SPLITS)
+    if not callable(getattr(splits, "items", None)):
+        problems.add(place, f"splits={splits!r}", *SPLITS)
         return {}
     result: dict[str, range] = {}
-    for name, seeds in given.items():
+    for name, seeds in splits.items():
         ends = (seeds[0], seeds[-1]) if isinstance(seeds, range) and seeds else (-1, -1)
         if min(ends) < 0 or max(ends) >= SEED_LIMIT:
             problems.add(place, f"split {name!r} is {seeds!r}", *SEEDS)
         else:
             result[str(name)] = seeds
-    if not given:
-        problems.add(place, "splits={} is empty", "at least one split", "add one, or leave splits= out")
+    if not splits:
+        problems.add(place, "splits={} is empty", "at least one split", "add one, or remove splits=")
     shared = overlap(result)
     if shared is not None:
-        one, two, seed = shared
-        problems.add(place, f"splits {one!r} and {two!r} overlap: both hold seed {seed}", *DISJOINT)
+        first, second, seed = shared
+        problems.add(place, f"splits {first!r} and {second!r} overlap: both contain seed {seed}", *DISJOINT)
     return result
 
 
 def declared_models(roles: Sequence[str] | str, place: str, problems: Problems) -> tuple[str, ...]:
-    """Check `models=`: the role of a model that an environment calls, or several."""
+    """Return the roles in `models=`, and report invalid ones."""
     models = (roles,) if isinstance(roles, str) else tuple(roles)
     if len(set(models)) < len(models) or not all(map(is_role, models)):
         problems.add(place, f"models={roles!r}", *ROLES)
@@ -208,49 +207,49 @@ def declared_models(roles: Sequence[str] | str, place: str, problems: Problems) 
 
 
 def check_limit(name: str, value: Any, place: str, problems: Problems) -> None:
-    """Check a number of steps, turns or refusals."""
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        problems.add(place, f"{name}={value!r}", "a whole number ≥ 1, or None", f"fix {name}")
+    """Check a limit on steps, turns or refusals."""
+    if value is not None and (type(value) is not int or value < 1):
+        problems.add(place, f"{name}={value!r}", "an integer ≥ 1, or None", f"fix {name}")
 
 
 def _has_limit(cls: type, options: Mapping[str, Any]) -> bool:
-    """Return whether the author, or the class itself, sets the length of an episode; `max_turns=None` counts as set."""
+    """Return whether the author or the class limits the length of an episode. `max_turns=None` counts as a limit."""
     own = getattr(cls, STEP_LIMIT, None)
     return options["max_steps"] is not None or options["max_turns"] is not NOT_GIVEN or own is not None
 
 
-def _steps_parameter(given: Any, config: Arguments | None, place: str, problems: Problems) -> None:
-    """Check a `max_steps=` that is a name: a parameter of the constructor, a whole number from 1."""
-    if not isinstance(given, str) or config is None:
+def _steps_parameter(max_steps: Any, config: Arguments | None, place: str, problems: Problems) -> None:
+    """Check a `max_steps=` that names a constructor parameter: its default must be an integer of at least 1."""
+    if not isinstance(max_steps, str) or config is None:
         return
-    steps = _most_steps(given, config)
+    steps = _most_steps(max_steps, config)
     if steps is None or steps < 1:
-        expected = "a whole number ≥ 1, None, or the name of a parameter of __init__ whose default is one"
-        problems.add(place, f"max_steps={given!r}", expected, did_you_mean(given, config.names))
+        expected = "an integer ≥ 1, None, or the name of an __init__ parameter whose default is such an integer"
+        problems.add(place, f"max_steps={max_steps!r}", expected, did_you_mean(max_steps, config.names))
 
 
-def _most_steps(given: Any, config: Arguments) -> int | None:
-    """Return the limit when env.config does not set it."""
-    if not isinstance(given, str):
-        return None if given is None else int(given)
-    default = next((item.default for item in config.parameters if item.name == given), None)
+def _most_steps(max_steps: Any, config: Arguments) -> int | None:
+    """Return the step limit of an episode whose env.config does not set it."""
+    if not isinstance(max_steps, str):
+        return None if max_steps is None else int(max_steps)
+    default = next((item.default for item in config.parameters if item.name == max_steps), None)
     return default if type(default) is int else None
 
 
-def accepted_checks(given: Any, place: str, problems: Problems) -> dict[str, str]:
-    """`accept=`: the doctor's checks, each with the reason why its finding is meant."""
-    if given is None:
+def accepted_checks(accept: Any, place: str, problems: Problems) -> dict[str, str]:
+    """Return `accept=`, which maps checks of the doctor to the reason why their findings are intended."""
+    if accept is None:
         return {}
-    if isinstance(given, Mapping) and all(
-        isinstance(text, str) and text.strip() for pair in given.items() for text in pair
+    if isinstance(accept, Mapping) and all(
+        isinstance(text, str) and text.strip() for pair in accept.items() for text in pair
     ):
-        return dict(given)
-    problems.add(place, f"accept={given!r}", *ACCEPT)
+        return dict(accept)
+    problems.add(place, f"accept={accept!r}", *ACCEPT)
     return {}
 
 
 def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
-    """Check the numbers of the declaration, and the isolation."""
+    """Check the declaration's limits, reward range, baselines and isolation."""
     for name in ("max_steps", "max_turns", "max_refusals"):
         if options[name] is not NOT_GIVEN and not (name == "max_steps" and isinstance(options[name], str)):
             check_limit(name, options[name], place, problems)
@@ -267,7 +266,7 @@ def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
         and all(map(is_number, bounds))
         and bounds[0] <= bounds[1]
     ):
-        problems.add(place, f"reward_range={bounds!r}", "(lowest, highest), finite", "fix reward_range")
+        problems.add(place, f"reward_range={bounds!r}", "(lowest, highest), both finite", "fix reward_range")
     baselines = options["baselines"]
     if baselines is not None and not (isinstance(baselines, Mapping) and all(map(is_number, baselines.values()))):
         problems.add(place, f"baselines={baselines!r}", *BASELINES)

@@ -1,6 +1,6 @@
-"""Checks of each declared function: its parameters, its environments, its docstring.
+"""Checks of declared functions: their parameters, environments and docstrings.
 
-Policies, metrics, aggregates and the rollout function are checked here; criteria and judges in `check_scoring.py`.
+This module checks policies, metrics, aggregates and the rollout function; `check_scoring.py` checks criteria and judges.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ POLICY_NAMES = ("observation", "rng")
 
 # What the kit accepts, and what to change: the second half of each problem.
 ONE_PARAMETER = ("one parameter: the rollouts' summaries", "def score(rollouts)")
-FIGURES = ('finite numbers by name, for each heading, e.g. {"a paper": {"score": 1.5}}', "fix published")
+FIGURES = ('finite numbers by name under each heading, e.g. {"a paper": {"score": 1.5}}', "fix published")
 ASYNC_FUNCTION = ("async def play(env, model, task)", "write `async def`")
 
 
 def check_policy(app: Declarations, declared: Declaration, problems: Problems) -> AuthorPolicySpec | None:
-    """Return the spec of one `@app.policy`; None if it is invalid."""
+    """Return the spec of one `@app.policy`, or None if it is invalid."""
     before = len(problems)
     allowed = (*POLICY_NAMES, "task") if declared.name == "gold" else POLICY_NAMES
     members = _members(
@@ -36,18 +36,18 @@ def check_policy(app: Declarations, declared: Declaration, problems: Problems) -
         declared,
         allowed,
         problems,
-        otherwise="what a policy needs to know beside observations goes into rows (tasks=) as Private fields, which the "
-        "policy named gold takes as `task`",
+        otherwise="put what a policy must know besides observations into Private fields of rows (tasks=), and read them "
+        "in the policy named gold, which takes `task`",
     )
     return AuthorPolicySpec(**members) if len(problems) == before else None
 
 
 def check_metric(app: Declarations, declared: Declaration, problems: Problems) -> MetricSpec | None:
-    """Return the spec of one `@app.metric`; None if it is invalid."""
+    """Return the spec of one `@app.metric`, or None if it is invalid."""
     before = len(problems)
     if declared.name in RESERVED_METRICS:
         place, found = line_of(declared.target, declared.place), "has a name that the kit reserves"
-        expected = f"another name than {', '.join(sorted(RESERVED_METRICS))}"
+        expected = f"a name other than {', '.join(sorted(RESERVED_METRICS))}"
         problems.add(place, f"metric {declared.name!r} {found}", expected, "rename it, or give name=")
     members = _members(app, declared, OUTCOME_NAMES, problems)
     return MetricSpec(**members) if len(problems) == before else None
@@ -56,7 +56,7 @@ def check_metric(app: Declarations, declared: Declaration, problems: Problems) -
 def _members(
     app: Declarations, declared: Declaration, allowed: Sequence[str], problems: Problems, otherwise: str = "rename it"
 ) -> dict[str, Any]:
-    """Return the members of a `FunctionSpec`, checked."""
+    """Return the checked members of a `FunctionSpec`."""
     place = line_of(declared.target, declared.place)
     return {
         "name": declared.name,
@@ -69,7 +69,7 @@ def _members(
 
 
 def check_aggregate(app: Declarations, declared: Declaration, problems: Problems) -> AggregateSpec | None:
-    """Return the spec of one `@app.aggregate`; None if it is invalid."""
+    """Return the spec of one `@app.aggregate`, or None if it is invalid."""
     place = line_of(declared.target, declared.place)
     before = len(problems)
     names = readable_names(declared.target, place, f"aggregate {declared.name!r}", problems)
@@ -93,7 +93,7 @@ def check_aggregate(app: Declarations, declared: Declaration, problems: Problems
 
 
 def _are_figures(published: Any) -> bool:
-    """Return True for a mapping of headings to mappings of names to finite numbers."""
+    """Return whether the value maps headings to mappings from name to finite number."""
     return isinstance(published, Mapping) and all(
         isinstance(heading, str)
         and isinstance(figures, Mapping)
@@ -103,7 +103,7 @@ def _are_figures(published: Any) -> bool:
 
 
 def check_rollout(declared: Declaration, problems: Problems) -> None:
-    """Check that `@app.rollout` decorates an async function, in any form; what a lambda returns is seen when it is called."""
+    """Check that `@app.rollout` decorates an async function. A lambda is accepted, since only calling it would tell."""
     target, called = declared.target, getattr(declared.target, "__call__", None)  # noqa: B004  the method itself
     if not any(map(inspect.iscoroutinefunction, (target, called))) and getattr(target, "__name__", "") != "<lambda>":
         problems.add(line_of(declared.target, declared.place), "@app.rollout needs an async function", *ASYNC_FUNCTION)
@@ -112,13 +112,16 @@ def check_rollout(declared: Declaration, problems: Problems) -> None:
 def taken_names(
     declared: Declaration, place: str, allowed: Sequence[str], problems: Problems, *, otherwise: str = "rename it"
 ) -> tuple[str, ...]:
-    """Return the parameters that the function receives. allowed: those available; otherwise: what else the author can do."""
+    """Return the parameters that the function receives.
+
+    A parameter with a default that is not among the `allowed` names keeps its default. `otherwise` is the fix to suggest.
+    """
     if not callable(declared.target):
         problems.add(place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "fix it")
         return ()
     names = readable_names(declared.target, place, f"{declared.kind} {declared.name!r}", problems)
     needed = needed_names(declared.target) if names else ()
-    names = tuple(name for name in names if name in allowed or name in needed)  # other parameters use their defaults
+    names = tuple(name for name in names if name in allowed or name in needed)
     for name in names:
         if name not in allowed:
             problems.add_untaken(place, f"{declared.kind} {declared.name!r}", name, allowed, otherwise)
@@ -126,18 +129,18 @@ def taken_names(
 
 
 def readable_names(function: Any, place: str, what: str, problems: Problems) -> tuple[str, ...]:
-    """Parameter names; a callable without a readable signature is a problem. what: describes the function in messages."""
+    """Return the names of a function's parameters. `what` names the function if its signature is unreadable."""
     try:
         return names_of(function)
     except (TypeError, ValueError) as error:
-        problems.add(place, f"{what} has no signature to read: {error}", "a plain function", "write a def")
+        problems.add(place, f"{what} has no readable signature: {error}", "a plain function", "write a def")
         return ()
 
 
 def chosen_environments(
     app: Declarations, declared: Declaration, place: str, problems: Problems
 ) -> tuple[str, ...] | None:
-    """Return the environments that a declaration is for, None for all; each has to be declared."""
+    """Return the environments of a declaration, None for all. Each of them must be declared."""
     names = named_environments(declared)
     known = [item.name for item in app.declared if item.kind in ("environment", "tasks")]
     for name in names or ():
@@ -148,21 +151,21 @@ def chosen_environments(
 
 
 def named_environments(declared: Declaration) -> tuple[str, ...] | None:
-    """`environment=` as it was given: one name, several, or None for all."""
-    given = declared.environments
-    return (given,) if isinstance(given, str) else None if given is None else tuple(given)
+    """Return the value of `environment=` as a tuple, None for all."""
+    names = declared.environments
+    return (names,) if isinstance(names, str) else None if names is None else tuple(names)
 
 
-def meet(one: tuple[str, ...] | None, two: tuple[str, ...] | None) -> bool:
-    """Return whether two declarations share an environment; None is for all."""
-    return one is None or two is None or not set(one).isdisjoint(two)
+def meet(first: tuple[str, ...] | None, second: tuple[str, ...] | None) -> bool:
+    """Return whether two declarations share an environment. None means all environments."""
+    return first is None or second is None or not set(first).isdisjoint(second)
 
 
 def own_docstring(function: Any) -> str:
-    """Return the docstring that the author wrote; a callable object's class does not count."""
+    """Return the docstring of a function. The docstring of a callable object's class does not count."""
     return docstring(getattr(function, "__doc__", None)) if hasattr(function, "__code__") else ""
 
 
 def described(function: Any, name: str) -> str:
-    """Return the function's description: its docstring, else its name in words."""
+    """Return the function's docstring, or its name with spaces if it has no docstring."""
     return own_docstring(function) or name.replace("_", " ")

@@ -1,4 +1,4 @@
-"""Checks everything that scores: criteria, judges, rubric files and the blend."""
+"""Checks of everything that scores: criteria, judges, rubric files and the blend."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ GROUP_NAMES = ("trajectories", "task", "config")
 
 # What the kit accepts, and what to change: the second half of each problem.
 WEIGHT_IF_REQUIRED = ("a weight > 0: 0 only measures", "give it a weight, or drop required=True")
-NO_SCALE = ("no scale: the scores of steps are summed", "drop scale=, or weigh it by weight=")
-GROUP_FUNCTION = ("def rank(trajectories), returning one text for each", "take trajectories")
-NO_GROUP = ("one number for one rollout", "drop group= and choices=")
-QUESTION = ("the question that the model is asked", "write the question as the docstring")
-MODEL_ROLES = ("a role, or several: small letters, digits and _", 'e.g. model="judge"')
-OWN_NAME = ("a name of its own for the judge's question", "rename it, or drop judge, choices, scale, call")
-DECLARED_JUDGE = ("neither judge = false nor a call", "drop it")
+NO_SCALE = ("no scale, because the scores of steps are summed", "remove scale=, or use weight=")
+GROUP_FUNCTION = ("def rank(trajectories), which returns one string for each", "take trajectories")
+NO_GROUP = ("one number for one rollout", "remove group= and choices=")
+QUESTION = ("the question to the model", "write the question as the docstring")
+MODEL_ROLES = ("one role or several, in lowercase letters, digits and _", 'e.g. model="judge"')
+OWN_NAME = ("another name for the judge's question", "rename it, or remove judge, choices, scale, call")
+DECLARED_JUDGE = ("neither judge = false nor a call", "remove it")
 RUBRIC = ("an @app.rubric that scores it", "declare the rubric, or set judge = true")
-DESCRIPTION = ("the question that a judge is asked", "give it a description, or declare the rubric")
-BLEND = ("weights that are finite, ≥ 0 and not all 0", "e.g. Blend(env=1.0)")
-WEIGHT = ("a finite number ≥ 0", "0 only measures; a penalty is a criterion that scores low")
-SCALE = ("(lowest, highest), finite", "fix scale")
+DESCRIPTION = ("the question to a judge", "add a description, or declare the rubric")
+BLEND = ("finite weights ≥ 0, at least one above 0", "e.g. Blend(env=1.0)")
+WEIGHT = ("a finite number ≥ 0", "set 0 to only report the score; for a penalty, return a low score")
+SCALE = ("(lowest, highest), both finite", "fix scale")
 
 
 def check_criterion(app: Declarations, declared: Declaration, problems: Problems) -> CriterionSpec | None:
-    """Return the spec of one `@app.rubric`; None if it is invalid."""
+    """Return the spec of one `@app.rubric`, or None if it is invalid."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
     before = len(problems)
@@ -84,7 +84,7 @@ def check_criterion(app: Declarations, declared: Declaration, problems: Problems
 
 
 def check_judge(app: Declarations, declared: Declaration, problems: Problems) -> JudgeSpec | None:
-    """Return the spec of one `@app.judge`; None if it is invalid."""
+    """Return the spec of one `@app.judge`, or None if it is invalid."""
     function, options = declared.target, declared.options
     place = line_of(function, declared.place)
     before = len(problems)
@@ -116,12 +116,12 @@ def check_judge(app: Declarations, declared: Declaration, problems: Problems) ->
 
 
 def _call_options(declared: Declaration, place: str, problems: Problems) -> dict[str, Any]:
-    """Return the options with which the model is called, checked."""
+    """Return the checked options of the model calls."""
     options, what = declared.options, f"judge {declared.name!r}"
     models, choices = options["model"], options["choices"]
     models = (models,) if isinstance(models, str) else tuple(models)
     if type(options["samples"]) is not int or options["samples"] < 1:
-        problems.add(place, f"{what} has samples={options['samples']!r}", "a whole number ≥ 1", "fix samples")
+        problems.add(place, f"{what} has samples={options['samples']!r}", "an integer ≥ 1", "fix samples")
     if not models or len(set(models)) < len(models) or not all(map(is_role, models)):
         problems.add(place, f"{what} has model={options['model']!r}", *MODEL_ROLES)
     for name, known in (
@@ -131,9 +131,9 @@ def _call_options(declared: Declaration, place: str, problems: Problems) -> dict
     ):
         if options[name] not in known:
             problems.add(place, f"{what} has {name}={options[name]!r}", *one_of(options[name], known, "one of"))
-    why = wrong_choices(choices)
-    if why is not None:
-        problems.add(place, f"{what} has choices={choices!r}", why, "fix choices")
+    expected_choices = wrong_choices(choices)
+    if expected_choices is not None:
+        problems.add(place, f"{what} has choices={choices!r}", expected_choices, "fix choices")
     temperature = options["temperature"]
     if temperature is not None and (not is_number(temperature) or temperature < 0):
         problems.add(place, f"{what} has temperature={temperature!r}", "a number ≥ 0, or None", "fix temperature")
@@ -141,7 +141,7 @@ def _call_options(declared: Declaration, place: str, problems: Problems) -> dict
         "samples": options["samples"],
         "models": models,
         "combine": options["combine"],
-        "choices": () if why is not None else tuple(choices),
+        "choices": () if expected_choices is not None else tuple(choices),
         "kind": options["kind"],
         "form": options["form"],
         "temperature": temperature,
@@ -151,58 +151,56 @@ def _call_options(declared: Declaration, place: str, problems: Problems) -> dict
 def check_rubric_file(
     app: Declarations, declared: Declaration, criteria: list[CriterionSpec], judges: list[JudgeSpec], problems: Problems
 ) -> tuple[RubricFile | None, list[CriterionSpec], list[JudgeSpec]]:
-    """One `app.load_rubric`: the file (None if it is invalid), and the criteria and judges updated from it.
+    """Return the file of one `app.load_rubric` (None if it is invalid), and the criteria and judges updated from it.
 
-    An entry with the name of a declared criterion or judge sets its weight; any other entry is a new judge.
+    An entry with the name of a declared criterion or judge changes that declaration. Any other entry adds a judge.
     """
-    file: RubricFile | None = None
+    environments = chosen_environments(app, declared, declared.place, problems)
     try:
         file = read_rubric_file(declared.target, app.name)
     except DeclarationError as error:
         problems.extend(error.problems)
-    environments = chosen_environments(app, declared, declared.place, problems)
+        return None, criteria, judges
     updated, updated_judges = list(criteria), list(judges)
-    for entry in file.criteria if file is not None else ():
-        own = [at for at, spec in enumerate(updated) if spec.name == entry.id and meet(spec.environments, environments)]
-        for at in own:
-            updated[at] = replace(
-                updated[at],
-                description=entry.description or updated[at].description,
-                weight=entry.weight,
-                required=entry.required,
-                accumulate=entry.accumulate,
-            )
-        same = [
-            at
-            for at, spec in enumerate(updated_judges)
-            if spec.name == entry.id and meet(spec.environments, environments)
-        ]
-        for at in same:
-            spec = updated_judges[at]
-            updated_judges[at] = replace(
-                spec,
-                description=entry.description or spec.description,
-                weight=entry.weight,
-                required=entry.required,
-                scale=entry.scale or spec.scale,
-                choices=entry.choices or spec.choices,
-            )
-        _matches(entry, bool(own), bool(same), problems)
-        if file is not None and not own and not same:
+    for entry in file.criteria:
+        in_code = in_judge = False
+        for at, criterion in enumerate(updated):
+            if criterion.name == entry.id and meet(criterion.environments, environments):
+                in_code = True
+                updated[at] = replace(
+                    criterion,
+                    description=entry.description or criterion.description,
+                    weight=entry.weight,
+                    required=entry.required,
+                    accumulate=entry.accumulate,
+                )
+        for at, judge in enumerate(updated_judges):
+            if judge.name == entry.id and meet(judge.environments, environments):
+                in_judge = True
+                updated_judges[at] = replace(
+                    judge,
+                    description=entry.description or judge.description,
+                    weight=entry.weight,
+                    required=entry.required,
+                    scale=entry.scale or judge.scale,
+                    choices=entry.choices or judge.choices,
+                )
+        _check_entry(entry, in_code, in_judge, problems)
+        if not in_code and not in_judge:
             updated_judges.append(_judge_of(entry, file.judge, environments))
     return file, updated, updated_judges
 
 
-def _matches(entry: Criterion, code: bool, declared_judge: bool, problems: Problems) -> None:
-    """Check an entry against what is declared under its name."""
+def _check_entry(entry: Criterion, in_code: bool, in_judge: bool, problems: Problems) -> None:
+    """Check that an entry fits the @app.rubric or @app.judge with its name."""
     name = f"criterion {entry.id!r}"
-    if code and (entry.judge or entry.of_a_judge):
-        problems.add(entry.place, f"{name} is for a judge, and an @app.rubric of its name scores it in code", *OWN_NAME)
-    elif declared_judge and (entry.judge is False or entry.call is not None):
+    if in_code and (entry.judge or entry.of_a_judge):
+        problems.add(entry.place, f"{name} is for a judge, but an @app.rubric with its name scores it", *OWN_NAME)
+    elif in_judge and (entry.judge is False or entry.call is not None):
         problems.add(entry.place, f"{name} is declared as an @app.judge, which has its own call", *DECLARED_JUDGE)
-    elif not code and not declared_judge and entry.judge is False:
-        problems.add(entry.place, f"{name} is not for a judge, and no @app.rubric has its name", *RUBRIC)
-    elif not code and not declared_judge and not entry.description:
+    elif not in_code and not in_judge and entry.judge is False:
+        problems.add(entry.place, f"{name} has judge = false, but no @app.rubric has its name", *RUBRIC)
+    elif not in_code and not in_judge and not entry.description:
         problems.add(entry.place, f"{name} has no description, and no @app.rubric has its name", *DESCRIPTION)
 
 
@@ -229,7 +227,7 @@ def _judge_of(entry: Criterion, table: JudgeTable, environments: tuple[str, ...]
 
 
 def check_blend(app: Declarations, problems: Problems) -> Blend | None:
-    """Return the app's `reward=`, None when it has none."""
+    """Return the app's `reward=`, or None if it is not set."""
     blend = app.reward
     if blend is None:
         return None

@@ -1,6 +1,4 @@
-"""The declarations that an app's decorators have collected, before they are checked, and the collector of problems that
-every check adds to.
-"""
+"""The declarations that an app's decorators collect, and the list of problems that the checks fill."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ PRINTABLE_NAME = ("1 to 128 printable characters without /", "rename it")
 
 
 class NotGiven(enum.Enum):
-    """The default of an argument for which None has a meaning of its own."""
+    """The default of an argument whose None has a meaning."""
 
     NOT_GIVEN = "not given"
 
@@ -37,7 +35,7 @@ NOT_GIVEN: Final = NotGiven.NOT_GIVEN
 
 @dataclass(slots=True)
 class Declaration:
-    """One use of a decorator: its kind, target and options, and its line (`file:line`)."""
+    """One use of a decorator: its kind, target, options and location (`file:line`)."""
 
     kind: str
     name: str
@@ -46,13 +44,16 @@ class Declaration:
     place: str
     environments: Names = None
     unknown: tuple[str, ...] = ()
-    """Keywords that the decorator does not take: freeze reports each as a problem."""
+    """Keywords that the decorator does not accept. `freeze` reports each as a problem."""
 
 
 class Declarations:
-    """An app's own members and all its declarations: the input of `freeze` and the checks. `TaskApp` fills it.
+    """An app's attributes and all its declarations, which `freeze` and the checks read. `TaskApp` fills it.
 
-    file: the author's. docstring: of its module. place: `file:line` where the app is made.
+    Attributes:
+        file: The author's file.
+        docstring: Docstring of the author's module.
+        place: Location of the app's constructor call, `file:line`.
     """
 
     name: str
@@ -65,10 +66,10 @@ class Declarations:
     place: str
     declared: list[Declaration]
     _spec: object | None
-    """What `freeze` made of them, once the app serves."""
+    """The result of `freeze`, once it has run."""
 
     def task_source(self, declared: Declaration) -> TaskSource:
-        """Return the rows of a declaration that has them."""
+        """Return the source of the rows that a declaration names."""
         return TaskSource(
             app=self.name,
             place=declared.place,
@@ -88,25 +89,24 @@ class Declarations:
         unknown: Mapping[str, Any],
     ) -> Any:
         place = calling_line(2)
-        if function is not None and not callable(function):  # the decorated function would be passed to the result
+        if function is not None and not callable(function):  # otherwise `decorate` would be called with an option
             found = f"@app.{kind}({function!r})"
-            fix = f"write @app.{kind}(name={function!r})" if isinstance(function, str) else "give options by name"
+            fix = f"write @app.{kind}(name={function!r})" if isinstance(function, str) else "pass options by name"
             raise DeclarationError(self.name, [Problem(place, found, f"@app.{kind}, or its options by name", fix)])
 
         def decorate(target: F) -> F:
-            named = name or str(getattr(target, "__name__", type(target).__name__))
-            self._declare(Declaration(kind, named, target, options, place, environment, tuple(unknown)))
+            own_name = name or str(getattr(target, "__name__", type(target).__name__))
+            self._declare(Declaration(kind, own_name, target, options, place, environment, tuple(unknown)))
             return target
 
         return decorate if function is None else decorate(function)
 
     def _declare(self, declared: Declaration, *, again: bool = False) -> None:
-        # Only some callers would see it: a running server's app does not change.
         if self._spec is not None and not again:
             raise LateRegistration(
-                f"{declared.place}: {declared.kind} {declared.name!r} is declared after task app {self.name!r} began "
-                "to serve, so callers before and after would see different apps.",
-                hint="Declare it where the app's file is imported, before asgi(), serve or check.",
+                f"{declared.place}: {declared.kind} {declared.name!r} was declared after the task app {self.name!r} "
+                "started serving. Callers before and after would see different apps.",
+                hint="Declare it at import time of the app's file, before asgi(), serve or check.",
             )
         self.declared.append(declared)
 
@@ -114,31 +114,32 @@ class Declarations:
 class Problems(list[Problem]):
     """The problems of one app, in the order in which the checks find them.
 
-    A check goes on after a problem, so that the author sees all of them; it compares the length before and after to
-    know whether it can build a spec.
+    A check continues after a problem, so that the author sees all problems. It compares the length before and after to
+    decide whether it can build a spec.
     """
 
     def add(self, place: str, found: str, expected: str, fix: str) -> None:
-        """Add a problem: the place, what is wrong there, what the kit accepts, what to change."""
+        """Add a problem: its location, what is wrong, what the kit accepts, what to change."""
         self.append(Problem(place, found, expected, fix))
 
     def add_untaken(self, place: str, what: str, name: str, allowed: Sequence[str], otherwise: str = RENAME) -> None:
-        """Add a parameter that nothing gives; what: the function that takes it."""
-        self.add(place, f"{what} takes {name!r}, which nothing gives", *one_of(name, allowed, otherwise=otherwise))
+        """Add a parameter that the kit does not pass. `what` is the function that takes it."""
+        found = f"{what} takes {name!r}, which the kit does not pass"
+        self.add(place, found, *one_of(name, allowed, otherwise=otherwise))
 
     def add_second(self, place: str, what: str, first: str) -> None:
-        """Add a declaration whose name is taken; first: the place of the one that has it."""
-        found = f"{what} is declared a second time; the first is at {first}"
+        """Add a declaration whose name is already in use at the location `first`."""
+        found = f"{what} is declared twice; the first declaration is at {first}"
         self.add(place, found, "one declaration for each name", "rename or remove one")
 
 
-def one_of(name: object, known: Sequence[str], words: str = "any of", otherwise: str = RENAME) -> tuple[str, str]:
-    """Return what is accepted instead of `name`, which is not known, and what to change."""
-    return f"{words} {', '.join(known)}", did_you_mean(str(name), known, otherwise)
+def one_of(name: object, known: Sequence[str], prefix: str = "any of", otherwise: str = RENAME) -> tuple[str, str]:
+    """Return what is accepted instead of the unknown `name`, and what to change."""
+    return f"{prefix} {', '.join(known)}", did_you_mean(str(name), known, otherwise)
 
 
 def check_name(declared: Declaration, problems: Problems) -> None:
-    """Check the name of an environment: it appears in URLs, tables and terminals."""
+    """Check the name of an environment, which appears in URLs, tables and terminals."""
     name = declared.name
     if not name or not isinstance(name, str) or len(name) > 128 or not name.isprintable() or "/" in name:
         problems.add(declared.place, f"{declared.kind} has the name {name!r}", *PRINTABLE_NAME)
@@ -147,15 +148,15 @@ def check_name(declared: Declaration, problems: Problems) -> None:
 def check_keywords(
     decorator: Callable[..., Any], shown: str, unknown: Iterable[str], place: str, problems: Problems
 ) -> None:
-    """Report each keyword that the decorator, shown as "@app.rubric", does not take."""
+    """Report each keyword that the decorator does not accept. `shown` is its name in messages, such as "@app.rubric"."""
     known = [item.name for item in inspect.signature(decorator).parameters.values() if item.kind is item.KEYWORD_ONLY]
     for keyword in unknown:
         accepted = one_of(keyword, known, otherwise="remove it") if known else ("no keywords", "remove it")
-        problems.add(place, f"{shown} was given {keyword!r}, which it does not take", *accepted)
+        problems.add(place, f"{shown} does not accept {keyword!r}", *accepted)
 
 
 def check_splits(shown: str, splits: Any, place: str, problems: Problems) -> bool:
-    """Return whether `splits`, shown as "splits=", maps names to rows or is None."""
+    """Return whether `splits` is None or maps names to rows. `shown` is its name in messages, such as "splits="."""
     if splits is None or isinstance(splits, Mapping):
         return True
     problems.add(
@@ -165,5 +166,5 @@ def check_splits(shown: str, splits: Any, place: str, problems: Problems) -> boo
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a finite int or float; a bool does not count."""
+    """Return whether the value is a finite int or float, but not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Finds an author's app: a path, `path:attribute`, `module:attribute`, a bundled name, or an installed plugin."""
+"""Finding an app by path, `path:attribute`, `module:attribute`, name of a bundled environment, or installed plugin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.errors import DiscoveryError, KitError, closest
@@ -24,8 +24,8 @@ from taskapp_kit.system.child_python import add_import_folder
 DISTRIBUTION = "taskapp-kit"
 PLUGIN_GROUP = "taskapp_kit.apps"
 _PREFIX = "_taskapp_"
-"""Of the names of modules that are loaded from a path."""
-_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/\S*)?", re.ASCII)  # an attribute never begins with a digit
+"""Prefix of the names of modules that are loaded from a path."""
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/\S*)?", re.ASCII)  # an attribute never starts with a digit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ def find_app(reference: str) -> TaskApp:
     """Return the app that `reference` names.
 
     Args:
-        reference: a path, `path:attribute`, `module:attribute`, or the name of a bundled app.
+        reference: A path, `path:attribute`, `module:attribute`, or the name of a bundled app or plugin.
 
     Raises:
-        DiscoveryError: there is none, or its file fails to import.
+        DiscoveryError: The reference does not name an app, or the app's file fails to import.
     """
     path_text, colon, attribute = reference.rpartition(":")
     if is_host_and_port(reference):
         raise DiscoveryError(
-            f"{reference} looks like the address of a server, and a URL begins with http:// or https://.",
+            f"{reference} looks like the address of a server. A URL must start with http:// or https://.",
             hint=f"Did you mean http://{reference}?",
         )
     if colon and not path_text.endswith((":", "/")) and len(path_text) > 1:
@@ -58,9 +58,7 @@ def find_app(reference: str) -> TaskApp:
             return _app_in(load_file(target), attribute)
         if not path_text.endswith(".py"):
             return _app_in(_import_module(path_text), attribute, importable=True)
-        raise DiscoveryError(
-            f"there is no file {path_text}.", hint="Check the path; it is taken from the working directory."
-        )
+        raise _no_file(path_text)
     path = Path(reference)
     bundled = {item.name: item for item in bundled_apps()}
     if path.is_file() or (path.is_dir() and reference not in bundled):
@@ -68,9 +66,7 @@ def find_app(reference: str) -> TaskApp:
     if reference in bundled:
         return _app_in(load_file(bundled[reference].file), None)
     if reference.endswith(".py") or "/" in reference:
-        raise DiscoveryError(
-            f"there is no file {reference}.", hint="Check the path; it is taken from the working directory."
-        )
+        raise _no_file(reference)
     plugins = {point.name: point for point in importlib.metadata.entry_points(group=PLUGIN_GROUP)}
     if reference in plugins:
         loaded = plugins[reference].load()
@@ -78,13 +74,20 @@ def find_app(reference: str) -> TaskApp:
             loaded.reference = f"{plugins[reference].module}:{plugins[reference].attr}"
             return loaded
         raise DiscoveryError(
-            f"plugin {reference!r} ({plugins[reference].value}) is a {type(loaded).__name__}, expected a TaskApp."
+            f"The plugin {reference!r} ({plugins[reference].value}) is a {type(loaded).__name__}. Expected a TaskApp."
         )
     known = [*bundled, *plugins]
     close = closest(reference, known)
     raise DiscoveryError(
-        f"there is no app {reference!r}: no such file, no bundled app and no plugin of that name. Known: {', '.join(known)}.",
-        hint=f"Did you mean {close!r}?" if close else "Give a path (adder.py), path:attribute, or module:attribute.",
+        f"The app {reference!r} was not found: no file, bundled app or plugin has that name. "
+        f"Known apps: {', '.join(known)}.",
+        hint=f"Did you mean {close!r}?" if close else "Pass a path (adder.py), path:attribute, or module:attribute.",
+    )
+
+
+def _no_file(path: str) -> DiscoveryError:
+    return DiscoveryError(
+        f"The file {path} does not exist.", hint="Check the path; it is relative to the working directory."
     )
 
 
@@ -94,18 +97,18 @@ def is_host_and_port(reference: str) -> bool:
 
 
 def bundled_root(kind: Literal["environments", "templates"]) -> Path:
-    """Return the folder of the bundled environments or templates: in the wheel (`_bundled`), else in the checkout."""
+    """Return the directory of the bundled environments or templates, in the wheel (`_bundled`) or in the checkout."""
     package = Path(__file__).resolve().parent.parent
     for root in (package / "_bundled" / kind, package.parent / kind):
         if root.is_dir():
             return root
     raise DiscoveryError(
-        f"the bundled {kind} are missing from this installation ({package}).", hint="Install taskapp-kit again."
+        f"The bundled {kind} are missing from this installation ({package}).", hint="Reinstall taskapp-kit."
     )
 
 
 def bundled_apps() -> list[Bundled]:
-    """Return the environments that come with the kit, by name. None of them is imported."""
+    """Return the environments that come with the kit, sorted by name, without importing them."""
     try:
         root = bundled_root("environments")
     except DiscoveryError:
@@ -123,7 +126,7 @@ def bundled_file(file: Path) -> bool:
 
 
 def missing_packages(app: str) -> list[str]:
-    """Return the packages that the extra named like the app or template requires and that are not installed here."""
+    """Return the missing packages of the extra that has the name of the app or template."""
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
@@ -141,11 +144,9 @@ def missing_packages(app: str) -> list[str]:
 
 
 def missing_extra(app: str) -> str | None:
-    """Return a message naming what to install before the app can run; None when nothing is missing."""
+    """Return a message that names the missing packages of an app, or None if none is missing."""
     packages = missing_packages(app)
-    if not packages:
-        return None
-    return f"{', '.join(packages)} not installed: pip install '{DISTRIBUTION}[{app}]'"
+    return f"{', '.join(packages)} not installed: pip install '{DISTRIBUTION}[{app}]'" if packages else None
 
 
 def _summary(file: Path) -> str:
@@ -154,12 +155,12 @@ def _summary(file: Path) -> str:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a file (or a folder's `app.py`) under a unique name; a second call returns the same module."""
+    """Import a file (or a directory's `app.py`) under a unique name. A second call returns the same module."""
     file = (path / "app.py" if path.is_dir() else path).resolve()
     if not file.is_file():
-        raise DiscoveryError(f"{path} holds no app.py.", hint="Give the file itself, e.g. my_app.py.")
+        raise DiscoveryError(f"{path} contains no app.py.", hint="Pass the app's file, e.g. my_app.py.")
     if file.suffix != ".py":
-        raise DiscoveryError(f"{path} is not a Python file.", hint="An app is a .py file that makes a TaskApp.")
+        raise DiscoveryError(f"{path} is not a Python file.", hint="An app is a .py file that creates a TaskApp.")
     mark = hashlib.sha256(str(file).encode()).hexdigest()[:8]
     folder = file.parent
     if (folder / "__init__.py").is_file():  # a package: its files import each other with `from .rules import …`
@@ -167,12 +168,12 @@ def load_file(path: Path) -> ModuleType:
         if package not in sys.modules:
             _execute(package, folder / "__init__.py", [str(folder)])
         return _execute(f"{package}.{file.stem}", file)
-    add_import_folder(str(folder))  # so that it can import files beside it
+    add_import_folder(str(folder))  # so that it can import files from its own directory
     return _execute(f"{_PREFIX}{file.stem}_{mark}", file)
 
 
 def loaded_from_file(module: str) -> bool:
-    """Return whether a module's name is one that `load_file` gives, under which nothing else can import it."""
+    """Return whether `load_file` made this module's name. Other processes cannot import such a module by name."""
     return module.startswith(_PREFIX)
 
 
@@ -193,7 +194,7 @@ def _execute(name: str, file: Path, search: list[str] | None = None) -> ModuleTy
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import a module; distinguishes a missing module from one that failed while importing."""
+    """Import a module. Errors distinguish a missing module from a module that failed while importing."""
     here = str(Path.cwd())
     if "" not in sys.path and importlib.machinery.PathFinder.find_spec(name.partition(".")[0], [here]) is not None:
         add_import_folder(here)
@@ -202,7 +203,7 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise DiscoveryError(
-                f"there is no module {name!r}.", hint="Give a path (adder.py:app) or install the package."
+                f"The module {name!r} was not found.", hint="Pass a path (adder.py:app) or install the package."
             ) from None
         raise _import_failed(name, error) from error
     except BaseException as error:
@@ -216,24 +217,22 @@ def _import_failed(what: str, error: BaseException) -> DiscoveryError:
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else what
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
-    if isinstance(error, KitError):  # the kit's own message, reported at the author's line rather than the kit's
+    if isinstance(error, KitError):  # report the line of the author, not the line in the kit
         kit = str(Path(__file__).resolve().parent.parent)
         own = [frame for frame in frames if not frame.filename.startswith(kit) or "_bundled" in frame.filename]
         if own:
             where = f"{own[-1].filename}:{own[-1].lineno}"
-        return DiscoveryError(f"{what} failed while it was imported, at {where}: {error.message}", hint=error.hint)
+        return DiscoveryError(f"Importing {what} failed at {where}: {error.message}", hint=error.hint)
     hint = "Fix the file; the app was not created."
     if isinstance(error, ImportError) and (shadowed := _named_like_a_standard_module(error.name, frames)):
-        hint = f"Rename {shadowed}: the standard library has a module of that name, which is imported instead."
+        hint = f"Rename {shadowed}: Python imports the standard library's module of the same name instead."
     elif isinstance(error, ModuleNotFoundError):
-        hint = f"Install what it imports: pip install {error.name}."
-    return DiscoveryError(
-        f"{what} failed while it was imported, at {where}: {type(error).__name__}: {error}.", hint=hint
-    )
+        hint = f"Install the missing package: pip install {error.name}."
+    return DiscoveryError(f"Importing {what} failed at {where}: {type(error).__name__}: {error}.", hint=hint)
 
 
 def _named_like_a_standard_module(name: str | None, frames: Sequence[traceback.FrameSummary]) -> Path | None:
-    """Return the file beside an importing one that its author may have meant by `name`, rather than the standard module."""
+    """Return the author's file that has the name of the imported standard module, if it exists."""
     top = (name or "").partition(".")[0]
     if top not in sys.stdlib_module_names or not frames:
         return None
@@ -242,9 +241,10 @@ def _named_like_a_standard_module(name: str | None, frames: Sequence[traceback.F
 
 
 def reference_of(app: TaskApp) -> str:
-    """Return the reference by which another process with the same working directory and `sys.path` finds this app.
+    """Return a reference with which another process with the same working directory and `sys.path` can load this app.
 
-    Raises DiscoveryError when no global of a module holds it: an app made inside a function, say.
+    Raises:
+        DiscoveryError: The app is not a global of a module, for example because a function created it.
     """
     if app.reference is not None:
         return app.reference
@@ -258,8 +258,8 @@ def reference_of(app: TaskApp) -> str:
                 if file is not None:
                     return f"{Path(file).resolve()}:{name}"
     raise DiscoveryError(
-        f"another process cannot find task app {app.name!r} ({app.place}): no module has it under a name.",
-        hint="Make it at the top of a file, app = TaskApp(...), not inside a function.",
+        f"Another process cannot import the task app {app.name!r} ({app.place}): it is not a global of any module.",
+        hint="Create it at the top level of a file, app = TaskApp(...), not inside a function.",
     )
 
 
@@ -269,7 +269,7 @@ def _is_file_of(module: ModuleType, app: TaskApp) -> bool:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Return whether importing the module's name elsewhere yields the same file."""
+    """Return whether another process would import the same file under the module's name."""
     folders: Sequence[str] | None = None
     spec = None
     parts = module.__name__.split(".")
@@ -286,26 +286,24 @@ def _is_importable(module: ModuleType) -> bool:
 
 
 def _app_in(module: ModuleType, attribute: str | None, *, importable: bool = False) -> TaskApp:
-    """Return the app in a module; sets its `reference`."""
+    """Return the app in a module, after setting its `reference`."""
     where = getattr(module, "__file__", None) or module.__name__
-    found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, TaskApp)}
+    apps: dict[str, TaskApp] = {name: value for name, value in vars(module).items() if isinstance(value, TaskApp)}
     holder = module.__name__ if importable else where
     if attribute:
         value = getattr(module, attribute, None)
         if isinstance(value, TaskApp):
             value.reference = f"{holder}:{attribute}"
             return value
-        names = ", ".join(found) or "none"
-        what = "is not there" if value is None else f"is a {type(value).__name__}, not a TaskApp"
-        raise DiscoveryError(f"{where}: {attribute!r} {what}; the task apps in it: {names}.")
-    distinct = {id(value): name for name, value in found.items()}
+        what = "does not exist" if value is None else f"is a {type(value).__name__}, not a TaskApp"
+        raise DiscoveryError(f"{where}: {attribute!r} {what}. Task apps in this file: {', '.join(apps) or 'none'}.")
+    distinct = {id(value): name for name, value in apps.items()}
     if len(distinct) == 1:
         (name,) = distinct.values()
-        app: TaskApp = found[name]
-        app.reference = f"{holder}:{name}"
-        return app
-    if not found:
-        raise DiscoveryError(f"{where} makes no TaskApp.", hint='Write: app = TaskApp("name", version="1.0.0")')
+        apps[name].reference = f"{holder}:{name}"
+        return apps[name]
+    if not apps:
+        raise DiscoveryError(f"{where} creates no TaskApp.", hint='Write: app = TaskApp("name", version="1.0.0")')
     raise DiscoveryError(
-        f"{where} makes several task apps: {', '.join(found)}.", hint=f"Name one: {where}:{next(iter(found))}"
+        f"{where} creates several task apps: {', '.join(apps)}.", hint=f"Choose one: {where}:{next(iter(apps))}"
     )

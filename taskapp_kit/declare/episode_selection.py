@@ -1,4 +1,4 @@
-"""Selects the episode of a request: environment, split, seed, row. Every invalid request has its own message."""
+"""Selection of the episode of a request: its environment, split, seed and row."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.seeds import size
 
 IGNORED_CONFIG = ("step_rewards", "difficulty")
-"""Members of `env.config` that apps of the original kit take: accepted and ignored, with a warning, unless ours do."""
+"""Members of `env.config` that apps of the original kit take. Unless the environment takes them, they are ignored with a
+warning.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One episode's identity, except `config`. `task` is the row, private fields included; None without rows."""
+    """The identity of an episode, except for its `config`. `task` is the row with private fields, None without rows."""
 
     environment: EnvironmentSpec
     split: str
@@ -29,7 +31,7 @@ class Instance:
 
 
 def find_environment(app: AppSpec, name: str | None) -> EnvironmentSpec:
-    """Return the environment of that name, the first declared if absent. Raises RequestError with *did you mean*."""
+    """Return an environment by name, or the first one declared if `name` is None. Raises RequestError."""
     if name is None:
         return app.default_environment
     spec = app.environments.get(name)
@@ -38,7 +40,7 @@ def find_environment(app: AppSpec, name: str | None) -> EnvironmentSpec:
         close = closest(name, app.environments)
         raise _wrong(
             ("env", "env_name"),
-            f"there is no environment {name[:80]!r} here; there are: {known}.",
+            f"The environment {name[:80]!r} does not exist. Available environments: {known}.",
             "unknown_environment",
             hint=f"Did you mean {close!r}?" if close else "",
         )
@@ -47,21 +49,28 @@ def find_environment(app: AppSpec, name: str | None) -> EnvironmentSpec:
 
 def find_instance(
     spec: EnvironmentSpec, split: str | None, seed: int | None, rng: random.Random,
-    wanted: Mapping[str, Json] | None = None,
+    selection: Mapping[str, Json] | None = None,
 ) -> Instance:  # fmt: skip
-    """Return the instance of a seed; if it is None, `rng` draws one from the split.
+    """Return the instance of a seed.
 
-    With ranges the seed implies the split; with rows it is the row's index in the split (the first split when none is
-    named). wanted: `difficulty` and `tags` that the row must have. Raises RequestError naming seed and range.
+    Args:
+        spec: The environment.
+        split: Name of the split. By default the seed's split; with rows, the first split.
+        seed: The seed; with rows, the row's index in its split. If it is None, `rng` draws one.
+        rng: Source of a drawn seed.
+        selection: `difficulty` and `tags` that the row must have.
+
+    Raises:
+        RequestError: The split does not exist, the seed is outside its range, or no row matches.
     """
     if split is not None and split not in spec.split_names:
         raise _wrong(
             ("env", "config", "split"),
-            f"environment {spec.name!r} has no split {str(split)[:80]!r}; it has {', '.join(spec.split_names)}.",
+            f"The environment {spec.name!r} has no split {str(split)[:80]!r}. Its splits: {', '.join(spec.split_names)}.",
             "unknown_split",
         )
     if spec.tasks is not None:
-        return _row_instance(spec, spec.tasks, split or spec.split_names[0], seed, rng, wanted or {})
+        return _row_instance(spec, spec.tasks, split or spec.split_names[0], seed, rng, selection or {})
     if seed is None:
         split = split or spec.split_names[0]
         seeds = spec.splits[split]
@@ -71,14 +80,14 @@ def find_instance(
         ranges = "; ".join(f"{name} {seeds[0]} to {seeds[-1]}" for name, seeds in spec.splits.items())
         raise _wrong(
             ("env", "seed"),
-            f"seed {seed} is outside the seeds of environment {spec.name!r}: {ranges}.",
+            f"Seed {seed} is outside the seeds of the environment {spec.name!r}: {ranges}.",
             "seed_out_of_range",
         )
     if split is not None and split != holder:
         seeds = spec.splits[split]
         raise _wrong(
             ("env", "seed"),
-            f"seed {seed} belongs to split {holder!r}; split {split!r} has the seeds {seeds[0]} to {seeds[-1]}.",
+            f"Seed {seed} belongs to split {holder!r}. Split {split!r} has the seeds {seeds[0]} to {seeds[-1]}.",
             "seed_out_of_range",
         )
     return Instance(spec, holder, seed)
@@ -90,44 +99,42 @@ def _row_instance(
     split: str,
     seed: int | None,
     rng: random.Random,
-    wanted: Mapping[str, Json],
+    selection: Mapping[str, Json],
 ) -> Instance:
     rows = tasks.rows(split)
+    described = " and ".join(f"{name} {str(value)[:80]}" for name, value in selection.items())
     if seed is None:
-        chosen = [index for index, row in enumerate(rows) if _fits(row, wanted)]
+        chosen = [index for index, row in enumerate(rows) if _matches(row, selection)]
         if not chosen:
-            raise _wrong(("env", "config"), f"no row of split {split!r} has {_words(wanted)}.", "no_such_row")
+            raise _wrong(("env", "config"), f"No row of split {split!r} has {described}.", "no_such_row")
         index = chosen[rng.randrange(len(chosen))]
         return Instance(spec, split, index, rows[index])
     if not 0 <= seed < len(rows):
         raise _wrong(
             ("env", "seed"),
-            f"seed {seed} is outside split {split!r} of environment {spec.name!r}: it has the rows 0 to {len(rows) - 1}.",
+            f"Seed {seed} is outside split {split!r} of the environment {spec.name!r}, which has the rows 0 to "
+            f"{len(rows) - 1}.",
             "seed_out_of_range",
         )
-    if not _fits(rows[seed], wanted):
-        raise _wrong(("env", "seed"), f"row {seed} of split {split!r} does not have {_words(wanted)}.", "no_such_row")
+    if not _matches(rows[seed], selection):
+        raise _wrong(("env", "seed"), f"Row {seed} of split {split!r} does not have {described}.", "no_such_row")
     return Instance(spec, split, seed, rows[seed])
 
 
-def _fits(row: Any, wanted: Mapping[str, Json]) -> bool:
-    if not wanted:
+def _matches(row: Any, selection: Mapping[str, Json]) -> bool:
+    if not selection:
         return True
     row = row_json(row)
-    if "difficulty" in wanted and row.get("difficulty") != wanted["difficulty"]:
+    if "difficulty" in selection and row.get("difficulty") != selection["difficulty"]:
         return False
-    expected, tags = wanted.get("tags", []), row.get("tags") or []
+    expected, tags = selection.get("tags", []), row.get("tags") or []
     tags = [tags] if isinstance(tags, str) else tags
     return all(tag in tags for tag in ([expected] if isinstance(expected, str) else expected))
 
 
-def _words(wanted: Mapping[str, Json]) -> str:
-    return " and ".join(f"{name} {str(value)[:80]}" for name, value in wanted.items())
-
-
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """`env.config`, parsed: the task's selection, the constructor's arguments, and warnings about ignored members."""
+    """Parsed `env.config`: the selection of the task, the constructor's arguments, and warnings about ignored members."""
 
     split: str | None
     index: int | None
@@ -138,14 +145,14 @@ class ReadConfig:
 
 
 def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig:
-    """Validate `env.config` against the constructor. Raises RequestError naming each wrong member and the known ones."""
+    """Validate `env.config` against the constructor. Raises RequestError with each invalid member and the valid names."""
     given = dict(config)
     split = given.pop("split", None)
     index = given.pop("index", None)
     if split is not None and not isinstance(split, str):
-        raise _wrong(("env", "config", "split"), 'split is a name, e.g. "train".', "bad_split")
+        raise _wrong(("env", "config", "split"), 'split must be a name, e.g. "train".', "bad_split")
     if index is not None and (type(index) is not int or index < 0):
-        raise _wrong(("env", "config", "index"), "index is a whole number from 0.", "bad_index")
+        raise _wrong(("env", "config", "index"), "index must be an integer ≥ 0.", "bad_index")
     warnings: list[str] = []
     wanted: dict[str, Json] = {}
     known = spec.config.names
@@ -154,7 +161,9 @@ def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig
             wanted[name] = given.pop(name)
     tags = wanted.get("tags", [])
     if not isinstance(tags, (str, list)) or not all(isinstance(tag, str) for tag in tags):
-        raise _wrong(("env", "config", "tags"), 'tags is a word or a list of words, e.g. ["easy"].', "bad_tags")
+        raise _wrong(
+            ("env", "config", "tags"), 'tags must be a string or a list of strings, e.g. ["easy"].', "bad_tags"
+        )
     for name in IGNORED_CONFIG:
         if name in given and name not in known:
             del given[name]
@@ -167,15 +176,14 @@ def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig
         fields = tuple(
             FieldProblem(("body", "env", "config", *path), text, "bad_config") for path, text in error.fields
         )
-        takes = (
-            f"environment {spec.name!r} takes {', '.join(known)}" if known else f"environment {spec.name!r} takes none"
-        )
-        raise RequestError(f"env.config does not fit: {error}; {takes}.", fields=fields, code="bad_config") from None
+        members = ", ".join(known) or "no members"
+        message = f"env.config is invalid: {error}. The environment {spec.name!r} takes {members}."
+        raise RequestError(message, fields=fields, code="bad_config") from None
     return ReadConfig(split, index, given, arguments, wanted, warnings)
 
 
 def seed_of_index(spec: EnvironmentSpec, split: str | None, index: int) -> int:
-    """Return the seed at a position of the split. Raises RequestError beyond its end."""
+    """Return the seed at an index of the split. Raises RequestError if the index is past its end."""
     name = split or spec.split_names[0]
     if spec.tasks is not None or name not in spec.splits:
         return index
@@ -185,7 +193,7 @@ def seed_of_index(spec: EnvironmentSpec, split: str | None, index: int) -> int:
     except IndexError:
         raise _wrong(
             ("env", "config", "index"),
-            f"index {index} is past the end of split {name!r}, whose last seed is {seeds[-1]}.",
+            f"Index {index} is past the end of split {name!r}, whose last seed is {seeds[-1]}.",
             "seed_out_of_range",
         ) from None
 

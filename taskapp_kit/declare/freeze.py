@@ -1,8 +1,8 @@
-"""Freeze: checks every declaration, reports all problems at once, and builds the frozen AppSpec.
+"""`freeze`, which checks every declaration, reports all problems together, and builds the frozen AppSpec.
 
-The checks: `check_environment.py` and `check_actions.py`, `single_turn.py` (`app.tasks`), `check_scoring.py` (criteria,
-judges, rubric files, blend), `check_functions.py` (all the other functions). Each adds its findings to one `Problems`
-(`declarations.py`) and returns a spec, or None.
+`check_environment.py` and `check_actions.py` check environments, `single_turn.py` checks `app.tasks`, `check_scoring.py`
+checks criteria, judges, rubric files and the blend, and `check_functions.py` checks all other functions. Each check adds
+problems to one `Problems` (`declarations.py`) and returns a spec or None.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from taskapp_kit.errors import DeclarationError
 
 T = TypeVar("T")
 ONE_NAME_EACH = (("environment", "tasks"), ("rubric", "judge"), ("policy",), ("metric",), ("aggregate",), ("rollout",))
-"""Kinds of declarations that share one set of names; there is one rollout function, whatever its name."""
+"""Groups of kinds of declarations whose names must be unique. An app has at most one rollout function."""
 
 
 # What the kit accepts, and what to change: the second half of each problem.
@@ -37,7 +37,7 @@ AN_ENVIRONMENT = ("one environment or one set of tasks", 'add @app.environment("
 
 
 def freeze(app: Declarations) -> AppSpec:
-    """Return the checked spec of an app. Raises DeclarationError with all problems, sorted by place."""
+    """Return the checked spec of an app. Raises DeclarationError with all problems, sorted by location."""
     problems = Problems()
     _duplicates(app, problems)
     for declared in app.declared:
@@ -78,7 +78,7 @@ def freeze(app: Declarations) -> AppSpec:
 
 
 def _environments(app: Declarations, problems: Problems) -> dict[str, EnvironmentSpec]:
-    """Return the environments by name, in the order in which they were declared; at least one is required."""
+    """Return the environments by name, in declaration order. At least one is required."""
     environments: dict[str, EnvironmentSpec] = {}
     declarations = _declared(app, "environment", "tasks")
     for declared in declarations:
@@ -100,13 +100,13 @@ def _checked(
 
 
 def _duplicates(app: Declarations, problems: Problems) -> None:
-    """Report two declarations of one name for the same environment."""
-    # A policy of one name may serve two environments apart, so names alone do not tell.
+    """Report declarations that share a name and an environment. Different environments may reuse a name."""
     for kinds in ONE_NAME_EACH:
         seen: dict[str, list[Declaration]] = {}
         for declared in _declared(app, *kinds):
             others = seen.setdefault("@app.rollout" if kinds == ("rollout",) else declared.name, [])
-            first = next((o for o in others if meet(named_environments(o), named_environments(declared))), None)
+            own = named_environments(declared)
+            first = next((other for other in others if meet(named_environments(other), own)), None)
             others.append(declared)
             if first is not None:
                 place, taken = (line_of(each.target, each.place) for each in (declared, first))

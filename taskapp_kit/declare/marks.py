@@ -1,4 +1,4 @@
-"""`@action`: marks a function, nothing else. The app collects the marks at freeze."""
+"""`@action`, which marks a method. The app collects the marks when it is frozen."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, TypeVar, overload
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__taskapp_action__"
 PROBLEMS = "__taskapp_problems__"
-"""On a class that an adapter could not build: its problems, for the report of the app that declares it."""
+"""Attribute of a class that an adapter could not build: the problems that `freeze` reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionMark:
-    """The options given to `@action`."""
+    """The options of one `@action`."""
 
     name: str | None = None
     text: bool = False
@@ -23,7 +23,7 @@ class ActionMark:
     sample: Callable[[random.Random], Any] | None = None
     keys: Mapping[str, Mapping[str, Any]] | None = None
     unknown: tuple[str, ...] = ()
-    """Keywords that `@action` does not take: freeze reports each as a problem."""
+    """Keywords that `@action` does not accept. `freeze` reports each as a problem."""
 
 
 @overload
@@ -48,16 +48,16 @@ def action(
     keys: Mapping[str, Mapping[str, Any]] | None = None,
     **unknown: Any,
 ) -> F | Callable[[F], F]:
-    """Mark a method as an action; returns the method unchanged.
+    """Mark a method as an action, and return it unchanged.
 
     Args:
-        function: the method; its docstring is the tool's description.
-        name: the tool's name, the method's own by default.
-        text: the action takes the assistant's plain text (its one parameter is a str).
-        noop: arguments that change nothing; the `noop` policy plays them.
-        sample: `fn(rng) -> args`, how the `random` policy draws arguments that have no bounds.
-        keys: what a key does for a person who plays in the viewer, by its name in browsers: `{"a": {"direction":
-            "left"}, "ArrowLeft": {"direction": "left"}}`.
+        function: The method. Its docstring is the tool's description.
+        name: Name of the tool. Defaults to the method's name.
+        text: Whether the action receives the model's plain text. It must then have exactly one parameter, a str.
+        noop: Arguments that change nothing. The `noop` policy plays them.
+        sample: `fn(rng) -> args`. The `random` policy uses it to draw arguments that have no bounds.
+        keys: Arguments by keyboard key, for people who play in the viewer, with the key names of browsers:
+            `{"a": {"direction": "left"}, "ArrowLeft": {"direction": "left"}}`.
     """
     mark = ActionMark(name, text, noop, sample, keys, tuple(unknown))
 
@@ -69,9 +69,10 @@ def action(
 
 
 def actions_of(cls: type) -> list[tuple[str, ActionMark, str]]:
-    """Return the actions of a class as (tool name, mark, method name), base classes first, overrides in their base's place.
+    """Return the actions of a class as (tool name, mark, method name), base classes first.
 
-    An override without a mark of its own keeps the inherited one; an override with None takes the action away.
+    An override keeps the position of the base class's method and, without its own mark, the inherited mark. An override
+    with None removes the action.
     """
     marks: dict[str, ActionMark] = {}
     for base in reversed(cls.__mro__):

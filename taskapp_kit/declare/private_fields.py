@@ -1,4 +1,4 @@
-"""Private fields: the mark `Private[T]`, the private fields of a row model, and rows without them."""
+"""Private fields of rows: the mark `Private[T]`, the private fields of a row model, and rows without them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ PRIVATE = PrivateMark()
 T = TypeVar("T")
 
 Private = Annotated[T, PRIVATE]
-"""`Private[str]`: a field for rubrics, judges and the `gold` policy; it appears in no prompt, answer or description."""
+"""Mark of a field for rubrics, judges and the `gold` policy, e.g. `Private[str]`. The field never appears in prompts,
+responses or descriptions.
+"""
 
 _WRAPPERS = (Annotated, typing.Required, typing.NotRequired)
 
 
 def private_fields(row: Any) -> frozenset[str]:
-    """Return the names of a row model's private fields: those with the mark anywhere in their annotation.
+    """Return the names of a row model's private fields. A field is private if its annotation contains the mark.
 
-    `Private[str] | None` is private as a whole; a mark in an alias, and in a generic model's argument, counts too. Models
-    inside the row have private fields of their own.
+    `Private[str] | None` is private as a whole. A mark in an alias or in an argument of a generic model counts. Private
+    fields of nested models are not included.
     """
     if not isinstance(typing.get_origin(row) or row, type):
         return frozenset()
@@ -43,7 +45,7 @@ def private_fields(row: Any) -> frozenset[str]:
 
 
 def _annotations(kind: Any) -> dict[str, Any]:
-    """Field to annotation, marks included, type variables filled in; kind: a class, or a generic one with its arguments."""
+    """Return the annotations of a class's fields, with marks and with type variables replaced by their arguments."""
     fields = getattr(kind, "model_fields", None)
     if isinstance(fields, Mapping):  # as pydantic resolved them
         return {
@@ -51,13 +53,13 @@ def _annotations(kind: Any) -> dict[str, Any]:
             for name, info in fields.items()
         }
     cls: Any = typing.get_origin(kind) or kind
-    found = typing.get_type_hints(cls, include_extras=True)
+    hints = typing.get_type_hints(cls, include_extras=True)
     for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
         if isinstance(typing.get_origin(base) or base, type) and typing.get_origin(base) is not Generic:
-            for name, hint in _annotations(base).items():  # both: the subclass has `T`, its base T's value
-                found[name] = typing.Union[found.get(name, hint), hint]  # noqa: UP007  of any forms
+            for name, hint in _annotations(base).items():  # the subclass has `T`, its base the argument for T
+                hints[name] = typing.Union[hints.get(name, hint), hint]  # noqa: UP007  operands of any kind
     values = dict(zip(getattr(cls, "__parameters__", ()), typing.get_args(kind), strict=False))
-    return {name: _filled(hint, values) for name, hint in found.items()} if values else found
+    return {name: _filled(hint, values) for name, hint in hints.items()} if values else hints
 
 
 def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
@@ -70,8 +72,8 @@ def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
     return hint[tuple(values.get(parameter, parameter) for parameter in parameters)]
 
 
-def _meant(annotation: Any) -> Any:
-    """Return the target of an alias (`type X = …`, also with arguments) or a NewType; any other annotation itself."""
+def _target(annotation: Any) -> Any:
+    """Return the target of an alias (`type X = …`, also with arguments) or a NewType, else the annotation itself."""
     alias = typing.get_origin(annotation) or annotation
     if hasattr(alias, "__value__"):
         values = dict(zip(alias.__type_params__, typing.get_args(annotation), strict=False))
@@ -80,22 +82,22 @@ def _meant(annotation: Any) -> Any:
 
 
 def _marked(annotation: Any, seen: list[Any]) -> bool:
-    """Return whether the annotation has the mark anywhere. seen: aliases on the way here, for one may contain itself."""
+    """Return whether the annotation contains the mark. `seen` holds the enclosing aliases, which may be recursive."""
     if isinstance(annotation, PrivateMark):
         return True
-    meant = _meant(annotation)
-    if meant is not annotation:
-        return annotation not in seen and _marked(meant, [*seen, annotation])
+    target = _target(annotation)
+    if target is not annotation:
+        return annotation not in seen and _marked(target, [*seen, annotation])
     if typing.get_origin(annotation) is typing.Literal:
         return False
     return any(_marked(part, seen) for part in typing.get_args(annotation))
 
 
 class PublicRows:
-    """Makes rows without their private fields, at any depth: for prompts, `/task_info` and author loops.
+    """Copies of rows without private fields, at any depth, for prompts, `/task_info` and agent loops.
 
-    A row remains of its class, so its methods, `str()` and dumps work with the remaining fields. Reading a private field
-    raises DeclarationError with the line that reads it. app, place: named in the error when Python knows no line.
+    A copy is an instance of the row's class, so methods, `str()` and dumps work with the remaining fields. Reading a
+    private field raises DeclarationError with the line that reads it, or with `place` if Python knows no line.
     """
 
     def __init__(self, app: str, place: str) -> None:
@@ -104,7 +106,12 @@ class PublicRows:
         self._shapes: dict[tuple[Any, ...], _Shape] = {}
 
     def of(self, row: Any, annotation: Any = None) -> Any:
-        """Return the row without its private fields; the row itself when it has none. annotation: the row's declared type."""
+        """Return the row without private fields, or the row itself if it has no private fields.
+
+        Args:
+            row: The row.
+            annotation: The row's declared type.
+        """
         return self._public(row, _alternatives(annotation))
 
     def _public(self, value: Any, declared: list[Any]) -> Any:
@@ -118,75 +125,79 @@ class PublicRows:
         return value
 
     def _mapping(self, value: Mapping[Any, Any], declared: list[Any]) -> Any:
-        """Return a dict is treated as every TypedDict that it may be: all their private fields are removed."""
+        """Return a dict without the private fields of every TypedDict that its declared type allows."""
         kinds = [kind for kind in declared if hasattr(typing.get_origin(kind) or kind, "__required_keys__")]
         hidden = frozenset().union(*map(private_fields, kinds))
         members = {name: note for kind in kinds for name, note in _annotations(kind).items()}
         inner = _inner(declared)
-        shown = {
+        public = {
             name: self._public(item, _alternatives(members[name]) if name in members else inner)
             for name, item in value.items()
             if name not in hidden
         }
         if hidden:
-            return _PublicDict(shown, {name: self._withheld(name, _name(kinds[0]), shown) for name in hidden})
-        return shown if any(shown[name] is not value[name] for name in value) else value
+            owner = str((typing.get_origin(kinds[0]) or kinds[0]).__name__)
+            return _PublicDict(public, {name: self._withheld(name, owner, public) for name in hidden})
+        return public if any(public[name] is not value[name] for name in value) else value
 
     def _items(self, value: Any, declared: list[Any]) -> Any:
         kind = type(value)
         if hasattr(kind, "_fields") and private_fields(kind):
-            found = f"{kind.__name__} is a NamedTuple with private fields, and positions cannot be left out"
-            problem = Problem(self._place, found, "a pydantic model or a dataclass", "make it one of those")
+            found = f"{kind.__name__} is a NamedTuple with private fields, which cannot be removed from a tuple"
+            problem = Problem(self._place, found, "a pydantic model or a dataclass", "change the type of the row")
             raise DeclarationError(self._app, [problem])
         inner = _inner(declared)
         items = list(value)
-        shown = [self._public(item, inner) for item in items]
-        if all(one is other for one, other in zip(shown, items, strict=True)):
+        public = [self._public(item, inner) for item in items]
+        if all(copy is item for copy, item in zip(public, items, strict=True)):
             return value
-        return kind(*shown) if hasattr(kind, "_fields") else kind(shown)
+        return kind(*public) if hasattr(kind, "_fields") else kind(public)
 
     def _model(self, value: Any, declared: list[Any]) -> Any:
-        """Return a pydantic model or a dataclass. Only an annotation has the arguments of a generic dataclass."""
+        """Return a pydantic model or a dataclass without private fields.
+
+        `declared` matters because only an annotation knows the arguments of a generic dataclass.
+        """
         kind = type(value)
         kinds = [
-            one
-            for one in declared
-            if isinstance(typing.get_origin(one), type) and isinstance(value, typing.get_origin(one))
+            generic
+            for generic in declared
+            if isinstance(typing.get_origin(generic), type) and isinstance(value, typing.get_origin(generic))
         ]
         key = (kind, *map(repr, kinds))
         shape = self._shapes.get(key)
         if shape is None:
             shape = self._shapes[key] = self._shape(kind, kinds)
         fields = {name: getattr(value, name) for name in shape.public if hasattr(value, name)}
-        shown = {name: self._public(item, shape.public[name]) for name, item in fields.items()}
-        if not shape.hidden and all(shown[name] is fields[name] for name in fields):
+        public = {name: self._public(item, shape.public[name]) for name, item in fields.items()}
+        if not shape.hidden and all(public[name] is fields[name] for name in fields):
             return value
         result: Any = object.__new__(shape.view)
         if hasattr(shape.view, "model_fields"):  # as pydantic's own copy() sets them
-            object.__setattr__(result, "__dict__", shown)
-            object.__setattr__(result, "__pydantic_fields_set__", value.__pydantic_fields_set__ & set(shown))
+            object.__setattr__(result, "__dict__", public)
+            object.__setattr__(result, "__pydantic_fields_set__", value.__pydantic_fields_set__ & set(public))
             object.__setattr__(result, "__pydantic_extra__", self._public(value.__pydantic_extra__, []))
             object.__setattr__(result, "__pydantic_private__", {})
         else:
-            for name, item in shown.items():
-                object.__setattr__(result, name, item)  # works for frozen ones, too
+            for name, item in public.items():
+                object.__setattr__(result, name, item)  # also works for frozen dataclasses
         return result
 
     def _shape(self, kind: type, kinds: Sequence[Any]) -> _Shape:
         hidden = frozenset().union(*map(private_fields, (kind, *kinds)))
-        annotations = [_annotations(one) for one in (kind, *kinds)]
+        annotations = [_annotations(each) for each in (kind, *kinds)]
         names = getattr(kind, "model_fields", None) or [field.name for field in dataclasses.fields(kind)]
         public = {
-            name: [found for one in annotations for found in _alternatives(one.get(name))]
+            name: [alternative for hints in annotations for alternative in _alternatives(hints.get(name))]
             for name in names
             if name not in hidden
         }
-        # a private attribute of pydantic's may have been computed from a private field
+        # a pydantic private attribute may have been computed from a private field
         withheld = hidden | set(getattr(kind, "__private_attributes__", {}))
         return _Shape(hidden, public, self._view(kind, withheld, public))
 
     def _view(self, kind: type, hidden: Iterable[str], public: Iterable[str]) -> type:
-        """Return the class of rows without the fields: a subclass with the same name, where reading one of them raises."""
+        """Return a subclass with the same name in which reading a hidden field raises."""
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
         view = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
         for name in hidden:
@@ -205,7 +216,7 @@ class PublicRows:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Shape:
-    """A class of rows, analysed. public: field to its possible types; view: the class of rows without `hidden`."""
+    """The analysis of a row class: its hidden fields, the possible types of its public fields, and its public subclass."""
 
     hidden: frozenset[str]
     public: Mapping[str, list[Any]]
@@ -214,7 +225,7 @@ class _Shape:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Withheld:
-    """Replaces a private field in a class."""
+    """Descriptor that replaces a private field in a class."""
 
     app: str
     place: str
@@ -228,26 +239,26 @@ class _Withheld:
         raise self.error(calling_line(1))
 
     def error(self, line: str) -> DeclarationError:
-        """Return the error for a read of the field. line: the reader's."""
-        shown = ", ".join(self.public)
+        """Return the error for reading the field at a `file:line`."""
+        public = ", ".join(self.public)
         return DeclarationError(
             self.app,
             [
                 Problem(
                     self.place if line.startswith("<") else line,
                     f"reads {self.name!r}, a private field of {self.row}",
-                    f"one of {shown}" if shown else "public fields only",
-                    "leave it to rubrics, judges and gold, or make the field public",
+                    f"one of {public}" if public else "public fields only",
+                    "read it in rubrics, judges or gold only, or make the field public",
                 )
             ],
         )
 
 
 class _PublicDict(dict[str, Any]):
-    """A dict without its private members; reading one raises."""
+    """A dict in which reading a private member raises DeclarationError."""
 
-    def __init__(self, shown: Mapping[str, Any], withheld: Mapping[str, _Withheld]) -> None:
-        super().__init__(shown)
+    def __init__(self, public: Mapping[str, Any], withheld: Mapping[str, _Withheld]) -> None:
+        super().__init__(public)
         self._withheld = withheld
 
     def __missing__(self, name: str) -> Any:
@@ -262,28 +273,24 @@ class _PublicDict(dict[str, Any]):
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """Return the types that a value with this annotation may have: unions and marks are unwrapped."""
-    meant = _meant(annotation)
-    if meant is not annotation:
-        return _alternatives(meant)
+    """Return the types that a value with this annotation may have, without unions and marks."""
+    target = _target(annotation)
+    if target is not annotation:
+        return _alternatives(target)
     origin = typing.get_origin(annotation)
     if origin in _WRAPPERS:
         return _alternatives(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
-        return [found for part in typing.get_args(annotation) for found in _alternatives(part)]
+        return [alternative for part in typing.get_args(annotation) for alternative in _alternatives(part)]
     return [] if annotation is None else [annotation]
 
 
 def _inner(declared: list[Any]) -> list[Any]:
     """Return the types that the items of a container may have."""
-    return [found for outer in declared for part in typing.get_args(outer) for found in _alternatives(part)]
-
-
-def _name(kind: Any) -> str:
-    return str((typing.get_origin(kind) or kind).__name__)
+    return [item for container in declared for part in typing.get_args(container) for item in _alternatives(part)]
 
 
 def _generated(function: Any) -> bool:
-    """Return True for a method generated by `@dataclass`."""
+    """Return whether `@dataclass` generated the method."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and code.co_filename.startswith("<")

@@ -11,13 +11,13 @@ required = false
 
 [[criteria]]
 id = "tone"
-judge = true                     # a model scores it, whatever is declared under this name
+judge = true                     # a model scores it, even if an @app.rubric has this name
 description = "Is the answer polite?"
 choices = ["rude", "plain", "polite"]    # from worst to best; or scale = [0, 10]
 call = "style"                   # criteria with the same call share one request
 
-[judge]                          # how this file's judges are called
-model = "judge"                  # a role, or a list of roles
+[judge]                          # how this file's judges call models
+model = "judge"                  # one role or a list of roles
 samples = 1
 combine = "mean"
 """
@@ -43,17 +43,22 @@ AGGREGATIONS: tuple[Aggregation, ...] = ("weighted_sum", "sum", "custom")
 Combination = Literal["mean", "median", "majority"]
 COMBINATIONS: tuple[Combination, ...] = ("mean", "median", "majority")
 MOST_BYTES = 1 << 20
-"""A rubric file is written by a person; a larger one is something else."""
+"""People write rubric files by hand, so a larger file is a mistake."""
 ROLE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One entry of a rubric file. weight ≥ 0 and finite; accumulate False: the last event counts, not the sum.
+    """One entry of a rubric file.
 
-    judge: True, a model scores it; False, code does; None, code if an @app.rubric has its name. choices: from worst to
-    best, in place of a number. scale: lowest and highest score, None for 0 to 1. call: shares one request with the others
-    of this call.
+    Attributes:
+        weight: Finite weight, at least 0.
+        accumulate: Whether the scores of steps are summed. If not, the last step's score counts.
+        place: Location of the entry.
+        judge: Whether a model scores it. None means that code does if an @app.rubric has its name, else a model.
+        choices: Labels from worst to best, instead of a number.
+        scale: Lowest and highest score. None means 0 to 1.
+        call: Name of a call. Criteria with the same call share one request.
     """
 
     id: str
@@ -69,13 +74,13 @@ class Criterion:
 
     @property
     def of_a_judge(self) -> bool:
-        """True when it has a member that only a judge uses."""
+        """Whether it has a member that only a judge uses."""
         return bool(self.choices) or self.scale is not None or self.call is not None
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeTable:
-    """How a file's judges are called; see `@app.judge`. source: the file, as shown to authors."""
+    """The options of a file's judges; see `@app.judge`. `source` is the file's path, as shown to authors."""
 
     source: str
     models: tuple[str, ...] = ("judge",)
@@ -87,7 +92,7 @@ class JudgeTable:
 
 @dataclass(frozen=True, slots=True)
 class RubricFile:
-    """A rubric file: its criteria, how outcome criteria become one score, how its judges are called."""
+    """A rubric file: its criteria, how outcome criteria are combined, and the options of its judges."""
 
     criteria: tuple[Criterion, ...]
     aggregation: Aggregation
@@ -95,21 +100,21 @@ class RubricFile:
 
 
 def is_role(name: object) -> bool:
-    """Return whether it is a valid name of a model's role."""
+    """Return whether the name is a valid role of a model."""
     return isinstance(name, str) and ROLE.fullmatch(name) is not None and name != "policy"
 
 
 def wrong_choices(choices: object) -> str | None:
-    """Return what choices must be, if these are invalid; None if they are valid or empty."""
+    """Return what is expected instead of these choices, or None if they are valid or empty."""
     if isinstance(choices, (list, tuple)):
-        words = [word for word in choices if isinstance(word, str) and word.strip()]
-        if not choices or (len(choices) >= 2 and len(words) == len(choices) == len(set(words))):
+        labels = [label for label in choices if isinstance(label, str) and label.strip()]
+        if not choices or (len(choices) >= 2 and len(labels) == len(choices) == len(set(labels))):
             return None
-    return "at least two different words, from worst to best"
+    return "at least two distinct labels, from worst to best"
 
 
 def read_rubric_file(path: Path, app: str) -> RubricFile:
-    """Read and checks the file. Raises DeclarationError naming the file and the entry of each problem."""
+    """Read and check a rubric file. Raises DeclarationError with the location of each problem."""
     place = shown_path(str(path))
     data = _parse(path, place, app)
     entries = data.get("criteria") if isinstance(data, dict) else None
@@ -117,13 +122,8 @@ def read_rubric_file(path: Path, app: str) -> RubricFile:
         raise DeclarationError(
             app, [Problem(place, "has no list 'criteria'", "a list of {id, description, weight}", "add [[criteria]]")]
         )
-    problems: list[Problem] = []
+    problems = _unknown_keys(data, KNOWN_AT_TOP, place)
     criteria: list[Criterion] = []
-    unknown = sorted(map(str, set(data) - KNOWN_AT_TOP))
-    if unknown:
-        problems.append(
-            Problem(place, f"has {unknown[0]!r}, which nothing reads", ", ".join(sorted(KNOWN_AT_TOP)), "drop it")
-        )
     aggregation = data.get("aggregation", "weighted_sum")
     if aggregation not in AGGREGATIONS:
         problems.append(
@@ -160,33 +160,37 @@ def _scale(entry: dict[str, Any]) -> tuple[float, float] | None:
     return None if scale is None else (float(scale[0]), float(scale[1]))
 
 
-def _judge_table(given: Any, place: str, problems: list[Problem]) -> JudgeTable:
+def _unknown_keys(table: dict[str, Any], known: set[str], where: str) -> list[Problem]:
+    """Return the problem of the first key that is not known, if there is one."""
+    return [
+        Problem(where, f"has the unknown key {name!r}", ", ".join(sorted(known)), "rename or remove it")
+        for name in sorted(map(str, set(table) - known))[:1]
+    ]
+
+
+def _judge_table(table: Any, place: str, problems: list[Problem]) -> JudgeTable:
     where = f"{place} (judge)"
-    if not isinstance(given, dict):
-        problems.append(Problem(where, f"is {given!r}", "a table", "write [judge]"))
+    if not isinstance(table, dict):
+        problems.append(Problem(where, f"is {table!r}", "a table", "write [judge]"))
         return JudgeTable(place)
     before = len(problems)
-    unknown = sorted(map(str, set(given) - KNOWN_OF_JUDGE))
-    if unknown:
-        problems.append(
-            Problem(where, f"has {unknown[0]!r}, which nothing reads", ", ".join(sorted(KNOWN_OF_JUDGE)), "drop it")
-        )
-    models = given.get("model", "judge")
+    problems += _unknown_keys(table, KNOWN_OF_JUDGE, where)
+    models = table.get("model", "judge")
     models = (models,) if isinstance(models, str) else models
     if not isinstance(models, (list, tuple)) or not models or not all(map(is_role, models)):
-        problems.append(Problem(where, f"has model {given['model']!r}", "a role, or a list of roles", "fix it"))
-    samples = given.get("samples", 1)
+        problems.append(Problem(where, f"has model {table['model']!r}", "one role or a list of roles", "fix it"))
+    samples = table.get("samples", 1)
     if type(samples) is not int or samples < 1:
-        problems.append(Problem(where, f"has samples {samples!r}", "a whole number ≥ 1", "fix it"))
-    for name, known in (("combine", COMBINATIONS), ("form", ("json_schema", "text"))):
-        if given.get(name, known[0]) not in known:
-            problems.append(Problem(where, f"has {name} {given[name]!r}", f"one of {', '.join(known)}", "fix it"))
-    temperature = given.get("temperature")
+        problems.append(Problem(where, f"has samples {samples!r}", "an integer ≥ 1", "fix it"))
+    for name, accepted in (("combine", COMBINATIONS), ("form", ("json_schema", "text"))):
+        if table.get(name, accepted[0]) not in accepted:
+            problems.append(Problem(where, f"has {name} {table[name]!r}", f"one of {', '.join(accepted)}", "fix it"))
+    temperature = table.get("temperature")
     if temperature is not None and (not _number(temperature) or temperature < 0):
         problems.append(Problem(where, f"has temperature {temperature!r}", "a number ≥ 0", "fix it"))
     if len(problems) > before:
         return JudgeTable(place)
-    combine, form = given.get("combine", "mean"), given.get("form", "json_schema")
+    combine, form = table.get("combine", "mean"), table.get("form", "json_schema")
     return JudgeTable(place, tuple(models), samples, combine, form, temperature)
 
 
@@ -196,14 +200,15 @@ def _number(value: Any) -> bool:
 
 def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"]:
-        return Problem(where, "has no id", "a table with id, description, weight", "give it an id")
-    unknown = sorted(map(str, set(entry) - KNOWN))
+        return Problem(where, "has no id", "a table with id, description, weight", "add an id")
+    unknown = _unknown_keys(entry, KNOWN, where)
     if unknown:
-        return Problem(where, f"has {unknown[0]!r}, which nothing reads", ", ".join(sorted(KNOWN)), "rename or drop it")
+        return unknown[0]
     if entry["id"] in seen:
         return Problem(where, f"repeats the id {entry['id']!r}", "one entry for each id", "rename or remove one")
     if not isinstance(entry.get("description", ""), str):
-        return Problem(where, f"has a description that is a {type(entry['description']).__name__}", "a text", "fix it")
+        found = f"has a description that is a {type(entry['description']).__name__}"
+        return Problem(where, found, "a string", "fix it")
     for name in ("required", "accumulate"):
         if not isinstance(entry.get(name, False), bool):
             return Problem(where, f"has {name} {entry[name]!r}", "true or false", "fix it")
@@ -211,7 +216,7 @@ def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
     if not _number(weight) or weight < 0:
         return Problem(where, f"has weight {weight!r}", "a finite number ≥ 0", "fix the weight")
     if entry.get("required") and weight == 0:
-        return Problem(where, "is required and has weight 0", "a weight > 0: 0 only measures", "give it a weight")
+        return Problem(where, "is required and has weight 0", "a weight > 0", "set a weight")
     return _wrong_for_a_judge(entry, where)
 
 
@@ -219,15 +224,15 @@ def _wrong_for_a_judge(entry: dict[str, Any], where: str) -> Problem | None:
     judge, call, scale = entry.get("judge"), entry.get("call"), entry.get("scale")
     if judge is not None and not isinstance(judge, bool):
         return Problem(where, f"has judge {judge!r}", "true or false", "fix it")
-    why = wrong_choices(entry.get("choices", ()))
-    if why is not None:
-        return Problem(where, f"has choices {entry['choices']!r}", why, "fix it")
+    expected_choices = wrong_choices(entry.get("choices", ()))
+    if expected_choices is not None:
+        return Problem(where, f"has choices {entry['choices']!r}", expected_choices, "fix it")
     if scale is not None and not (
         isinstance(scale, list) and len(scale) == 2 and all(map(_number, scale)) and scale[0] < scale[1]
     ):
-        return Problem(where, f"has scale {scale!r}", "[lowest, highest], finite", "fix it")
+        return Problem(where, f"has scale {scale!r}", "[lowest, highest], both finite", "fix it")
     if call is not None and (not isinstance(call, str) or not call):
-        return Problem(where, f"has call {call!r}", "a word", "fix it")
+        return Problem(where, f"has call {call!r}", "a name", "fix it")
     return None
 
 
@@ -263,7 +268,7 @@ def _parse(path: Path, place: str, app: str) -> Any:
 
 
 def _without_aliases() -> Any:
-    """PyYAML's safe loader, but an alias is an error: a few hundred bytes of them stand for terabytes."""
+    """Return PyYAML's safe loader, which rejects aliases: a few hundred bytes of them can expand to terabytes."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -271,7 +276,7 @@ def _without_aliases() -> Any:
             if self.check_event(yaml.AliasEvent):
                 event = self.peek_event()  # type: ignore[no-untyped-call]
                 raise yaml.composer.ComposerError(
-                    None, None, f"the alias *{event.anchor} is not read", event.start_mark
+                    None, None, f"the alias *{event.anchor} is not supported", event.start_mark
                 )
             return super().compose_node(parent, index)
 

@@ -1,7 +1,7 @@
-"""Author functions: a signature becomes a JSON Schema and a parser of arguments; a result is awaited if it has to be.
+"""JSON Schemas and argument parsers from Python signatures.
 
-Lenient where models often slip ("2" for 2), strict where that would hide a mistake (never a bool for an int). pydantic is
-imported at first use, so that `import taskapp_kit` stays quick.
+Parsing is lenient about mistakes that models often make ("2" for 2) and strict where leniency would hide an error (a bool
+for an int). pydantic is imported at first use, so that `import taskapp_kit` stays fast.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BadArguments(ValueError):
-    """Arguments are invalid. `fields` holds (path, sentence) pairs; str() is one sentence fit for a model to read."""
+    """Arguments are invalid. `fields` holds (path, message) pairs, and str() is a message for a model."""
 
     def __init__(self, fields: list[tuple[tuple[str | int, ...], str]]) -> None:
         super().__init__("; ".join(f"{'.'.join(map(str, path)) or 'arguments'}: {text}" for path, text in fields))
@@ -29,12 +29,12 @@ class BadArguments(ValueError):
 
 
 class SignatureProblem(ValueError):
-    """A signature cannot be described as JSON. The message says which parameter and what to write instead."""
+    """A signature cannot be described as JSON. The message names the parameter and what to write instead."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: its annotation, and its default (`inspect.Parameter.empty` when there is none)."""
+    """One parameter. `default` is `inspect.Parameter.empty` if it has no default."""
 
     name: str
     annotation: Any
@@ -43,9 +43,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one function: their schema, and their parser.
+    """Schema and parser of the arguments of one function.
 
-    whole: the one parameter *is* the object (`step(self, action: Model)`): its members are the arguments.
+    Attributes:
+        owner: Name of the function, for messages.
+        parameters: The function's parameters.
+        whole: Whether the members of the only parameter are the arguments, as in `step(self, action: Model)`.
     """
 
     owner: str
@@ -54,7 +57,7 @@ class Arguments:
 
     @cached_property
     def _adapter(self) -> Any:
-        """Validates the object. Fields have neutral names, so that a parameter may be called `copy` or `schema`."""
+        """The pydantic adapter. Its fields have neutral names, so that a parameter may be called `copy` or `schema`."""
         import pydantic
         from pydantic.fields import FieldInfo
 
@@ -63,7 +66,7 @@ class Arguments:
         fields: dict[str, Any] = {}
         for index, item in enumerate(self.parameters):
             annotation, default = item.annotation, item.default
-            if isinstance(default, FieldInfo):  # `amount: int = Field(1, ge=1)`, as pydantic's users write
+            if isinstance(default, FieldInfo):  # as in `amount: int = Field(1, ge=1)`
                 annotation, default = typing.Annotated[annotation, default], inspect.Parameter.empty
             options = {} if default is inspect.Parameter.empty else {"default": default}
             fields[f"a{index}"] = (annotation, pydantic.Field(alias=item.name, **options))
@@ -75,17 +78,17 @@ class Arguments:
         """JSON Schema of an object with one property for each parameter. Raises SignatureProblem."""
         try:
             schema = _without_titles(self._adapter.json_schema())
-        except Exception as error:  # annotations are the author's code and may raise anything
+        except Exception as error:  # annotations are the author's code and may raise any exception
             lines = str(error).strip().splitlines() or [type(error).__name__]
             reason = lines[-1].strip() if lines[0].startswith("Error building") else lines[0]
-            raise SignatureProblem(f"{self.owner} has a parameter that JSON cannot carry: {reason}") from error
+            raise SignatureProblem(f"{self.owner} has a parameter that JSON cannot represent: {reason}") from error
         if self._closed:
             schema.setdefault("additionalProperties", False)
         return typing.cast("dict[str, Json]", schema)
 
     @cached_property
     def _closed(self) -> frozenset[str] | None:
-        """The members of a `whole` model that does not configure extra ones; it accepts no others. None: it may."""
+        """The only members that a `whole` model accepts; None if the model configures how to treat extra members."""
         annotation = self.parameters[0].annotation if self.whole else None
         fields = getattr(annotation, "model_fields", None)
         if fields is None or getattr(annotation, "model_config", {}).get("extra") is not None:
@@ -110,11 +113,12 @@ class Arguments:
     def _validate(self) -> Callable[[Any], Any]:
         return typing.cast("Callable[[Any], Any]", self._adapter.validator.validate_python)
 
-    def read(self, given: Json) -> tuple[dict[str, Any], int]:
-        """Parse the arguments into Python values; also returns how many were converted. Raises BadArguments."""
-        if not isinstance(given, Mapping):
-            raise BadArguments([((), f"expected an object with {self._wanted()}, got {type(given).__name__}")])
-        values: dict[str, Any] = given if type(given) is dict else dict(given)
+    def read(self, raw: Json) -> tuple[dict[str, Any], int]:
+        """Return the parsed arguments, and how many were converted to another type. Raises BadArguments."""
+        if not isinstance(raw, Mapping):
+            members = ", ".join(self.schema.get("properties", ())) or "no members"
+            raise BadArguments([((), f"expected an object with {members}, got {type(raw).__name__}")])
+        values: dict[str, Any] = raw if type(raw) is dict else dict(raw)
         if self.whole:
             return self._read_whole(values)
         coerced = 0
@@ -153,12 +157,9 @@ class Arguments:
                 if not repaired or coerced > 1000:
                     raise BadArguments([(tuple(item["loc"]), _sentence(item)) for item in _errors(error)]) from None
 
-    def _wanted(self) -> str:
-        return ", ".join(self.schema.get("properties", ())) or "no members"
-
 
 def _errors(error: Any) -> list[dict[str, Any]]:
-    """Return a ValidationError's errors."""
+    """Return the errors of a pydantic ValidationError."""
     return typing.cast("list[dict[str, Any]]", error.errors(include_url=False))
 
 
@@ -173,16 +174,19 @@ def _sentence(item: Mapping[str, Any]) -> str:
 
 
 def _repair_choices(values: dict[str, Any], error: Any) -> tuple[dict[str, Any], int]:
-    """Repair `"2"` where the choices are 1, 2, 3: pydantic compares choices exactly. Also returns how many it repaired."""
+    """Replace `"2"` by 2 if the choices are 1, 2, 3, because pydantic compares choices exactly.
+
+    Returns the new values, and how many were replaced.
+    """
     count = 0
     for item in _errors(error):
-        given = item["input"]
-        if item["type"] not in ("literal_error", "enum") or type(given) not in (str, int):
+        value = item["input"]
+        if item["type"] not in ("literal_error", "enum") or type(value) not in (str, int):
             continue
         expected = str(item["ctx"]["expected"])
         for choice in expected.replace(" or ", ", ").split(", "):
             literal: Any = choice[1:-1] if choice[:1] in ("'", '"') else _number(choice)
-            if literal is not None and type(literal) is not type(given) and str(literal) == str(given).strip():
+            if literal is not None and type(literal) is not type(value) and str(literal) == str(value).strip():
                 repaired = _replaced(values, item["loc"], literal)
                 if repaired is not None:
                     values, count = repaired, count + 1
@@ -207,14 +211,14 @@ def _replaced(values: Any, path: tuple[str | int, ...], new: Any) -> Any:
     if isinstance(values, list) and isinstance(head, int) and head < len(values):
         inner = _replaced(values[head], rest, new)
         return None if inner is None else [*values[:head], inner, *values[head + 1 :]]
-    return None  # the path runs through a union's branch; leave it to the error
+    return None  # the path leads through a branch of a union, so the error is reported instead
 
 
-def _conversions(given: Any, read: Any, path: tuple[str | int, ...]) -> int:
-    """Return how many values changed their type in parsing. Raises BadArguments for a bool that became a number or a str."""
-    kind = type(given)
+def _conversions(raw: Any, read: Any, path: tuple[str | int, ...]) -> int:
+    """Return how many values changed type in parsing. Raises BadArguments for a bool that became a number or a str."""
+    kind = type(raw)
     if kind is list:
-        return _list_conversions(given, read, path)
+        return _list_conversions(raw, read, path)
     if kind is dict:
         members = _members(read)
         if members is None:
@@ -222,10 +226,10 @@ def _conversions(given: Any, read: Any, path: tuple[str | int, ...]) -> int:
         in_order = list(members.values())  # keys of dict[int, T] are converted too
         return sum(
             _conversions(value, members[key] if key in members else in_order[index], (*path, key))
-            for index, (key, value) in enumerate(given.items())
-            if key in members or len(in_order) == len(given)
+            for index, (key, value) in enumerate(raw.items())
+            if key in members or len(in_order) == len(raw)
         )
-    if hasattr(type(read), "__members__"):  # an Enum's member: choosing it by its value does not count
+    if hasattr(type(read), "__members__"):  # choosing a member of an Enum by its value is not a conversion
         read = read.value
     if kind is type(read):
         return 0
@@ -238,17 +242,17 @@ def _conversions(given: Any, read: Any, path: tuple[str | int, ...]) -> int:
     return int(kind is int and isinstance(read, (bool, str)))
 
 
-def _list_conversions(given: list[Any], read: Any, path: tuple[str | int, ...]) -> int:
-    if isinstance(read, (list, tuple)) and len(given) == len(read):
-        return sum(_conversions(a, b, (*path, i)) for i, (a, b) in enumerate(zip(given, read, strict=True)))
-    bools = [index for index, item in enumerate(given) if type(item) is bool]
+def _list_conversions(raw: list[Any], read: Any, path: tuple[str | int, ...]) -> int:
+    if isinstance(read, (list, tuple)) and len(raw) == len(read):
+        return sum(_conversions(a, b, (*path, i)) for i, (a, b) in enumerate(zip(raw, read, strict=True)))
+    bools = [index for index, item in enumerate(raw) if type(item) is bool]
     if bools and isinstance(read, (set, frozenset)) and not any(type(item) is bool for item in read):
         raise BadArguments([((*path, bools[0]), "expected a number, got a boolean")])
     return 0
 
 
 def _members(read: Any) -> Mapping[str, Any] | None:
-    """Return the members of a parsed object, under the names that the caller used."""
+    """Return the members of a parsed object under the names that a caller may use."""
     if isinstance(read, dict):
         return read
     fields = getattr(type(read), "model_fields", None)
@@ -277,24 +281,24 @@ def _without_titles(schema: Any) -> Any:
 
 
 def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> list[Parameter]:
-    """Return the parameters of a function, with annotations resolved in its module. Raises SignatureProblem.
+    """Return the parameters of a function, with annotations resolved in its module.
 
-    Every parameter needs an annotation and a name, so `*args` and `**kwargs` are refused.
+    Raises:
+        SignatureProblem: A parameter has no annotation, or cannot be passed by name.
     """
     named = f"{getattr(function, '__qualname__', function)}()"
     try:
         signature = inspect.signature(function)
         hints = typing.get_type_hints(function, include_extras=True)
-    except Exception as error:  # an annotation is the author's code and may raise anything
+    except Exception as error:  # an annotation is the author's code and may raise any exception
         raise SignatureProblem(f"{named} has an annotation that cannot be resolved: {error}") from error
-    found = list(signature.parameters.values())[1 if skip_first else 0 :]
     result = []
-    for item in found:
+    for item in list(signature.parameters.values())[1 if skip_first else 0 :]:
         if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
             stars = "*" if item.kind is item.VAR_POSITIONAL else "**"
-            raise SignatureProblem(f"{named} takes {stars}{item.name}; name each parameter")
+            raise SignatureProblem(f"{named} takes {stars}{item.name}. Name each parameter")
         if item.kind is item.POSITIONAL_ONLY:
-            raise SignatureProblem(f"{named} takes {item.name!r} by position only; arguments are given by name")
+            raise SignatureProblem(f"{named} takes {item.name!r} by position only. Arguments are passed by name")
         if item.name not in hints:
             raise SignatureProblem(f"{named} has no annotation for {item.name!r}")
         result.append(Parameter(item.name, hints[item.name], item.default))
@@ -302,19 +306,19 @@ def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> list[Par
 
 
 def needed_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the parameters that have no default, without `self`."""
+    """Return the names of the parameters without a default, except `self`."""
     parameters = inspect.signature(function).parameters
     return tuple(name for name in names_of(function) if parameters[name].default is inspect.Parameter.empty)
 
 
 def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's parameters, without `self`."""
+    """Return the names of a function's parameters, except `self`."""
     names = tuple(inspect.signature(function).parameters)
     return names[1:] if names[:1] == ("self",) else names
 
 
 def is_object(annotation: Any) -> bool:
-    """Return whether a value of this type is a JSON object on its own: a pydantic model, a dataclass, a dict, a TypedDict."""
+    """Return whether values of this type are JSON objects: a pydantic model, a dataclass, a dict or a TypedDict."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return is_object(typing.get_args(annotation)[0])

@@ -1,4 +1,4 @@
-"""`app.tasks(...)`: builds an environment class for it, so that other code sees one kind of environment."""
+"""`app.tasks(...)`, for which an environment class is built so that all other code handles one kind of environment."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from taskapp_kit.records.trajectory import Step
 A_SPLIT = ("at least one, e.g. train=[…]", 'add train=[...] or train="train.jsonl"')
 A_PROMPT = ("a str or fn(row) -> str", 'give prompt="…{field}…"')
 EACH_ONCE = ("each split once", "remove one of them")
-FORMAT_STRING = ("{name} for a field of the row, {{ and }} for braces", "double the braces that are text")
-PUBLIC_FIELDS = ("public fields only", "take it out of the prompt, or make the field public")
+FORMAT_STRING = ("{name} for a field of the row, {{ and }} for braces", "double the braces that are plain text")
+PUBLIC_FIELDS = ("public fields only", "remove it from the prompt, or make the field public")
 FITTING_PROMPT = ("public fields that each row has; members as {field[name]}", "fix the prompt or the row")
 
 
 def check_questions(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
-    """Return the environment of one `app.tasks`; None if it is invalid."""
+    """Return the environment of one `app.tasks`, or None if the declaration is invalid."""
     options, place = declared.options, declared.place
     before = len(problems)
     check_name(declared, problems)
@@ -48,7 +48,7 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
     prompt = options["prompt"]
     if not isinstance(prompt, str) and not callable(prompt):
         found = "no prompt" if prompt is None else f"prompt={prompt!r}"
-        problems.add(place, f"tasks {declared.name!r} have {found}", *A_PROMPT)
+        problems.add(place, f"tasks {declared.name!r} has {found}", *A_PROMPT)
     elif (not isinstance(prompt, str) or _names_fit(declared, source, prompt, problems)) and not rows_problems:
         _try_prompt(declared, source, prompt, problems)
     models = declared_models(options["models"], place, problems)
@@ -68,7 +68,7 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
         splits={},
         tasks=source,
         max_turns=None if one_answer else options["max_turns"],
-        max_refusals=None if options["max_turns"] else MAX_REFUSALS,  # every turn but the last is a refusal
+        max_refusals=None if options["max_turns"] else MAX_REFUSALS,  # every turn but the last is a rejected answer
         one_answer=one_answer,
         models=models,
         accept=accepted_checks(options["accept"], place, problems),
@@ -77,9 +77,9 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
 
 
 def _keywords(app: Declarations, declared: Declaration, problems: Problems) -> set[str]:
-    """Report and returns the keywords that are misspelt options, not splits: their values cannot be rows.
+    """Report and return the keywords that are misspelled options: their values cannot be rows of a split.
 
-    A keyword that also names a split of `splits=` is a problem.
+    A keyword that is also a key of `splits=` is reported as a problem.
     """
     options = inspect.signature(getattr(type(app), declared.kind)).parameters.values()
     known = [item.name for item in options if item.kind is item.KEYWORD_ONLY]
@@ -95,13 +95,13 @@ def _keywords(app: Declarations, declared: Declaration, problems: Problems) -> s
         suggestion = did_you_mean(keyword, known, "")
         if suggestion and not rows:
             misspelt.add(keyword)
-            found = f"app.tasks was given {keyword}={value!r}, which are not rows of a split"
+            found = f"app.tasks was called with {keyword}={value!r}, which cannot be the rows of a split"
             problems.add(declared.place, found, f"rows for each split, or an option: {', '.join(known)}", suggestion)
     return misspelt
 
 
 def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], str]) -> type:
-    """Return the environment class of an `app.tasks`: shows a row's prompt, takes the answer, ends."""
+    """Return an environment class that shows a row's prompt and ends with the first answer."""
 
     class Questions:
         def reset(self, task: Any) -> Any:
@@ -117,14 +117,14 @@ def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], 
 
 
 def _shown(source: TaskSource, prompt: str | Callable[[Any], Any], row: Any) -> Any:
-    """Return a row's prompt, built from its public fields."""
+    """Return the prompt of a row, built from its public fields."""
     if isinstance(prompt, str):
         return prompt.format(**source.public(row))
     return finished(prompt(source.without_private(row)))
 
 
 def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems: Problems) -> bool:
-    """Check a format string: it has to parse and to name public fields that rows have."""
+    """Return whether a format string is valid and names only public fields of the rows."""
     try:
         names = {
             name.split(".")[0].split("[")[0] for _, name, _, _ in string.Formatter().parse(prompt) if name is not None
@@ -139,7 +139,7 @@ def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems:
     fields = set(getattr(source.row, "model_fields", {}) or getattr(source.row, "__dataclass_fields__", {}))
     public = fields - hidden
     for name in sorted(names - fields) if fields else ():
-        found = f"the prompt of {declared.name!r} names {name!r}, which rows do not have"
+        found = f"the prompt of {declared.name!r} names {name!r}, which is not a field of the rows"
         problems.add(declared.place, found, *one_of(name, sorted(public), "one of"))
     return len(problems) == before
 
@@ -147,18 +147,18 @@ def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems:
 def _try_prompt(
     declared: Declaration, source: TaskSource, prompt: str | Callable[[Any], str], problems: Problems
 ) -> None:
-    """Try the prompt on every row; reports the first one that it does not fit."""
+    """Format the prompt for every row, and report the first row for which that fails."""
     for split in source.splits:
         for index, row in enumerate(source.rows(split)):
             where = f"row {index} of split {split!r}"
             try:
                 _shown(source, prompt, row)
-            except DeclarationError as error:  # it reads a private field
+            except DeclarationError as error:  # the prompt function reads a private field
                 for problem in error.problems:
                     found = f"the prompt of {declared.name!r} {problem.found} ({where})"
                     problems.append(replace(problem, found=found))
                 return
             except Exception as error:
-                found = f"the prompt of {declared.name!r} does not fit {where}: {type(error).__name__}: {error}"
+                found = f"the prompt of {declared.name!r} failed for {where}: {type(error).__name__}: {error}"
                 problems.add(line_of(prompt, declared.place), found, *FITTING_PROMPT)
                 return

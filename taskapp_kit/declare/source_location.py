@@ -1,4 +1,4 @@
-"""What the author's file says: locations in it, `file:line`, its docstrings, and suggestions for misspelled names."""
+"""Locations in an author's file (`file:line`), docstrings, and suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def shown_path(path: str) -> str:
-    """Return a path as it would be typed in the working directory."""
+    """Return a path relative to the working directory; unchanged if it is outside."""
     try:
         relative = os.path.relpath(path)
     except ValueError:  # another drive
@@ -25,26 +25,26 @@ def shown_path(path: str) -> str:
 
 
 def calling_line(depth: int) -> str:
-    """`file:line` of a caller: depth 1 is the caller of the function that calls this one, 2 its caller."""
+    """Return `file:line` of a caller. Depth 1 is the caller of the function that calls this one, 2 is its caller."""
     frame = sys._getframe(depth + 1)
     return f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def line_of(target: Any, fallback: str) -> str:
-    """`file:line` of a function; `fallback` when Python does not know, as for a class or a callable object."""
+    """Return `file:line` of a function, or `fallback` if it has no source line (a class, a callable object)."""
     code: CodeType | None = getattr(inspect.unwrap(target) if callable(target) else target, "__code__", None)
-    if code is not None and not code.co_filename.startswith("<"):  # a dataclass's own __init__ has no file
+    if code is not None and not code.co_filename.startswith("<"):  # a dataclass's generated __init__ has no file
         return f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
     return fallback
 
 
 def without_folder(place: str) -> str:
-    """`/srv/games/adder.py:10` as `adder.py:10`: a server's callers see the line, never the folder on the server."""
+    """Shorten `/srv/games/adder.py:10` to `adder.py:10`, because callers must not see directories of the server."""
     return re.split(r"[/\\]", place)[-1]
 
 
 def in_order(place: str) -> list[tuple[str, int]]:
-    """Return the key that sorts `app.py:9` before `app.py:10`."""
+    """Return a sort key that orders `app.py:9` before `app.py:10`."""
     return [(words, int(digits or 0)) for words, digits in re.findall(r"(\D*)(\d*)", place)]
 
 
@@ -52,22 +52,24 @@ RENAME = "rename it, or declare it"
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = RENAME) -> str:
-    """Return what to do about an unknown name: the closest known one, or `otherwise` when none is close."""
+    """Return a suggestion for an unknown name: the closest known name, or `otherwise` if none is close."""
     close = closest(name, known)
     return f"did you mean {close!r}?" if close else otherwise
 
 
 _STANDS_ALONE = re.compile(r"\s|[-*] |\d+[.)] |[|#>]|```")
-"""The beginning of a line that is not joined: indented, a list's item, a table's row, a heading, a quotation, a fence."""
+"""Start of a line that is not joined to the previous one: an indented line, a list item, a table row, a heading, a
+quotation or a fence.
+"""
 
 
 def docstring(text: str | None) -> str:
-    """Return the text without its indentation, each paragraph in one line."""
+    """Return the text without indentation and with each paragraph on one line."""
     return joined(inspect.cleandoc(text or ""))
 
 
 def joined(text: str) -> str:
-    """Return the text with each paragraph in one line; lists, tables, indented lines and fenced blocks stay as they are."""
+    """Return the text with each paragraph on one line. Lists, tables, indented lines and fenced blocks are unchanged."""
     lines: list[str] = []
     fenced, joins = False, False
     for line in text.strip().split("\n"):

@@ -1,4 +1,4 @@
-"""The frozen declarations of an app as plain data. Built once, at freeze; nothing changes them afterwards."""
+"""The checked declarations of an app as plain data. `freeze` builds them once; they never change afterwards."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from taskapp_kit.records.protocols import Tool
 from taskapp_kit.records.scorecard import Blend
 
 MAX_REFUSALS = 10
-"""After this many answers in a row with no accepted action an episode is truncated, unless declared otherwise."""
+"""Default limit on consecutive replies without an accepted action, after which an episode is truncated."""
 DEFAULT_MAX_TURNS = 1000
-"""The turns of an episode whose environment declares no limit."""
+"""Limit on turns if the environment declares no limit."""
 SCORING = 2
-"""Version of the formula that computes an outcome; part of the spec hash. 1: raw scores. 2: normalised by their scales."""
+"""Version of the outcome formula, part of the spec hash. Version 1 used raw scores, version 2 normalizes by scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
     """One action: the tool that a policy sees, the method that runs, and the parser of its arguments.
 
-    keys: the arguments that a person's key stands for, by its name in browsers. No policy sees them.
+    Attributes:
+        tool: The tool that a policy sees.
+        method: Name of the method.
+        arguments: Parser of the arguments.
+        place: Location of the declaration.
+        keys: Arguments by keyboard key, for people who play in the viewer. Policies do not see them.
     """
 
     tool: Tool
@@ -43,16 +48,22 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """One environment.
+    """One environment. Limits that are None do not apply.
 
-    splits: name to its seeds (a range, or a list for a callable task source); empty when the seed picks a row. tasks:
-    where rows come from, None without rows. max_steps_parameter: the constructor's parameter that gives max_steps, which is
-    its default; see `configured`. max_steps counts steps, max_turns turns, max_refusals answers in a row with no accepted
-    action; None is no limit. default_max_turns: turns of an environment that declares no limit of its own, None where
-    there is one. one_answer: the policy's first answer ends the episode, whatever it is. step_timeout_seconds bounds one
-    step (enforced by process isolation). models: the roles of models that it calls. reward_range: lowest and highest
-    reward of a step. baselines: highest acceptable mean reward of `noop`, `random`, `constant`. accept: checks of the
-    doctor whose findings are meant, with the reason.
+    Attributes:
+        splits: Seeds by split. Empty if the seed selects a row.
+        tasks: Source of the rows. None without rows.
+        max_steps: Limit on steps.
+        max_steps_parameter: Constructor parameter that sets `max_steps`; see `configured`.
+        max_turns: Limit on turns.
+        max_refusals: Limit on consecutive replies without an accepted action.
+        default_max_turns: Limit on turns if the author declared no limit, else None.
+        one_answer: Whether the policy's first answer always ends the episode.
+        step_timeout_seconds: Time limit of one step. Only process isolation enforces it.
+        models: Roles of the models that the environment calls.
+        reward_range: Lowest and highest reward of a step.
+        baselines: Highest acceptable mean reward of `noop`, `random` and `constant`.
+        accept: Checks of the doctor whose findings are intended, with the reason.
     """
 
     name: str
@@ -85,17 +96,17 @@ class EnvironmentSpec:
     has_setup_worker: bool = False
 
     def configured(self, arguments: Mapping[str, Any]) -> EnvironmentSpec:
-        """Return the environment with the limit set by `env.config`. arguments: the constructor's, parsed."""
+        """Return the environment with the step limit that the constructor's parsed `arguments` set."""
         steps = arguments.get(self.max_steps_parameter) if self.max_steps_parameter is not None else None
         return self if steps is None or steps == self.max_steps else replace(self, max_steps=steps)
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The splits in the order in which they were declared; the first is the default."""
+        """The splits in declaration order. The first one is the default."""
         return self.tasks.splits if self.tasks is not None else tuple(self.splits)
 
     def seeds_of(self, split: str) -> range:
-        """Return the seeds of a split; a row of a task source is the seed of its place."""
+        """Return the seeds of a split. With rows, they are the rows' indices."""
         return self.splits[split] if self.tasks is None else range(len(self.tasks.rows(split)))
 
     @property
@@ -105,12 +116,12 @@ class EnvironmentSpec:
 
     @property
     def most_turns(self) -> int | None:
-        """The largest number of turns of an episode, by declaration or default; None without such a limit."""
+        """The declared or default limit on turns, or None without a limit."""
         return 1 if self.one_answer else self.max_turns or self.default_max_turns
 
     @property
     def text_action(self) -> ActionSpec | None:
-        """The action that takes plain text, if there is one."""
+        """The action that takes plain text, or None."""
         return next((action for action in self.actions.values() if action.tool.text), None)
 
     def declaration(self) -> dict[str, Json]:
@@ -131,7 +142,12 @@ class EnvironmentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopedSpec:
-    """A declaration for some environments, or (`environments` None) for all. parameters: the names that its function takes."""
+    """A declaration for some environments.
+
+    Attributes:
+        environments: Names of the environments. None means all.
+        parameters: Names of the function's parameters.
+    """
 
     name: str
     description: str
@@ -140,7 +156,7 @@ class ScopedSpec:
     place: str
 
     def applies_to(self, environment: str) -> bool:
-        """Return whether it is for this environment."""
+        """Return whether the declaration applies to this environment."""
         return self.environments is None or environment in self.environments
 
 
@@ -155,9 +171,13 @@ class FunctionSpec(ScopedSpec):
 class CriterionSpec(FunctionSpec):
     """One criterion scored by code.
 
-    of: "outcome" (once, on the trajectory) or "events" (for each step). weight ≥ 0, 0 is a metric. required: a score of 0
-    makes the rubric 0. scale: lowest and highest score of an outcome criterion, by which it is normalised; with weight 0 a
-    score may lie outside. accumulate False (rubric files of events): the last step's score counts instead of the sum.
+    Attributes:
+        of: "outcome" scores the trajectory once, "events" scores each step.
+        weight: Weight, at least 0. With 0 the score is only reported.
+        required: Whether the lowest score makes the whole rubric 0.
+        scale: Lowest and highest score of an outcome criterion, for normalization. Only with weight 0 may a score be
+            outside.
+        accumulate: Whether the scores of steps are summed. If not (rubric files only), the last step's score counts.
     """
 
     of: Literal["outcome", "events"]
@@ -169,13 +189,18 @@ class CriterionSpec(FunctionSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSpec(ScopedSpec):
-    """One criterion scored by a model: the docstring is the question, the function's return value is the text to score.
+    """One criterion scored by a model. The docstring is the question, the function's return value is the text to score.
 
-    function: None (rubric files) uses the transcript. models: roles, each called `samples` times; combine: how the
-    scores become one. choices: words from worst to best in place of a number, spread evenly over the scale. kind
-    "reward_model": the endpoint answers with a number alone. group: ranks the rollouts of one seed, and scores no rollout
-    by itself. call: a rubric file and the name of a call; judges with the same one share a request. form: "text" sends no
-    `response_format`. temperature: None leaves it to the endpoint.
+    Attributes:
+        group: Whether it ranks the rollouts of one seed instead of scoring single rollouts.
+        function: Returns the text to score. None (rubric files) uses the transcript.
+        models: Roles, each called `samples` times.
+        combine: How several scores are combined into one.
+        choices: Labels from worst to best instead of a number, spread evenly over the scale.
+        kind: "reward_model" if the endpoint returns only a number.
+        form: "text" sends no `response_format`.
+        temperature: Sampling temperature. None leaves it to the endpoint.
+        call: Rubric file and name of a call. Judges with the same call share one request.
     """
 
     weight: float
@@ -193,7 +218,7 @@ class JudgeSpec(ScopedSpec):
     call: tuple[str, str] | None = None
 
     def declaration(self) -> list[Json]:
-        """Return what the spec hash covers: only the name of the rubric file, not the app's folder."""
+        """Return what the spec hash covers. It includes the name of the rubric file but not its directory."""
         call = None if self.call is None else f"{PurePath(self.call[0]).name}:{self.call[1]}"
         return [
             *(self.name, self.description, self.weight, list(self.scale), self.samples, list(self.models)),
@@ -202,19 +227,20 @@ class JudgeSpec(ScopedSpec):
 
 
 class AuthorPolicySpec(FunctionSpec):
-    """A policy of the app's own: `fn(observation, rng)`, `gold` may also take `task`."""
+    """A policy that the app declares: `fn(observation, rng)`. The policy `gold` may also take `task`."""
 
 
 class MetricSpec(FunctionSpec):
-    """A number (or several) about one rollout, outside every score."""
+    """One or more numbers about a rollout that do not affect its reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateSpec(FunctionSpec):
-    """A number (or several) over many rollouts: `fn(rollouts: Sequence[RolloutRow]) -> float | dict | None`.
+    """One or more numbers about many rollouts: `fn(rollouts: Sequence[RolloutSummary]) -> float | dict | None`.
 
-    published: figures by others to compare with: heading of their column to name to number, with the names that the
-    function returns.
+    Attributes:
+        published: Published figures for comparison: column heading to name to number. The names are those that the
+            function returns.
     """
 
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -222,9 +248,11 @@ class AggregateSpec(FunctionSpec):
 
 @dataclass(frozen=True)
 class AppSpec:
-    """A whole task app, checked.
+    """A checked task app.
 
-    warnings: messages for the operator of the server. withheld: declared policies that this server does not offer.
+    Attributes:
+        warnings: Messages for the server's operator.
+        withheld: Declared policies that this server does not offer.
     """
 
     name: str
@@ -249,20 +277,20 @@ class AppSpec:
         return next(iter(self.environments.values()))
 
     def blend_for(self, environment: str) -> Blend:
-        """Return the reward's formula for an environment: the app's; else the outcome's score if one is defined, else the return."""
+        """Return the reward formula of an environment.
+
+        The app's `reward` if set, else the outcome score if any criterion or judge counts, else the return.
+        """
         if self.reward is not None:
             return self.reward
-        judged = any(
-            item.of == "outcome" and item.weight > 0 and item.applies_to(environment) for item in self.criteria
-        )
-        judged = judged or any(
-            item.weight > 0 and not item.group and item.applies_to(environment) for item in self.judges
-        )
-        return Blend(outcome=1.0) if judged else Blend(env=1.0)
+        scored = [spec for spec in self.criteria if spec.of == "outcome"]
+        scored += [spec for spec in self.judges if not spec.group]
+        counts = any(spec.weight > 0 and spec.applies_to(environment) for spec in scored)
+        return Blend(outcome=1.0) if counts else Blend(env=1.0)
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 (hex) of the declarations: rows with another hash were played or scored by other rules."""
+        """SHA-256 of the declarations as hex digits. Rollouts with another hash were played or scored by other rules."""
         return json_hash(
             {
                 "app": [self.name, self.version],

@@ -1,4 +1,4 @@
-"""Tasks: loads rows from their sources and validates them."""
+"""Task rows: loading them from their sources, and validation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]
 class TaskSource:
     """Rows by split, read at first use and cached. The seed is the row's index in its split.
 
-    row: the pydantic model (or dataclass) that validates each row, None for plain dicts. place: where it was declared.
-    shared: the rows of all splits; each of `sources` is then a range of their numbers, from 0.
+    Attributes:
+        app: Name of the app, for error messages.
+        place: Location of the declaration.
+        row: Pydantic model or dataclass that validates each row. None for plain dicts.
+        sources: Source of each split.
+        folder: Directory that relative paths start from.
+        shared: Source of all splits. Each value of `sources` is then a range of row numbers, starting at 0.
     """
 
     app: str
@@ -36,17 +41,17 @@ class TaskSource:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits, in the order in which they were declared."""
+        """The splits, in declaration order."""
         return tuple(self.sources)
 
     @property
     def files(self) -> list[Path]:
-        """The JSONL files among the sources, which a deploy has to upload."""
+        """The JSONL files among the sources. A deploy uploads them."""
         sources = (self.shared, *self.sources.values())
         return [self._path(source) for source in sources if isinstance(source, (str, Path))]
 
     def rows(self, split: str) -> tuple[Any, ...]:
-        """Return the split's rows, validated. Raises DeclarationError with file and line of each bad row."""
+        """Return the validated rows of a split. Raises DeclarationError with file and line of each invalid row."""
         if split not in self._loaded:
             source = self.sources[split]
             if self.shared is None:
@@ -56,24 +61,21 @@ class TaskSource:
         return self._loaded[split]
 
     def check(self) -> list[Problem]:
-        """Read every split and returns the problems found."""
+        """Read every split and return the problems."""
         problems: list[Problem] = []
         for split in self.splits:
             try:
                 rows = self.rows(split)
                 if not rows:
-                    problems.append(
-                        Problem(
-                            self.place, f"split {split!r} has no rows", "at least one row", "add rows or drop the split"
-                        )
-                    )
+                    found = f"split {split!r} has no rows"
+                    problems.append(Problem(self.place, found, "at least one row", "add rows or remove the split"))
                 problems.extend(self._unpublishable(split, rows))
             except DeclarationError as error:
                 problems.extend(problem for problem in error.problems if problem not in problems)
         return problems or self._in_two_splits()
 
     def _in_two_splits(self) -> list[Problem]:
-        """One problem for each pair of splits that share a row: training rows would be tested."""
+        """Return one problem for each pair of splits that share a row."""
         problems: dict[tuple[str, str], Problem] = {}
         seen: dict[str, tuple[str, int]] = {}
         for split in self.splits if len(self.splits) > 1 else ():
@@ -81,8 +83,8 @@ class TaskSource:
                 other, number = seen.setdefault(row_hash(row), (split, index))
                 if other != split and (other, split) not in problems:
                     found = f"row {index} of split {split!r} is also row {number} of split {other!r}"
-                    expected = "each row in one split, or what is trained on is tested"
-                    problems[other, split] = Problem(self.place, found, expected, "remove it from one of them")
+                    expected = "each row in only one split, so that no training row is tested"
+                    problems[other, split] = Problem(self.place, found, expected, "remove it from one of the splits")
         return list(problems.values())
 
     @cached_property
@@ -90,41 +92,41 @@ class TaskSource:
         return PublicRows(self.app, self.place)
 
     def without_private(self, row: Any) -> Any:
-        """Return the row without its private fields, of its own class; reading one of them raises DeclarationError."""
+        """Return a row of the same class without private fields. Reading a private field raises DeclarationError."""
         return self._public_rows.of(row, self.row)
 
     def _unpublishable(self, split: str, rows: Sequence[Any]) -> list[Problem]:
-        """Return the problem of the first row with a computed field or serializer that reads a private field."""
+        """Return the problem of the first row whose computed field or serializer reads a private field."""
         for index, row in enumerate(rows):
             try:
                 if self.without_private(row) is not row:
                     self.public(row)
             except DeclarationError as error:
-                where = f"row {index} of split {split!r}, as others see it,"
+                where = f"the public form of row {index} of split {split!r}"
                 return [replace(problem, found=f"{where} {problem.found}") for problem in error.problems]
             except ValueError as error:  # NotJson, or pydantic's
                 place = f"{self.place} (row {index} of split {split!r})"
-                return [Problem(place, str(error), "a row that JSON can carry", "fix the row")]
+                return [Problem(place, str(error), "a row that JSON can represent", "fix the row")]
         return []
 
     def public(self, row: Any) -> dict[str, Json]:
-        """Return the row without its private fields, as JSON; models inside it are without theirs."""
-        shown = self.without_private(row)
-        if shown is not row and hasattr(shown, "model_dump"):  # a union inside would warn that fields are missing
-            shown = shown.model_dump(mode="json", warnings=False)
-        return row_json(shown)
+        """Return the row as JSON without private fields, including those of nested models."""
+        public = self.without_private(row)
+        if public is not row and hasattr(public, "model_dump"):  # a union inside would warn that fields are missing
+            public = public.model_dump(mode="json", warnings=False)
+        return row_json(public)
 
     def difficulties(self) -> list[str]:
-        """Return the values of the rows' public field `difficulty`, in the order in which they first appear."""
-        found: dict[str, None] = {}
+        """Return the values of the rows' public field `difficulty`, in order of first appearance."""
+        values: dict[str, None] = {}
         for split in self.splits:
             for row in self.rows(split):
                 if "difficulty" in private_fields(type(row)) | private_fields(self.row):
                     return []
                 value = row.get("difficulty") if isinstance(row, Mapping) else getattr(row, "difficulty", None)
                 if isinstance(value, str | int | float):
-                    found[str(value)] = None
-        return list(found)
+                    values[str(value)] = None
+        return list(values)
 
     def _path(self, source: str | Path) -> Path:
         path = Path(source)
@@ -138,19 +140,19 @@ class TaskSource:
     def _part(self, split: str, numbers: Any) -> tuple[Any, ...]:
         """Return the rows of `shared` with these numbers."""
         if not isinstance(numbers, range):
-            found, expected = f"split {split!r} is {numbers!r}", "a range of row numbers, because rows= is given"
-            problem = Problem(self.place, found, expected, f"e.g. {split}=range(40), or leave rows= out")
+            found, expected = f"split {split!r} is {numbers!r}", "a range of row numbers, because rows= is set"
+            problem = Problem(self.place, found, expected, f"e.g. {split}=range(40), or remove rows=")
             raise DeclarationError(self.app, [problem])
         rows = self._all_rows
         outside = [number for number in (numbers[:1], numbers[-1:]) if number and number[0] not in range(len(rows))]
         if outside:
             found = f"split {split!r} is {numbers!r}, and rows= has the rows 0 to {len(rows) - 1}"
-            problem = Problem(self.place, found, "numbers of rows that exist", "change the range, or add rows")
+            problem = Problem(self.place, found, "numbers of existing rows", "change the range, or add rows")
             raise DeclarationError(self.app, [problem])
         return tuple(rows[number] for number in numbers)
 
     def _read(self, source: Rows | range, part: str = "") -> list[Any]:
-        """Return the validated rows of a source; `part` names its split in the place of a problem."""
+        """Return the validated rows of a source. `part` names the split in the location of a problem."""
         if isinstance(source, (str, Path)):
             return self._read_file(self._path(source))
         try:
@@ -168,7 +170,7 @@ class TaskSource:
         if not path.is_file():
             raise DeclarationError(
                 self.app,
-                [Problem(self.place, f"there is no file {path}", "a JSONL file, one object a line", "check the path")],
+                [Problem(self.place, f"the file {path} does not exist", "a JSONL file", "check the path")],
             )
         numbered: list[tuple[str, Any]] = []
         problems: list[Problem] = []
@@ -190,7 +192,7 @@ class TaskSource:
         return self._validated(numbered)
 
     def _validated(self, numbered: list[tuple[str, Any]]) -> list[Any]:
-        """Validate the rows and checks that each is JSON. Raises DeclarationError with every problem, at its place."""
+        """Validate rows, and check that JSON can represent them. Raises DeclarationError with every problem."""
         import pydantic
 
         validate: Callable[[Any], Any] = lambda row: row  # noqa: E731
@@ -204,9 +206,9 @@ class TaskSource:
                 )
                 raise DeclarationError(self.app, [problem]) from error
         rows, problems = [], []
-        for place, given in numbered:
+        for place, raw in numbered:
             try:
-                row = validate(given)
+                row = validate(raw)
                 row_json(row)
                 rows.append(row)
             except pydantic.ValidationError as error:
@@ -215,19 +217,19 @@ class TaskSource:
                 found = f"{where}: {first['msg']}" if where else str(first["msg"])
                 expected = getattr(self.row, "__name__", str(self.row))
                 problems.append(Problem(place, found, f"a {expected}", "fix the row or the model"))
-            except Exception as error:  # NotJson, or a computed field's
-                problems.append(Problem(place, str(error), "a row that JSON can carry", "fix the row"))
+            except Exception as error:  # NotJson, or raised by a computed field
+                problems.append(Problem(place, str(error), "a row that JSON can represent", "fix the row"))
         if problems:
             raise DeclarationError(self.app, problems)
         return rows
 
 
 def row_json(row: Any) -> dict[str, Json]:
-    """Return a row as a JSON object, private fields included."""
+    """Return a row as a JSON object, with private fields."""
     value = plain(row, "row")
     return value if isinstance(value, dict) else {"row": value}
 
 
 def row_hash(row: Any) -> str:
-    """SHA-256 (hex) of the row, which a store holds instead of the row."""
+    """Return the row's SHA-256 as hex digits. A store holds it instead of the row."""
     return json_hash(row_json(row))

@@ -1,4 +1,4 @@
-"""The graders: equality of a whole answer after what does not change its meaning is removed, one choice, one number."""
+"""Graders that compare a whole answer with the expected text, option or number."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from string import ascii_uppercase
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A score with its reason. A rubric may return it: the scorecard then has both.
+    """A score with its reason. If a rubric returns a grade, the scorecard shows both.
 
     Attributes:
-        score: 1.0 for a right answer, 0.0 for any other; a rubric's own grade may use all of its scale.
-        reason: Why, in a few words. The graders of this package never repeat the expected answer.
+        score: 1.0 for a right answer, 0.0 for a wrong one. Grades that a rubric creates may use its whole scale.
+        reason: A short reason. The graders of this package never repeat the expected answer in it.
     """
 
     score: float
@@ -24,7 +24,7 @@ class Grade:
 
     def __float__(self) -> float:
         """Return the score, so that grades can be added and weighted as numbers."""
-        return float(self.score)  # an author's grade may hold an int, a bool or a number of NumPy
+        return float(self.score)  # an author's grade may hold an int, a bool or a NumPy number
 
     def __bool__(self) -> bool:
         """Return whether the score is above 0."""
@@ -44,9 +44,9 @@ def wrong(reason: str) -> Grade:
 _WRAPPERS = {('"', '"'), ("'", "'"), ("`", "`"), ("*", "*"), ("_", "_"), ("“", "”"), ("‘", "’"), ("«", "»")}
 _TYPOGRAPHIC = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "‐": "-", "‑": "-"})
 _MOST_MARKS = 16
-"""Layers of marks around an answer that are removed. Each copies the text, and a policy may send a million of them."""
+"""Limit on removed layers of marks around an answer. Each removal copies the text, and a policy may send a million."""
 _LONGEST_WORD = 1_000
-"""Composing the characters of a word takes the square of its length where it is all accents."""
+"""Limit on the length of a word whose characters are composed. For a word of accents, time is quadratic in its length."""
 # A "!" after a digit or a single letter is a factorial.
 _END = re.compile(r"[.。]$|(?<=[^\W\d_]{2})!$")
 
@@ -54,40 +54,40 @@ _END = re.compile(r"[.。]$|(?<=[^\W\d_]{2})!$")
 def equal_text(answer: str, expected: str | Iterable[str], *, ignore_case: bool = True) -> Grade:
     """Grade whether the whole answer is the expected text.
 
-    Ignored on both sides: letter case, white space at the ends and its amount between words, quotation marks and
-    Markdown emphasis around the whole, a final period or exclamation mark, invisible characters, and whether an accented
-    letter is one character or two (in words of up to 1,000 characters). Everything else counts: `Paris Tokyo`,
-    `not Paris`, `Paris?`, `-5` and `5%` are equal to neither `Paris` nor `5`.
+    On both sides, these differences are ignored: case, leading and trailing white space, the amount of white space between
+    words, quotation marks and Markdown emphasis around the whole text, a final period or exclamation mark, invisible
+    characters, and composed or decomposed accents (in words of up to 1,000 characters). Everything else counts:
+    `Paris Tokyo`, `not Paris` and `Paris?` are not equal to `Paris`, and `-5` and `5%` are not equal to `5`.
 
     Args:
-        answer: The answer, as the policy gave it.
-        expected: The right answer, or several that are all right.
-        ignore_case: Whether letter case is ignored.
+        answer: The policy's answer.
+        expected: The right answer, or several right answers.
+        ignore_case: Whether case is ignored.
 
     Returns:
-        1.0 or 0.0, with the reason.
+        A grade of 1.0 or 0.0 with the reason.
 
     Raises:
-        ValueError: There is no expected answer, or one is empty.
+        ValueError: `expected` is empty or contains an empty answer.
     """
     accepted = [normalize(text, ignore_case) for text in ([expected] if isinstance(expected, str) else expected)]
     if not accepted or not all(accepted):
-        raise ValueError("An expected answer is empty. Give equal_text() a text with at least one visible character.")
-    given = normalize(answer, ignore_case)
-    if not given:
+        raise ValueError("An expected answer is empty. Pass equal_text() a string with at least one visible character.")
+    plain = normalize(answer, ignore_case)
+    if not plain:
         return wrong("the answer is empty")
-    return right("the answer is equal") if given in accepted else wrong("the answer is different")
+    return right("the answer is equal") if plain in accepted else wrong("the answer is different")
 
 
 def normalize(text: str, ignore_case: bool = True) -> str:
-    """Return a text without what `equal_text` ignores."""
+    """Return the text without the differences that `equal_text` ignores."""
     visible = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Cc") or char.isspace())
     plain = _composed(visible)
     for _ in range(_MOST_MARKS):
         shorter = _END.sub("", plain).rstrip()
         if len(shorter) > 1 and (shorter[0], shorter[-1]) in _WRAPPERS:
             shorter = shorter[1:-1].strip()
-        if shorter in ("", plain):  # a text of marks alone keeps them
+        if shorter in ("", plain):  # a text that consists of marks keeps them
             break
         plain = shorter
     plain = plain.translate(_TYPOGRAPHIC)
@@ -95,7 +95,7 @@ def normalize(text: str, ignore_case: bool = True) -> str:
 
 
 def _composed(text: str) -> str:
-    """Return a text with composed characters and one space between words."""
+    """Return the text with composed characters and single spaces."""
     words = (unicodedata.normalize("NFC", word) if len(word) <= _LONGEST_WORD else word for word in text.split())
     return " ".join(words)
 
@@ -103,37 +103,37 @@ def _composed(text: str) -> str:
 def choice(answer: str, expected: str, options: Sequence[str] | Mapping[str, str]) -> Grade:
     """Grade whether the whole answer chooses the expected option.
 
-    `B`, `(b)`, `B.`, `**B**`, `Paris`, `B) Paris` and `B: Paris` all choose option B with the text `Paris`. An answer
-    that names two options, or the label of one with the text of another, chooses none.
+    `B`, `(b)`, `B.`, `**B**`, `Paris`, `B) Paris` and `B: Paris` all choose option B with the text `Paris`. An answer that
+    names two options, or combines the label of one with the text of another, does not choose any option.
 
     Args:
-        answer: The answer, as the policy gave it.
+        answer: The policy's answer.
         expected: The label or the text of the right option.
-        options: The options' texts; labels are then A, B, C and so on. Or a mapping from label to text.
+        options: The text of each option, labeled A, B, C and so on, or a mapping from label to text.
 
     Returns:
-        1.0 or 0.0, with the reason.
+        A grade of 1.0 or 0.0 with the reason.
 
     Raises:
-        ValueError: Two options cannot be told apart, or `expected` is none of them.
+        ValueError: Two options are equal, or `expected` is not one of the options.
     """
     texts = _texts(options)
-    chosen, wanted = _chosen(answer, texts), _chosen(expected, texts)
-    if wanted is None:
+    chosen, right_label = _chosen(answer, texts), _chosen(expected, texts)
+    if right_label is None:
         raise ValueError(
             "The expected option does not name exactly one of the options. "
-            "Give choice() its label, its text, or both as in 'B: Paris'."
+            "Pass choice() its label, its text, or both, such as 'B: Paris'."
         )
     if chosen is None:
         return wrong("the answer does not choose exactly one option")
-    return right("the right option is chosen") if chosen == wanted else wrong("another option is chosen")
+    return right("the right option is chosen") if chosen == right_label else wrong("another option is chosen")
 
 
 def _texts(options: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """Return the options' texts by label, both normalized."""
+    """Return the text of each option by label, both normalized."""
     if not isinstance(options, Mapping):
         if isinstance(options, str) or len(options) > len(ascii_uppercase):
-            raise ValueError("The options must be a list of at most 26 texts, or a mapping from label to text.")
+            raise ValueError("The options must be a list of at most 26 strings, or a mapping from label to text.")
         options = dict(zip(ascii_uppercase, options, strict=False))
     texts = {normalize(label): normalize(text) for label, text in options.items()}
     if (
@@ -143,25 +143,25 @@ def _texts(options: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
         or not all(texts.values())
     ):
         raise ValueError(
-            "The options cannot be told apart. Each needs its own label and its own text; there must be two."
+            "The options are ambiguous. Pass at least two options with distinct labels and distinct texts."
         )
     return texts
 
 
 def _chosen(answer: str, texts: Mapping[str, str]) -> str | None:
-    """Return the label of the only option that an answer names; None if it names none or may name several."""
-    given = normalize(answer)
-    named = {label for label, text in texts.items() if given == text}
+    """Return the label of the option that an answer names, or None if it does not name exactly one."""
+    plain = normalize(answer)
+    named = {label for label, text in texts.items() if plain == text}
     for label, text in texts.items():
         # "B", "(B)", "B.", "B) Paris", "B: Paris", "B - Paris"; a label without a mark needs a space before its text
-        match = re.fullmatch(rf"\(?\[?{re.escape(label)}[)\]]?[.:]?(?: ?[-–—])?(?: (.+))?", given)
+        match = re.fullmatch(rf"\(?\[?{re.escape(label)}[)\]]?[.:]?(?: ?[-–—])?(?: (.+))?", plain)
         if match and (match[1] is None or normalize(match[1]) == text):
             named.add(label)
     return named.pop() if len(named) == 1 else None
 
 
 LONGEST_NUMBER = 400
-"""Characters of an answer that may still be a number."""
+"""Limit on the characters of an answer that is read as a number."""
 
 _EXACT = Context(prec=500, Emax=10**6, Emin=-(10**6), traps=[])
 _GROUP_SPACE = re.compile(r"(?<=[0-9])[\u00a0\u202f](?=[0-9]{3}(?![0-9]))")
@@ -178,20 +178,20 @@ def number(
     absolute_tolerance: float = 0.0,
     relative_tolerance: float = 0.0,
 ) -> Grade:
-    """Grade whether the whole answer is one number that is close enough to the expected one.
+    """Grade whether the whole answer is one number that is close enough to the expected number.
 
-    Read as numbers: `42`, `-3.5`, `1,234.5`, `.5`, `6.02e23`, `6.02 × 10^23`, `3/4`. A unit, a currency or percent sign,
-    words, or a second number make the answer wrong.
+    Accepted formats are `42`, `-3.5`, `1,234.5`, `.5`, `6.02e23`, `6.02 × 10^23` and `3/4`. A unit, a currency or percent
+    sign, other words or a second number make the answer wrong.
 
     Args:
-        answer: The answer, as the policy gave it.
-        expected: The right number. A text is read exactly, with all its digits.
-        absolute_tolerance: The largest difference that is accepted, in units of the number.
-        relative_tolerance: The largest difference that is accepted, as a share of the expected number. The larger of the
-            two tolerances counts; without either, the numbers must be equal.
+        answer: The policy's answer.
+        expected: The right number. A string is read exactly, with all its digits.
+        absolute_tolerance: Largest accepted difference, in units of the number.
+        relative_tolerance: Largest accepted difference, as a fraction of the expected number. The larger of the two
+            tolerances applies. Without tolerances, the numbers must be equal.
 
     Returns:
-        1.0 or 0.0, with the reason.
+        A grade of 1.0 or 0.0 with the reason.
 
     Raises:
         ValueError: The expected value is not a number, or a tolerance is negative or not finite.
@@ -201,22 +201,22 @@ def number(
     if right_number is None:
         raise ValueError(
             "The expected value is not a finite number of at most 400 characters. "
-            "Give number() an int, a float, or the number as text."
+            "Pass number() an int, a float, or a string."
         )
     if absolute is None or relative is None or min(absolute, relative) < 0:
-        raise ValueError("A tolerance must be a finite number that is not negative.")
-    given = _read(answer)
-    if given is None:
+        raise ValueError("A tolerance must be a finite number ≥ 0.")
+    answered = _read(answer)
+    if answered is None:
         return wrong("the answer is not one number")
-    if given == right_number:
+    if answered == right_number:
         return right("the number is equal")
     allowed = max(absolute, _EXACT.multiply(relative, _EXACT.abs(right_number)))
-    difference = _EXACT.abs(_EXACT.subtract(given, right_number))
+    difference = _EXACT.abs(_EXACT.subtract(answered, right_number))
     return right("the number is within the tolerance") if difference <= allowed else wrong("the number is different")
 
 
 def _read(text: str) -> Decimal | None:
-    """Return the number that the whole text is, None for any other text."""
+    """Return the number that the whole text represents, or None."""
     if len(text) > LONGEST_NUMBER:
         return None
     plain = normalize(_GROUP_SPACE.sub(",", text)).replace("\N{MINUS SIGN}", "-")

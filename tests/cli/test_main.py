@@ -68,7 +68,7 @@ def test_the_root_says_what_each_command_says_of_itself() -> None:
         (["serv"], 2, "Did you mean 'serve'?"),
         (["keys", "mnit", "ci"], 2, "mint"),
         (["zzzz"], 2, "The commands are init, list"),
-        (["info", "nosuch.py"], 2, "there is no file nosuch.py"),
+        (["info", "nosuch.py"], 2, "nosuch.py does not exist"),
         (["info", "crafte"], 2, "Did you mean 'crafter'?"),
         (["info", "--prompt"], 2, "give an APP or a URL"),
         (["rollout", ADDER, "--seed", "-1"], 2, "is no seed"),
@@ -77,7 +77,7 @@ def test_the_root_says_what_each_command_says_of_itself() -> None:
         (["rollout", ADDER, "--action", "{add: 3}"], 2, """as in '{"add": {"amount": 3}}'"""),
         (["rollout", ADDER, "--config", "[1]"], 2, "expected a JSON object"),
         (["rollout", ADDER, "--config", '{"low": NaN}'], 2, "NaN is no JSON number"),
-        (["rollout", ADDER, "--seed", "5000"], 2, "seed 5000 is outside the seeds of environment 'adder'"),
+        (["rollout", ADDER, "--seed", "5000"], 2, "Seed 5000 is outside the seeds of the environment 'adder'"),
         (["info", ADDER, "--seed", "3"], 2, "add --prompt"),
     ],
 )

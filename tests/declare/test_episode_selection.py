@@ -50,7 +50,7 @@ def test_the_first_environment_is_the_default_and_a_wrong_name_says_did_you_mean
     with pytest.raises(RequestError) as caught:
         find_environment(spec, "addr")
     assert caught.value.hint == "Did you mean 'adder'?"
-    assert "there are: adder, free" in caught.value.message
+    assert "adder, free" in caught.value.message
     assert caught.value.fields[0].loc == ("body", "env", "env_name")
 
 
@@ -79,7 +79,7 @@ def test_an_absent_seed_is_drawn_from_the_split(spec: AppSpec) -> None:
         (None, 120, "train 0 to 99; test 100 to 118"),
         (None, -1, "train 0 to 99"),
         (None, 2**63, "train 0 to 99"),
-        ("test", 5, "seed 5 belongs to split 'train'; split 'test' has the seeds 100 to 118"),
+        ("test", 5, "Seed 5 belongs to split 'train'. Split 'test' has the seeds 100 to 118"),
     ],
 )
 def test_a_seed_out_of_range_names_the_range(spec: AppSpec, split: str | None, seed: int, words: str) -> None:

@@ -279,7 +279,7 @@ def test_one_name_may_serve_two_environments_apart(tmp_path: Path) -> None:
     assert [step.args for step in one.trajectory.steps + two.trajectory.steps] == [{"n": 1}, {"n": 2}]
     assert (one.scorecard.reward, two.scorecard.reward) == (1.0, 0.5)
     app = app_from(tmp_path, source + '@app.policy("gold")\ndef g3(observation): return {}\n', name="again.py")
-    with pytest.raises(DeclarationError, match="'gold' .*second"):
+    with pytest.raises(DeclarationError, match="'gold' .*twice"):
         app.freeze()
 
 

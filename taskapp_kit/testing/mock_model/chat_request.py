@@ -92,7 +92,7 @@ class ChatRequest:
         return parse_qs(self.query).get("cid", [None])[0]
 
     def rng(self, purpose: str = "answer") -> random.Random:
-        """Return a random generator derived from the conversation, the request's `seed` and the choice, equal in every process."""
+        """Return a random generator that depends only on the conversation, the request's `seed` and the choice."""
         return derived_rng("mock-model", self.seed, purpose, self.digest, str(self.body.get("seed")), self.choice)
 
 

@@ -104,7 +104,7 @@ class Faults:
         return cls(rate, seed=seed)
 
     def choose(self, digest: bytes, attempt: int) -> str | None:
-        """Return the kind that this request meets, None when it is answered well. attempt: 0 the first time. `reset` is settled."""
+        """Return the fault of this request, with `reset` resolved, or None. The first attempt is 0."""
         if attempt < len(self.sequence):
             kind = self.sequence[attempt]
         elif not self.rate or (self.up_to_attempt is not None and attempt >= self.up_to_attempt):

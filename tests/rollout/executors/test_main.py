@@ -92,7 +92,7 @@ def test_a_slow_rollout_is_told_before_each_slow_step(played: Play) -> None:
             "task app 'empty' has 1 problem",
             marks=pytest.mark.exhaustive,
         ),
-        ("raise SystemExit(3)", "failed while it was imported"),
+        ("raise SystemExit(3)", "failed at"),
     ],
 )
 async def test_an_app_that_cannot_be_loaded_is_told_in_its_own_words(text: str, sentence: str, tmp_path: Path) -> None:
