@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from taskapp_kit.errors import ConfigError
@@ -15,7 +16,16 @@ from taskapp_kit.evaluate.rows import check_by, groups_of
 from taskapp_kit.evaluate.summary import PASS_AT
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import RolloutQuery, RolloutRow
-from taskapp_kit.records.statistics import CONFIDENCE, TIE, IntervalMethod, PairedDifference, paired_difference
+from taskapp_kit.records.score_ranges import ScoreRanges
+from taskapp_kit.records.statistics import (
+    CONFIDENCE,
+    TIE,
+    UNBOUNDED,
+    IntervalMethod,
+    PairedDifference,
+    Range,
+    paired_difference,
+)
 from taskapp_kit.rollout.policy.options import MODEL
 from taskapp_kit.rollout.source import RolloutSource
 
@@ -47,6 +57,7 @@ class Side:
     replaced: int = 0
     spec_hashes: frozenset[str] = frozenset()
     configuration: Mapping[str, Json] = field(default_factory=dict)
+    ranges: ScoreRanges = field(default_factory=ScoreRanges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +194,14 @@ async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery 
     asked: Mapping[str, Any] = source.config.get("asked") or {}
     policies = asked.get("policies") or {}
     order = {name: number for number, name in enumerate(policies)}
+    ranges = ScoreRanges.from_json(source.config.get("ranges"))
     sides = []
     for policy in sorted(of_policy, key=lambda name: order.get(name, len(order))):
         rows, replaced = _by_key(of_policy[policy])
         configuration = dict(_flat(asked, leave_out=("policies",)) if asked else await _of_rollout(source, rows))
         configuration |= _flat(policies.get(policy) or {}, "policy.")
         hashes = frozenset(row.spec_hash for row in rows.values() if row.spec_hash is not None)
-        sides.append(Side(place, policy, policy, rows, replaced, hashes, configuration))
+        sides.append(Side(place, policy, policy, rows, replaced, hashes, configuration, ranges))
     return sides
 
 
@@ -232,11 +244,13 @@ def _compared(baseline: Side, other: Side, settings: ComparisonSettings) -> Comp
         )
     pairs = [(key, baseline.rows[key], other.rows[key]) for key in sorted(keys)]
     played = [pair for pair in pairs if not (pair[1].failed or pair[2].failed)]
-    measures = [_measure("reward", "reward", played, lambda row: row.reward, settings)]
+    rewards = _differences(baseline.ranges.reward, other.ranges.reward)
+    measures = [_measure("reward", "reward", played, REWARD, settings, rewards)]
     for name in dict.fromkeys(name for _, *both in played for row in both for name in row.criteria):
-        measures.append(_measure(name, "criterion", played, lambda row, name=name: row.criteria.get(name), settings))  # type: ignore[misc]
+        scores = _differences(*(side.ranges.criteria.get(name, UNBOUNDED) for side in (baseline, other)))
+        measures.append(_measure(name, "criterion", played, _criterion(name), settings, scores))
     for name, value_of in NUMBERS.items():
-        measure = _measure(name, "number", played, value_of, settings)
+        measure = _measure(name, "number", played, value_of, settings, UNBOUNDED)
         if measure.difference.interval.n:
             measures.append(measure)
     return Comparison(
@@ -250,13 +264,23 @@ def _compared(baseline: Side, other: Side, settings: ComparisonSettings) -> Comp
         },
         unpaired={"baseline": len(baseline.rows) - len(keys), "other": len(other.rows) - len(keys)},
         measures=measures,
-        breakdowns={by: _breakdown(by, played, settings) for by in settings.by},
+        breakdowns={by: _breakdown(by, played, settings, rewards) for by in settings.by},
         changes=_changes(pairs, settings.pass_at),
         configuration=_differing(baseline.configuration, other.configuration),
     )
 
 
 Pair = tuple[PairKey, RolloutRow, RolloutRow]
+REWARD = attrgetter("reward")
+
+
+def _criterion(name: str) -> Callable[[RolloutRow], float | None]:
+    return lambda row: row.criteria.get(name)
+
+
+def _differences(baseline: Range, other: Range) -> Range:
+    """Return the range of other − baseline."""
+    return other[0] - baseline[1], other[1] - baseline[0]
 
 
 def _measure(
@@ -265,6 +289,7 @@ def _measure(
     pairs: Sequence[Pair],
     value_of: Callable[[RolloutRow], float | None],
     settings: ComparisonSettings,
+    bounds: Range,
 ) -> Measure:
     one, two, clusters = [], [], []
     for key, first, second in pairs:
@@ -273,11 +298,13 @@ def _measure(
             one.append(float(before))
             two.append(float(after))
             clusters.append(key[:3])
-    difference = paired_difference(one, two, clusters, method=settings.method, confidence=settings.confidence)
+    difference = paired_difference(
+        one, two, clusters, method=settings.method, confidence=settings.confidence, bounds=bounds
+    )
     return Measure(name, of, _mean(one), _mean(two), len(pairs) - len(one), difference)
 
 
-def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings) -> list[Measure]:
+def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings, bounds: Range) -> list[Measure]:
     """The reward of each group of rows, numbers first. A rollout with several tags is in the group of each."""
     groups: dict[str, list[Pair]] = {}
     order: dict[str, Json] = {}
@@ -289,7 +316,7 @@ def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings) -> 
             groups.setdefault(name, []).append(pair)
     numbers = {name: float(value) for name, value in order.items() if isinstance(value, int | float)}
     names = sorted(groups, key=lambda name: (numbers.get(name, math.inf), name))
-    return [_measure(name, "reward", groups[name], lambda row: row.reward, settings) for name in names]
+    return [_measure(name, "reward", groups[name], REWARD, settings, bounds) for name in names]
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from taskapp_kit.evaluate.run import summarise
 from taskapp_kit.evaluate.runners import EvaluatedApp
 from taskapp_kit.evaluate.summary import SummaryOptions
 from taskapp_kit.records.content import Json
+from taskapp_kit.records.score_ranges import ScoreRanges
 from taskapp_kit.system.foreign_files import read_inside
 from taskapp_kit.wire.inference_url import stored_url
 
@@ -80,6 +82,7 @@ def summarise_again(path: Path, options: SummaryOptions) -> dict[str, Any] | Non
     config = read_config(path)
     plan = EvalPlan.of_stored(config["asked"])
     directory = Directory(path, plan)
+    options = replace(options, ranges=ScoreRanges.from_json(config.get("ranges")))
     try:
         directory.begin(config, resume=True)
         before = read_summary(path)

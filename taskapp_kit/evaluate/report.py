@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from taskapp_kit.evaluate.rows import groups_of
 from taskapp_kit.evaluate.summary import SUMMARY_OPTIONS, Column, RewardStatistics, SummaryOptions
 from taskapp_kit.records.scorecard import tokens_of, unpriced_words
+from taskapp_kit.records.statistics import UNBOUNDED
 from taskapp_kit.version import __version__
 from taskapp_kit.viewer.pages import render, shown, standalone
 from taskapp_kit.viewer.plots import Bar, CaptionedPlot, PolicyResults, bar_plot, line, of_policy, result_plots
@@ -49,8 +50,9 @@ class _OfPolicy:
         """The results for the plots. reward: the mean."""
         criteria = []
         for name, column in self.criteria.items():
-            made = column.interval(self.options.interval)
-            criteria.append(Bar(shown(name), made.mean, made.low, made.high, f"n = {made.n}"))
+            scale = self.options.ranges.criteria.get(name, UNBOUNDED)
+            interval = column.interval(self.options.interval, scale)
+            criteria.append(Bar(shown(name), interval.mean, interval.low, interval.high, f"n = {interval.n}"))
         points = list(zip(self.lengths, self.length_of_reward, strict=True))
         return PolicyResults(reward, self.rewards, points, criteria)
 

@@ -135,6 +135,7 @@ def configuration(
             "environment": about.environment,
         },
         "git": about.git,
+        "ranges": about.ranges.to_json(),
         "app_reference": app_reference,
         **({"options": dict(options)} if options else {}),
         "eval_id": uuid4().hex,

@@ -23,6 +23,7 @@ from taskapp_kit.net.envelope import sentence
 from taskapp_kit.records.content import Json, json_hash
 from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.score_ranges import ScoreRanges
 from taskapp_kit.records.scorecard import POLICY, model_use
 from taskapp_kit.records.seeds import SEED_LIMIT
 from taskapp_kit.rollout.describe import Description
@@ -66,6 +67,7 @@ class EvaluatedApp:
     environment: str
     splits: Mapping[str, range] = field(default_factory=dict)
     formula: str = ""
+    ranges: ScoreRanges = field(default_factory=ScoreRanges)
     kit_version: str | None = None
     models: Mapping[str, Json] = field(default_factory=dict)
     git: str | None = None
@@ -164,6 +166,7 @@ class LocalRunner:
             environment=spec.name,
             splits=_splits(described["dataset"]),
             formula=self.spec.blend_for(spec.name).words(),
+            ranges=ScoreRanges.of_task_info(described, self.spec.aggregation),
             kit_version=__version__,
             models=judge_models(self.spec, self._settings),
             git=git_commit(self._app.file),
@@ -274,7 +277,9 @@ class RemoteRunner:
     async def about(self, environment: str | None) -> EvaluatedApp:
         """See Runner. Also raises ConfigError: the local app is another one."""
         query = {} if environment is None else {"environment": environment}
-        info, versions = await self._client.task_info((), **query), (await self._client.info()).get("versions")
+        info, server = await self._client.task_info((), **query), await self._client.info()
+        versions, rubrics = server.get("versions"), server.get("rubrics")
+        outcome = rubrics.get("outcome") if isinstance(rubrics, Mapping) else None
         task = info.get("task") if isinstance(info, Mapping) else None
         if not isinstance(info, Mapping) or not isinstance(task, Mapping) or "id" not in task:
             raise TaskAppError(
@@ -288,6 +293,7 @@ class RemoteRunner:
             environment=self._name(info.get("environment")) or environment or self._name(task["id"]),
             splits=_splits(info.get("dataset")),
             formula=self._name(reward.get("formula")) if isinstance(reward, Mapping) else "",
+            ranges=ScoreRanges.of_task_info(info, outcome.get("aggregation") if isinstance(outcome, Mapping) else None),
             kit_version=(self._name(versions.get("kit")) or None) if isinstance(versions, Mapping) else None,
             has_rows=isinstance(info.get("dataset"), Mapping) and info["dataset"].get("kind") == "rows",
         )

@@ -7,14 +7,22 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from taskapp_kit.evaluate.rows import groups_of
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import RolloutRow
+from taskapp_kit.records.score_ranges import ScoreRanges
 from taskapp_kit.records.scorecard import ModelUse, summed
-from taskapp_kit.records.statistics import Interval, IntervalMethod, clustered_standard_error, mean_interval
+from taskapp_kit.records.statistics import (
+    UNBOUNDED,
+    Interval,
+    IntervalMethod,
+    Range,
+    clustered_standard_error,
+    mean_interval,
+)
 from taskapp_kit.records.trajectory import nothing_accepted
 
 NUMBERS = ("outcome_score", "events_score", "total_reward", "length")
@@ -50,9 +58,9 @@ class Column:
         """Their sum."""
         return math.fsum(self._values)
 
-    def interval(self, method: IntervalMethod) -> Interval:
-        """The confidence interval of the mean, over seeds."""
-        return mean_interval(self._values, self._seeds, method=method)
+    def interval(self, method: IntervalMethod, bounds: Range = UNBOUNDED) -> Interval:
+        """Return the confidence interval of the mean, over seeds. bounds: the range of a number."""
+        return mean_interval(self._values, self._seeds, method=method, bounds=bounds)
 
     @property
     def standard_error(self) -> float | None:
@@ -66,13 +74,19 @@ class Column:
 
 @dataclass(frozen=True)
 class SummaryOptions:
-    """How results are summarised. by: what to group them by (see `rows.groups_of`). pass_at: the least reward of a pass.
-    interval: the method of the reward's interval.
+    """How results are summarized.
+
+    Attributes:
+        by: What to group them by (see `rows.groups_of`).
+        pass_at: The lowest reward of a pass.
+        interval: The method of the reward's interval.
+        ranges: What no interval leaves.
     """
 
     by: tuple[str, ...] = ()
     pass_at: float = PASS_AT
     interval: IntervalMethod = "bootstrap"
+    ranges: ScoreRanges = field(default_factory=ScoreRanges)
 
 
 SUMMARY_OPTIONS = SummaryOptions()
@@ -82,7 +96,7 @@ class RewardStatistics:
     """How rollouts ended and what they were worth: of a whole evaluation, or of one group."""
 
     def __init__(self, options: SummaryOptions) -> None:
-        self._interval: IntervalMethod = options.interval
+        self._options = options
         self._ends: Counter[str] = Counter()
         self._reward = Column()
         self._passes = PassRates(options.pass_at)
@@ -108,7 +122,7 @@ class RewardStatistics:
         """The members of a summary about rewards."""
         return {
             "reward": self._reward.to_json(),
-            "interval": self._reward.interval(self._interval).to_json(),
+            "interval": self._reward.interval(self._options.interval, self._options.ranges.reward).to_json(),
             "pass": self._passes.to_json(),
         }
 

@@ -19,8 +19,12 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.seeds import derived_rng
 
 IntervalMethod = Literal["bootstrap", "t"]
+Range = tuple[float, float]
 
+UNBOUNDED: Range = (-math.inf, math.inf)
 CONFIDENCE = 0.95
+FEWEST_FOR_INTERVAL = 3
+"""Below this number of clusters there is no interval: by t it is so wide for two that it informs nobody."""
 RESAMPLES = 1000
 """Resamples of a bootstrap, and of a permutation test that does not enumerate every permutation."""
 FEWEST_FOR_BOOTSTRAP = 30
@@ -42,8 +46,14 @@ _EXPANDED_FROM = 200
 class Interval:
     """A mean, and the interval that contains the true mean with probability `confidence`.
 
-    low, high, standard_error: None below two clusters. n: values. method: the one that was used. A sample without any
-    spread has an interval of width 0, which says nothing about values that it lacks.
+    Attributes:
+        low: The lower end; None below FEWEST_FOR_INTERVAL clusters.
+        high: The upper end, likewise.
+        standard_error: None below two clusters.
+        n: The number of values.
+        method: The method that was used.
+
+    A sample without any spread has an interval of width 0, although values outside the sample may differ.
     """
 
     mean: float | None
@@ -109,12 +119,21 @@ def mean_interval(
     method: IntervalMethod = "bootstrap",
     confidence: float = CONFIDENCE,
     resamples: int = RESAMPLES,
+    bounds: Range = UNBOUNDED,
 ) -> Interval:
-    """The mean of values, and its interval, by resampling whole clusters or by Student's t over clusters.
+    """Return the mean of values and its interval, by resampling whole clusters or by Student's t over clusters.
 
-    clusters: the name of each value's cluster. The bootstrap takes percentiles that are expanded by t and √(C/(C−1)) for
-    C clusters (Hesterberg 2015, doi:10.1080/00031305.2015.1089789, 3.2), because plain percentiles cover too little of a
-    small sample. Below FEWEST_FOR_BOOTSTRAP clusters, and above MOST_FOR_BOOTSTRAP, the method is t.
+    The bootstrap takes percentiles that are expanded by t and √(C/(C−1)) for C clusters (Hesterberg 2015,
+    doi:10.1080/00031305.2015.1089789, 3.2), because plain percentiles cover too little of a small sample. Below
+    FEWEST_FOR_BOOTSTRAP clusters, and above MOST_FOR_BOOTSTRAP, the method is t.
+
+    Args:
+        values: The sample.
+        clusters: The name of each value's cluster.
+        method: The preferred method.
+        confidence: The probability with which the interval contains the true mean.
+        resamples: The number of resamples of a bootstrap.
+        bounds: The range of a value. The interval is cut off there, unless some value lies outside.
     """
     if not values:
         return Interval(None, None, None, None, 0, 0, method, confidence)
@@ -124,15 +143,17 @@ def mean_interval(
     if not FEWEST_FOR_BOOTSTRAP <= count <= MOST_FOR_BOOTSTRAP:
         method = "t"
     error = _standard_error(sums)
-    if error is None:
-        return Interval(mean, None, None, None, len(values), count, method, confidence)
+    if error is None or count < FEWEST_FOR_INTERVAL:
+        return Interval(mean, None, None, error, len(values), count, method, confidence)
     reach = t_quantile((1 + confidence) / 2, count - 1)
     low, high = -reach * error, reach * error
     if method == "bootstrap" and error > 0:
         tail = NormalDist().cdf(-math.sqrt(count / (count - 1)) * reach)
         means = sorted(_resampled_means(sums, resamples))
         low, high = _percentile(means, tail), _percentile(means, 1 - tail)
-    return Interval(mean, mean + low, mean + high, error, len(values), count, method, confidence)
+    lowest, highest = bounds if bounds[0] - TIE <= min(values) and max(values) <= bounds[1] + TIE else UNBOUNDED
+    low, high = max(mean + low, lowest), min(mean + high, highest)
+    return Interval(mean, low, high, error, len(values), count, method, confidence)
 
 
 def paired_difference(
@@ -143,10 +164,13 @@ def paired_difference(
     method: IntervalMethod = "bootstrap",
     confidence: float = CONFIDENCE,
     resamples: int = RESAMPLES,
+    bounds: Range = UNBOUNDED,
 ) -> PairedDifference:
-    """Compares values in pairs: baseline[i] with other[i], of the cluster clusters[i]."""
+    """Compare values in pairs: baseline[i] with other[i], of the cluster clusters[i]. bounds: the range of a difference."""
     differences = [0.0 if abs(two - one) <= TIE else two - one for one, two in zip(baseline, other, strict=True)]
-    interval = mean_interval(differences, clusters, method=method, confidence=confidence, resamples=resamples)
+    interval = mean_interval(
+        differences, clusters, method=method, confidence=confidence, resamples=resamples, bounds=bounds
+    )
     sums = [total for total, _ in _centred_sums(differences, clusters, 0.0)]
     wins = sum(difference > 0 for difference in differences)
     losses = sum(difference < 0 for difference in differences)

@@ -12,10 +12,11 @@ from typing import Any
 from taskapp_kit.net.response import EncodedResponse
 from taskapp_kit.records.protocols import RolloutQuery, RolloutRow
 from taskapp_kit.records.scorecard import known_sum, summed, unpriced_words
-from taskapp_kit.records.statistics import IntervalMethod, mean_interval
+from taskapp_kit.records.statistics import UNBOUNDED, mean_interval
 from taskapp_kit.records.words import counted
 from taskapp_kit.viewer.page import NEWEST, Page, PageRequest, not_found, redirect
 from taskapp_kit.viewer.plots import Bar, CaptionedPlot, PolicyResults, result_plots
+from taskapp_kit.viewer.source import UiSource
 
 BREAKDOWNS: dict[str, Callable[[RolloutRow], str]] = {
     "policy": lambda row: row.model or row.policy or "unknown",
@@ -31,7 +32,7 @@ async def runs(request: PageRequest) -> Page | EncodedResponse:
     if request.source.runs_jobs:
         return redirect(request.link("jobs"))
     found = await request.source.rows(RolloutQuery(limit=NEWEST), "newest", request.caller)
-    listed = await asyncio.to_thread(_runs_of, found, request.source.interval)
+    listed = await asyncio.to_thread(_runs_of, found, request.source)
     return Page(
         "runs.html",
         "Runs",
@@ -50,27 +51,27 @@ async def run(request: PageRequest) -> Page:
     )
     if name is None or not rows:
         raise not_found("run")
-    return await asyncio.to_thread(_run_page, name, rows, request.source.interval)
+    return await asyncio.to_thread(_run_page, name, rows, request.source)
 
 
-def _runs_of(rows: Sequence[RolloutRow], method: IntervalMethod) -> list[dict[str, Any]]:
+def _runs_of(rows: Sequence[RolloutRow], source: UiSource) -> list[dict[str, Any]]:
     groups = _grouped(rows, lambda row: row.run_id or "")
-    return [{"run_id": name, **run_figures(group, method)} for name, group in groups.items()]
+    return [{"run_id": name, **run_figures(group, source)} for name, group in groups.items()]
 
 
-def _run_page(name: str, rows: Sequence[RolloutRow], method: IntervalMethod) -> Page:
+def _run_page(name: str, rows: Sequence[RolloutRow], source: UiSource) -> Page:
     breakdowns = {
-        what: [{"name": key, **run_figures(group, method)} for key, group in groups.items()]
+        what: [{"name": key, **run_figures(group, source)} for key, group in groups.items()]
         for what, of in BREAKDOWNS.items()
         if len(groups := _grouped(rows, of)) > 1 or what == "policy"
     }
     by_seed = [
-        {"environment": key[0], "split": key[1], "seed": key[2], **run_figures(group, method)}
+        {"environment": key[0], "split": key[1], "seed": key[2], **run_figures(group, source)}
         for key, group in sorted(_grouped(rows, lambda row: (row.environment, row.split, row.seed)).items())
     ]
     data = {
         "run_id": name,
-        **run_figures(rows, method),
+        **run_figures(rows, source),
         "complete": len(rows) < NEWEST,
         "breakdowns": breakdowns,
         "criteria": _criteria(rows),
@@ -88,14 +89,16 @@ def _grouped(rows: Iterable[RolloutRow], of: Callable[[RolloutRow], Any]) -> dic
     return groups
 
 
-def run_figures(rows: Sequence[RolloutRow], method: IntervalMethod) -> dict[str, Any]:
+def run_figures(rows: Sequence[RolloutRow], source: UiSource) -> dict[str, Any]:
     """The figures of some rollouts. A failed one and an undefined reward are counted apart, never as a number."""
     scored = [row for row in rows if row.reward is not None and row.status != "failed"]
     scored.sort(key=lambda row: (row.environment, row.split, row.seed))  # a bootstrap depends on the order
+    ranges = [source.reward_ranges.get(name, UNBOUNDED) for name in {row.environment for row in scored}]
     interval = mean_interval(
         [row.reward for row in scored if row.reward is not None],
         [(row.environment, row.split, row.seed) for row in scored],
-        method=method,
+        method=source.interval,
+        bounds=(min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else UNBOUNDED,
     )
     unpriced = sum(row.cost is None and bool(row.tokens) for row in rows)
     tokens = [row.tokens for row in rows if row.tokens is not None]

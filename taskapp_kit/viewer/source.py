@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,10 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import Started, encode
 from taskapp_kit.records.protocols import Annotation, RolloutQuery, RolloutRow, RowOrder, StoredRollout
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.records.statistics import IntervalMethod
+from taskapp_kit.records.score_ranges import ScoreRanges
+from taskapp_kit.records.statistics import IntervalMethod, Range
 from taskapp_kit.rollout.admission import ANYONE, Caller, RunningRollout
+from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.response import stored_rollout
 from taskapp_kit.rollout.source import RolloutSource
 
@@ -109,6 +111,7 @@ class UiSource:
     annotates, plays: whether it stores people's scores, and plays rollouts. replay_arguments: of `taskapp replay`, before
     the id. report: of an evaluation's directory. runs_jobs: it is a backend, which has jobs and no rollouts of its own.
     spec, sessions: of a running app, whose environments a person can play. interval: the method of intervals of mean rewards.
+    reward_ranges: of each environment whose declarations are available.
     """
 
     place: str = ""
@@ -122,6 +125,7 @@ class UiSource:
     spec: AppSpec | None = None
     sessions: EnvironmentSessions | None = None
     interval: IntervalMethod = "bootstrap"
+    reward_ranges: Mapping[str, Range] = field(default_factory=dict)
 
     def rollouts(self, caller: Caller) -> RolloutSource | None:
         """The stored rollouts that the caller may see."""
@@ -185,6 +189,7 @@ class ServiceSource(UiSource):
             plays=True,
             spec=service.spec,
             sessions=service.sessions,
+            reward_ranges=reward_ranges(service.spec),
         )
         self._service = service
         self._client_lines = client_lines
@@ -250,6 +255,15 @@ def _live_row(one: RunningRollout) -> LiveRow:
     return LiveRow(
         one.rollout_id, plan.environment.name, plan.split, plan.seed, plan.policy, plan.request.run_id, one.created_at
     )
+
+
+def reward_ranges(spec: AppSpec) -> dict[str, Range]:
+    """Return the range of each environment's reward."""
+    described = Description(spec, max_time_seconds=1.0, max_concurrent=1, max_body_bytes=1)
+    return {
+        name: ScoreRanges.of_task_info(described.taskset(environment), spec.aggregation).reward
+        for name, environment in spec.environments.items()
+    }
 
 
 def scales_of(spec: AppSpec) -> list[Scale]:

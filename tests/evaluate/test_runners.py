@@ -62,8 +62,8 @@ def checked(player: Runner, asked: EvalPlan) -> None:
 
 def test_both_say_the_same_about_themselves(url: str) -> None:
     here, there = about(LocalRunner(find_app(FLAKY), Settings())), about(RemoteRunner(url, KEY))
-    assert (here.app, here.version, here.environment, here.formula, here.kit_version) == (
-        there.app, there.version, there.environment, there.formula, there.kit_version,
+    assert (here.app, here.version, here.environment, here.formula, here.ranges, here.kit_version) == (
+        there.app, there.version, there.environment, there.formula, there.ranges, there.kit_version,
     )  # fmt: skip
     assert here.splits == there.splits == {"train": range(60), "test": range(60, 80)}
     assert len(there.spec_hash) == 64

@@ -50,6 +50,8 @@ def test_too_few_clusters_have_a_mean_and_no_interval(method: IntervalMethod) ->
     assert mean_interval([], [], method=method) == Interval(None, None, None, None, 0, 0, method, 0.95)
     one = mean_interval([1.0, 2.0], ["a", "a"], method=method)
     assert (one.mean, one.low, one.high, one.standard_error, one.n, one.clusters) == (1.5, None, None, None, 2, 1)
+    two = mean_interval([0.0, 1.0], ["a", "b"], method=method)
+    assert (two.mean, two.low, two.high, two.standard_error, two.clusters) == (0.5, None, None, 0.5, 2)
 
 
 def test_a_small_or_very_large_sample_is_not_bootstrapped_and_the_interval_says_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,8 +159,9 @@ class Session:
                     self._counts = DirectoryCounts(directory.done, directory.failed, directory.unscored, len(plan))
             self.display.close()
             rows = await self._rows(player, plan, directory)
-            summary = summarise(plan, directory, about, player.spec, self._how, rows=rows)
-            write_report(plan, directory, summary, self._how, created_at=config["created_at"])
+            how = replace(self._how, ranges=about.ranges)
+            summary = summarise(plan, directory, about, player.spec, how, rows=rows)
+            write_report(plan, directory, summary, how, created_at=config["created_at"])
             return summary
         finally:
             directory.close()

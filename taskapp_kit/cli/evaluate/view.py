@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from taskapp_kit.config import load
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate import source as sources
 from taskapp_kit.net import response as net_response
+from taskapp_kit.records.score_ranges import ScoreRanges
 from taskapp_kit.rollout import source as rollout_source
 from taskapp_kit.serve import auth, uvicorn_server
 from taskapp_kit.viewer import source as viewer_source
@@ -23,6 +23,8 @@ from taskapp_kit.viewer import viewer as viewers
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+    from taskapp_kit.declare.specs import AppSpec
 
 DEFAULT_SOURCE = ".taskapp/rollouts.db"
 DEFAULT_PORT = 8002
@@ -65,9 +67,9 @@ def command(ctx: click.Context, /, source: str, app: str | None, port: int) -> N
 def _serve(reference: str, app: str | None, port: int) -> None:
     """Serve the pages of a source until Ctrl-C. Raises ConfigError, StoreError, DiscoveryError, DeclarationError."""
     settings = load()
-    scales = [] if app is None else viewer_source.scales_of(local_app.open_app(app, settings).freeze())
+    spec = None if app is None else local_app.open_app(app, settings).freeze()
     rollouts, directory = sources.open_source(reference), Path(reference)
-    shown = ui_source(rollouts, scales)
+    shown = ui_source(rollouts, spec)
     if directory.is_dir():
         report = directory / REPORT
         shown.report = report if report.is_file() else None
@@ -87,12 +89,19 @@ def _serve(reference: str, app: str | None, port: int) -> None:
     uvicorn_server.run(served, host=HOST, port=port, log_level="warning", announce=announce)
 
 
-def ui_source(
-    source: rollout_source.RolloutSource, scales: Sequence[viewer_source.Scale] = ()
-) -> viewer_source.UiSource:
-    """What the pages of an evaluation's directory or of a store show."""
-    interval = source.config.get("options", {}).get("interval", "bootstrap")
-    return viewer_source.UiSource(source.place, source, scales, annotates=source.annotates, interval=interval)
+def ui_source(source: rollout_source.RolloutSource, spec: AppSpec | None = None) -> viewer_source.UiSource:
+    """Return what the pages of an evaluation's directory or of a store show. spec: of the app that played, if available."""
+    ranges = {} if spec is None else viewer_source.reward_ranges(spec)
+    if "ranges" in source.config:
+        ranges[source.config["asked"]["environment"]] = ScoreRanges.from_json(source.config["ranges"]).reward
+    return viewer_source.UiSource(
+        source.place,
+        source,
+        [] if spec is None else viewer_source.scales_of(spec),
+        annotates=source.annotates,
+        interval=source.config.get("options", {}).get("interval", "bootstrap"),
+        reward_ranges=ranges,
+    )
 
 
 class _Elsewhere:

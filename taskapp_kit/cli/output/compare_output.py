@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from taskapp_kit.cli.output.show_output import ID_WIDTH, show_line
 from taskapp_kit.cli.output.terminal import clean, console, figure, number, one_line, table
+from taskapp_kit.records.statistics import FEWEST_FOR_INTERVAL
 from taskapp_kit.records.words import counted
 
 if TYPE_CHECKING:
@@ -96,10 +97,13 @@ def _print_measures(one: Comparison, how: ComparisonSettings) -> None:
         shown.add_row(*cells, style="bold" if measure is not None and measure.of == "reward" else None)
     out.print()
     out.print(shown)
-    methods = {measure.difference.interval.method for measure in one.measures if measure.difference.interval.n}
+    intervals = [measure.difference.interval for measure in one.measures]
+    methods = {interval.method for interval in intervals if interval.low is not None}
     words = {"bootstrap": "clustered bootstrap", "t": "Student's t over seeds"}
     tests = sum(measure.of != "number" for measure in one.measures) + sum(map(len, one.breakdowns.values()))
-    note = f"Intervals by {' and '.join(sorted(words[method] for method in methods))}."
+    note = f"An interval needs at least {FEWEST_FOR_INTERVAL} seeds."
+    if methods:
+        note = f"Intervals by {' and '.join(sorted(words[method] for method in methods))}."
     if tests > 1:
         note += f" Each p is of its line alone: of {tests} lines without any difference, one in 20 falls below 0.05."
     if hidden:
@@ -128,8 +132,9 @@ def _verdict(one: Comparison) -> list[str]:
     interval, more = difference.interval, one.more_seeds
     if not interval.n:
         return ["No pair has two rewards, so nothing can be said about the reward."]
-    if interval.clusters < 2:
-        return ["One seed cannot tell two policies apart: play more seeds."]
+    if interval.low is None:
+        seeds = counted(interval.clusters, "seed")
+        return [f"{seeds} cannot tell two policies apart: play at least {FEWEST_FOR_INTERVAL}."]
     if difference.decided and interval.mean is not None:
         better = one.other if interval.mean > 0 else one.baseline
         return [f"{better.name} has the higher reward: the interval leaves out 0 and the permutation test agrees."]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.output.terminal import clean, console, figure, one_line, table
 from taskapp_kit.records.scorecard import POLICY, tokens_of, unpriced_words
+from taskapp_kit.records.statistics import FEWEST_FOR_INTERVAL
 from taskapp_kit.records.trajectory import KIT_METRICS
 from taskapp_kit.records.words import counted, dollars
 
@@ -21,6 +22,8 @@ FORMULAS = (
     "pass@k = 1 - C(n-c, k)/C(n, k) (Chen et al. 2021), pass^k = C(c, k)/C(n, k) (Yao et al. 2024); c of n samples of a seed "
     "passed, that is had a reward of at least {at:g}; means over seeds"
 )
+NO_INTERVAL = "-"
+TOO_FEW_SEEDS = f"An interval needs at least {FEWEST_FOR_INTERVAL} seeds."
 Numbers = Mapping[str, Any]
 
 
@@ -61,8 +64,11 @@ def _add_numbers(facts: Table, summary: Numbers) -> None:
     facts.add_row(
         "reward", _mean(summary["reward"], of=count["done"]) + f"   {clean(summary['reward_formula'])}", style="bold"
     )
-    if summary["interval"]["low"] is not None:
-        facts.add_row("95 % interval", f"{_interval(summary['interval'])} ({_method(summary['interval'])})")
+    interval = summary["interval"]
+    if interval["low"] is not None:
+        facts.add_row("95 % interval", f"{_interval(interval)} ({_method(interval)})")
+    elif interval["clusters"]:
+        facts.add_row("95 % interval", f"none: it needs at least {FEWEST_FOR_INTERVAL} seeds")
     for name in ("outcome_score", "events_score", "return", "length"):
         if summary[name]["n"] and not (name == "return" and summary["return"] == summary["reward"]):
             facts.add_row(name, _mean(summary[name]) + (" steps" if name == "length" else ""))
@@ -123,6 +129,8 @@ def _print_policies(policies: Mapping[str, Numbers]) -> None:
     for cells in zip(*columns.values(), strict=True):
         rows.add_row(*cells)
     _print(rows)
+    if NO_INTERVAL in columns.get("95 % interval", ()):
+        console().print(TOO_FEW_SEEDS, style="dim")
 
 
 def _print_pass_rates(policies: Mapping[str, Numbers], *, shown: bool) -> None:
@@ -162,6 +170,8 @@ def _print_groups(by: str, policies: Mapping[str, list[Numbers]]) -> None:
             ]
         rows.add_row(value, *cells)
     _print(rows)
+    if not several and NO_INTERVAL in {_interval(group["interval"]) for group in found[""].values()}:
+        console().print(TOO_FEW_SEEDS, style="dim")
     if len(values) > MOST_GROUPS:
         console().print(f"{len(values) - MOST_GROUPS} more are in summary.json", style="dim")
 
@@ -171,7 +181,10 @@ def _value(value: Any) -> str:
 
 
 def _interval(interval: Mapping[str, Any]) -> str:
-    return "" if interval["low"] is None else f"{interval['low']:.4g} to {interval['high']:.4g}"
+    """`0.1 to 0.9`; a dash for too few seeds, nothing without a reward."""
+    if interval["low"] is None:
+        return NO_INTERVAL if interval["clusters"] else ""
+    return f"{interval['low']:.4g} to {interval['high']:.4g}"
 
 
 def _method(interval: Mapping[str, Any]) -> str:

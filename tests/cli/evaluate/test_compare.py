@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from taskapp_kit.cli.evaluate.view import ui_source
+from taskapp_kit.evaluate.source import open_source
+from taskapp_kit.records.protocols import RolloutQuery
+from taskapp_kit.rollout.admission import Caller
+from taskapp_kit.viewer.run_pages import run_figures
 from tests.cli.conftest import Run, Served
 
 SKILLED = str(Path(__file__).parents[2] / "evaluate" / "skilled.py")
@@ -47,6 +53,25 @@ def compared(run: Run, played: Path) -> Callable[..., dict[str, Any]]:
 def lines(path: Path) -> dict[int, dict[str, Any]]:
     found = [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()]
     return {line["key"]["seed"]: line for line in found}
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 4, 8])
+def test_few_seeds_show_no_impossible_interval(run: Run, tmp_path: Path, seeds: int) -> None:
+    run("eval", SKILLED, "--policy", "weak", "--policy", "strong", "--seeds", f"0-{seeds - 1}", "--out", "e", status=0)
+    numbers = json.loads((tmp_path / "e" / "summary.json").read_text())["by_policy"]
+    (pair,) = json.loads(run("compare", "e", "--json", status=0).stdout)["comparisons"]
+    source = ui_source(open_source(str(tmp_path / "e")))
+    rows = asyncio.run(source.rows(RolloutQuery(), "newest", Caller()))
+    for lowest, interval in (
+        (0.0, numbers["weak"]["interval"]),
+        (0.0, numbers["strong"]["interval"]),
+        (0.0, run_figures(rows, source)["reward"]),
+        *((-1.0, measure["interval"]) for measure in (pair["reward"], *pair["criteria"])),
+    ):
+        if seeds < 3:
+            assert interval["low"] is None is interval["high"]
+        else:
+            assert lowest <= interval["low"] <= interval["mean"] <= interval["high"] <= 1.0
 
 
 def test_the_better_of_two_known_policies_is_found(compared: Callable[..., dict[str, Any]], played: Path) -> None:

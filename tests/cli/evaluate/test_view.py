@@ -121,4 +121,4 @@ async def _page_of(place: Path) -> dict[str, Any]:
     """The figures of the only run of a directory or store, as the viewer's page has them."""
     source = ui_source(open_source(str(place)))
     rows = await source.rows(RolloutQuery(limit=NEWEST), "newest", Caller())
-    return run_figures(rows, source.interval)
+    return run_figures(rows, source)
