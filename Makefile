@@ -195,6 +195,7 @@ bench: $(VENV)/dev
 docs: $(VENV)/dev
 	$(BIN)/python docs/tools/cli_page.py > docs/reference/cli.md
 	$(BIN)/python docs/tools/support_page.py > docs/reference/support.md
+	$(BIN)/python docs/tools/settings_page.py > docs/reference/settings.md
 	$(BIN)/python docs/tools/config_pages.py docs/reference/rl-config.md docs/train/fine-tuning.md
 
 # the documentation as a site, with search and the API reference: python3 -m http.server -d out/site shows it

@@ -55,46 +55,49 @@ DEADLINE_SECONDS = 3600.0
 class Settings:
     """Every setting of a server, checked. Made by `load()` or `from_environment()`; a test may make one directly.
 
+    docs/reference/settings.md is made from these descriptions.
+
     Attributes:
-        environment_api_key: The key that grants access.
+        environment_api_key: The key that callers must send.
         environment_api_key_aliases: Further keys.
         dev_environment_api_key: A further key, for development.
-        keys_file: A file with one key a line, re-read when it changes.
-        store: URL of the store or "none", None for the command's own default.
-        store_keep: Which rollouts stay there, `30d` or a number, None for all.
-        max_concurrent: Rollouts at once.
-        workers: Processes that run them, 0 for threads of the server's own.
-        grace_seconds: How long rollouts may go on after the server gets the signal to stop; Modal kills after 30.
-        max_time_seconds: Longest time of one rollout.
-        max_calls_per_answer: Tool calls of one answer that are run; those after them are one refusal.
-        session_idle_seconds: A session that is not used for so long is closed.
-        debug_env: Whether `/debug/env` exists.
-        cors_origins: Web pages that may call, none by default.
-        max_body_bytes: Longest request body.
-        gold: Whether callers may request the policy `gold`; None refuses it where the exposure is public and it
-            reads the task's row.
-        ui: Whether the viewer is at `/ui`; None serves it with exposure `local` only.
-        hosts: Names under which the server may be called, besides loopback names with exposure `local` and the
-            address that it is bound to; with exposure `public`, none means any.
-        ui_hosts: More names for the viewer.
-        protocols: Names of the wire protocols of others in which the app can be driven, `all` for every one.
-        max_connections: Open at once, at most three quarters of the process's file descriptors.
+        keys_file: A file with one key per line; the server reads it again when it changes.
+        store: The address of the store, or `none`. If not set, the command chooses.
+        store_keep: Which rollouts the server keeps in the store: `30d` for days, or the number of the newest rollouts. If
+            not set, it keeps all.
+        max_concurrent: The maximum number of rollouts that run at the same time.
+        workers: Worker processes that run environments; 0 runs them in threads of the server.
+        grace_seconds: How long rollouts may continue after the signal to stop. Modal kills a container after 30 s.
+        max_time_seconds: The longest time of a rollout.
+        max_calls_per_answer: How many tool calls of an answer are run; the calls after them count as one refusal.
+        session_idle_seconds: A session that was not used for this long is closed.
+        debug_env: Whether `GET /debug/env` exists.
+        cors_origins: Origins of the web pages that may call the server.
+        max_body_bytes: The largest request body.
+        gold: Whether callers may request the policy `gold`. If not set, it is rejected with exposure `public` if it reads
+            the task's row.
+        ui: Whether the viewer is served at `/ui`. If not set, only with exposure `local`.
+        hosts: Names under which the server may be called, in addition to the address that it is bound to and, with exposure
+            `local`, loopback names. If not set, exposure `public` accepts every name.
+        ui_hosts: Further names, for the viewer only.
+        protocols: Further protocols to serve, such as `openenv` and `mcp`; `all` serves every protocol.
+        max_connections: The maximum number of open connections; at most three quarters of the process's file descriptors.
         stalled_seconds: How long a client may read nothing of its answer.
-        max_buffered_bytes: Memory of all answers that are not yet sent.
+        max_buffered_bytes: The memory for unsent answers, all connections together.
         host: The address to listen on.
         port: The port to listen on.
-        log_format: How log records are written, "text" or "json".
-        trace_content: Whether traces carry observations and messages.
-        allow_weak_sandbox: Whether untrusted code may run where the machine cannot confine it.
-        inference_allow: Hosts and networks that models may be called at though they are not public.
-        inference_keys_for: `HOST=VARIABLE`, whose key the server sends to that host.
-        models_file: Names of models, with addresses and prices.
-        models: Folder of base models and trained ones.
-        model_aliases: `NAME=MODEL`, the local model that stands for a name.
-        vllm: Where training jobs find vLLM, an environment's folder or a server's address.
-        cache: Folder of models' answers, none by default.
-        sources: Setting to where its value came from, in words.
-        variables: What the env files define; not in `repr`.
+        log_format: The format of log lines.
+        trace_content: Whether traces include observations and messages.
+        allow_weak_sandbox: Whether untrusted code may run on a machine that cannot confine it.
+        inference_allow: Hosts and networks where models may be called although they are not public.
+        inference_keys_for: `HOST=VARIABLE`: the server sends the key in VARIABLE to HOST.
+        models_file: A file that gives names to models, with addresses and prices.
+        models: The directory of base models and trained models.
+        model_aliases: `NAME=MODEL`: the local model that is used when a job names NAME.
+        vllm: Where training jobs find vLLM: the directory of a virtual environment, or the address of a server.
+        cache: The directory of cached model answers. If not set, nothing is cached.
+        sources: For each setting, where its value came from, as text.
+        variables: The variables of the process environment and the env files; not in `repr`.
     """
 
     environment_api_key: str | None = field(default=None, repr=False)

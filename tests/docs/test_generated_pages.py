@@ -1,4 +1,4 @@
-"""The pages that `make docs` writes are those of today's commands and config keys."""
+"""The pages that `make docs` writes match the commands, settings and config keys."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         ("cli_page", "reference", "reference/cli.md"),
         ("support_page", "reference", "reference/support.md"),
+        ("settings_page", "reference", "reference/settings.md"),
         ("config_pages", "table_of_keys", "reference/rl-config.md"),
         ("config_pages", "table_of_sft_keys", "train/fine-tuning.md"),
     ],

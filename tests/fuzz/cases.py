@@ -22,7 +22,7 @@ HYPOTHESIS: dict[str, Any] = {
 }
 LONGEST_ADDRESS_BYTES = 65_535
 """Path and query as they are sent. A longer address is no request yet: the parser answers a plain 400, which no OpenAPI
-document announces and no route can change ("Connections" in docs/reference/contract.md)."""
+document announces and no route can change ("Connections" in docs/operate/serving.md)."""
 
 
 def share(part: float, least: int = 10) -> int:
