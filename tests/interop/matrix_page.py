@@ -1,4 +1,4 @@
-"""docs/connect/clients.md: what stands between its markers is made of the clients and columns of the matrix."""
+"""The generated part of docs/connect/clients.md: tables of the clients and columns of the matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Results = Mapping[str, Mapping[tuple[str, str], str | None]]
 
 
 def table_of(results: Results) -> str:
-    """Return the matrix of a run as text: `yes`, `NO`, `-` for a cell that cannot be, and nothing for one that did not run."""
+    """Return the results as text: `yes`, `NO`, `-` if the client does not support it, and nothing if it did not run."""
 
     def word(client: Client, row: str, column: str) -> str:
         if column in client.cannot:
@@ -35,7 +35,7 @@ def table_of(results: Results) -> str:
 
 
 def written(page: str) -> str:
-    """Return the page with what stands between its markers made anew."""
+    """Return the page with the part between its markers replaced by new tables."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
@@ -54,40 +54,21 @@ def tables() -> str:
 
     parts = []
     for way, title in WAYS.items():
-        rows = [
-            [
-                client.name if environment == ENVIRONMENTS[0] else "",
-                environment,
-                *(cell(client, name) for name in COLUMNS),
-            ]
-            for client in CLIENTS
-            if client.way == way
-            for environment in ENVIRONMENTS
-        ]
-        parts += [f"## {title}", _table(("client", "environment", *COLUMNS), rows)]
-    failing = [(client.name, *(_failure(client, name) for name in FAILURES)) for client in CLIENTS]
-    words: dict[tuple[str, str], list[str]] = {}
-    for client in CLIENTS:
-        words.setdefault((client.shows, client.masks), []).append(client.name)
-    telling = [(", ".join(names), shows, masks) for (shows, masks), names in words.items()]
+        rows = [[client.name, *(cell(client, name) for name in COLUMNS)] for client in CLIENTS if client.way == way]
+        parts += [f"## {title}", _table(("client", *COLUMNS), rows)]
+    parts.append("\n".join(f"- [{number}] {sentence}" for sentence, number in notes.items()))
     parts += [
         "## Failures",
-        "What a client raises or reports, and the boundary that it names. None of them has a reward.",
-        _table(("client", *FAILURES), failing),
-        _table(("client", "what its user's code sees", "what its trainer makes of it"), telling),
+        "A failed episode raises or reports this error. Its message names the boundary of the failure.",
+        _table(("client", "error"), [(client.name, _errors(client)) for client in CLIENTS]),
     ]
-    parts.insert(4, "\n".join(f"- [{number}] {sentence}" for sentence, number in notes.items()))
     return "\n\n".join(parts)
 
 
-def _failure(client: Client, name: str) -> str:
-    boundary = FAILURES[name].boundary
-    if name in client.cannot:
-        return "–"
-    if boundary is None:
-        return "truncated, scored"
-    error = client.error if isinstance(client.error, str) else client.error[name]
-    return f"`{error}`, {boundary}"
+def _errors(client: Client) -> str:
+    if isinstance(client.error, str):
+        return f"`{client.error}`"
+    return ", ".join(f"`{error}` ({name})" for name, error in client.error.items())
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
