@@ -157,7 +157,7 @@ async def rollout(context: RouteContext, request: Request) -> EncodedResponse | 
     if preferences.event_stream:
         return await _streamed(shared, subscriber, request, preferences)
     try:
-        return await while_connected(_answered(shared, preferences), request.receive)
+        return await while_connected(_answered(shared, preferences, request), request.receive)
     finally:
         subscriber.leave()
 
@@ -171,10 +171,10 @@ async def _streamed(
     except BaseException:
         subscriber.leave()
         raise
-    return EventStream(shared, subscriber, first=preferences.first_event, headers=[location(shared)])
+    return EventStream(shared, subscriber, first=preferences.first_event, headers=[location(shared, request)])
 
 
-async def _answered(shared: SharedRollout, preferences: RequestPreferences) -> EncodedResponse:
+async def _answered(shared: SharedRollout, preferences: RequestPreferences, request: Request) -> EncodedResponse:
     if not preferences.respond_async:
         settled = await shared.result()
         assert settled is not None, "the wait has no limit"
@@ -182,7 +182,7 @@ async def _answered(shared: SharedRollout, preferences: RequestPreferences) -> E
     await shared.admitted()
     settled = await shared.result(preferences.wait_seconds or 0.0)
     if settled is None:
-        answer = pending(shared)
+        answer = pending(shared, request)
         answer.headers = [*answer.headers, APPLIED]
         return answer
     return repeated(shared, settled)
@@ -191,21 +191,26 @@ async def _answered(shared: SharedRollout, preferences: RequestPreferences) -> E
 # -- /rollouts/{rollout_id} ------------------------------------------------------------------------------------------
 
 
-def location(shared: SharedRollout) -> tuple[bytes, bytes]:
+def location(shared: SharedRollout, request: Request) -> tuple[bytes, bytes]:
     """Return the `Location` header of a rollout."""
-    return b"location", f"/rollouts/{shared.rollout_id}".encode()
+    return b"location", _path_of(shared, request).encode()
 
 
-def pending(shared: SharedRollout) -> EncodedResponse:
+def _path_of(shared: SharedRollout, request: Request) -> str:
+    # an application that mounts this one puts its path before ours
+    return f"{request.scope.get('root_path', '')}/rollouts/{shared.rollout_id}"
+
+
+def pending(shared: SharedRollout, request: Request) -> EncodedResponse:
     """Return the 202 of a rollout that is in flight."""
     body = {
         "rollout_id": shared.rollout_id,
         "status": "running",
         "created_at": shared.created_at,
         "events": len(shared.event_buffer.lines),
-        "url": f"/rollouts/{shared.rollout_id}",
+        "url": _path_of(shared, request),
     }
-    return json_answer(body, 202, [location(shared), RETRY_LATER])
+    return json_answer(body, 202, [location(shared, request), RETRY_LATER])
 
 
 def answer_of(shared: SharedRollout, settled: StoredResult) -> EncodedResponse:
@@ -243,11 +248,11 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
         if shared.over and preferences.first_event > len(shared.event_buffer.lines):
             return nothing_more()
         return EventStream(
-            shared, shared.subscribe(RESUME_SECONDS), first=preferences.first_event, headers=[location(shared)]
+            shared, shared.subscribe(RESUME_SECONDS), first=preferences.first_event, headers=[location(shared, request)]
         )
     settled = await shared.result(preferences.wait_seconds or 0.0)
     if settled is None:
-        return pending(shared)
+        return pending(shared, request)
     answer = answer_of(shared, settled)
     if events:
         answer.body = await _with_events(context, shared, answer.body)
