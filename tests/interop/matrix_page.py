@@ -54,21 +54,19 @@ def tables() -> str:
 
     parts = []
     for way, title in WAYS.items():
-        rows = [[client.name, *(cell(client, name) for name in COLUMNS)] for client in CLIENTS if client.way == way]
-        parts += [f"## {title}", _table(("client", *COLUMNS), rows)]
+        rows = [
+            [client.name, *(cell(client, name) for name in COLUMNS), _errors(client)]
+            for client in CLIENTS
+            if client.way == way
+        ]
+        parts += [f"## {title}", _table(("client", *COLUMNS, "failure"), rows)]
     parts.append("\n".join(f"- [{number}] {sentence}" for sentence, number in notes.items()))
-    parts += [
-        "## Failures",
-        "A failed episode raises or reports this error. Its message names the boundary of the failure.",
-        _table(("client", "error"), [(client.name, _errors(client)) for client in CLIENTS]),
-    ]
     return "\n\n".join(parts)
 
 
 def _errors(client: Client) -> str:
-    if isinstance(client.error, str):
-        return f"`{client.error}`"
-    return ", ".join(f"`{error}` ({name})" for name, error in client.error.items())
+    errors = [client.error] if isinstance(client.error, str) else dict.fromkeys(client.error.values())
+    return ", ".join(f"`{error}`" for error in errors)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
