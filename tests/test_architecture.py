@@ -608,7 +608,7 @@ CODE_LINES = {
     "records": 1964,
     "rollout": 11030,
     "sandbox": 2402,
-    "serve": 3546,
+    "serve": 3548,
     "services": 1997,
     "store": 2279,
     "system": 410,
