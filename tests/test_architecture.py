@@ -595,7 +595,7 @@ CODE_LINES = {
     "cli": 7709,
     "client": 1103,
     "config": 376,
-    "declare": 2777,
+    "declare": 2778,
     "deploy": 3526,
     "doctor": 2096,
     "errors": 146,

@@ -88,8 +88,9 @@ def _action(name: str, method: str, cls: type, mark: ActionMark, place: str, pro
         except (ValueError, TypeError) as error:
             problems.add(where, f"noop={mark.noop!r} of action {name!r} is invalid: {error}", *FITTING_NOOP)
     keys = _keys(mark.keys, arguments, name, where, problems)
-    if mark.sample is not None and not callable(mark.sample):
-        problems.add(where, f"sample={mark.sample!r} of action {name!r} is not callable", *SAMPLE_FUNCTION)
+    sample: object = mark.sample
+    if sample is not None and not callable(sample):
+        problems.add(where, f"sample={sample!r} of action {name!r} is not callable", *SAMPLE_FUNCTION)
     tool = Tool(name, description, schema, text=mark.text, noop=mark.noop, sample=mark.sample)
     return ActionSpec(tool, method, arguments, where, keys)
 

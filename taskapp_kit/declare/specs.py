@@ -283,7 +283,7 @@ class AppSpec:
         """
         if self.reward is not None:
             return self.reward
-        scored = [spec for spec in self.criteria if spec.of == "outcome"]
+        scored: list[CriterionSpec | JudgeSpec] = [spec for spec in self.criteria if spec.of == "outcome"]
         scored += [spec for spec in self.judges if not spec.group]
         counts = any(spec.weight > 0 and spec.applies_to(environment) for spec in scored)
         return Blend(outcome=1.0) if counts else Blend(env=1.0)
