@@ -592,7 +592,7 @@ CODE_LINES = {
     "__init__": 37,
     "__main__": 4,
     "asgi": 66,
-    "cli": 7709,
+    "cli": 7719,
     "client": 1103,
     "config": 376,
     "declare": 2778,

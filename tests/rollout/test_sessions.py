@@ -464,7 +464,7 @@ async def test_an_ended_episode_is_freed_without_the_collector(live: Service) ->
                 await session.finish()
             await session.close()
             del session
-            await until_async(partial(_is_freed, episode), 5)
+            await until_async(partial(_is_freed, episode))
     finally:
         gc.enable()
 

@@ -13,6 +13,7 @@ import keyword
 import re
 import shutil
 import sys
+import tomllib
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
@@ -116,7 +117,10 @@ def _filled(text: str, names: dict[str, str]) -> str:
 
 
 def _summary(folder: Path) -> str:
-    """The first line of the app's docstring, without the placeholder's words."""
+    """The description of the project, or the first line of the app's docstring without the placeholder's words."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    if "description" in project:
+        return str(project["description"])
     for file in sorted(folder.glob("*.py")):
         text = file.read_text("utf-8")
         if "TaskApp(" not in text:
@@ -139,14 +143,17 @@ def _installed() -> frozenset[str]:
 
 @click.command(epilog=example("taskapp init my_game --template multi-turn-game"))
 @click.argument("name")
-@click.option("--template", default="questions", metavar="T", help="What to start from; `taskapp list` names them.")
-def command(name: str, template: str) -> None:
+@click.option("--template", metavar="T", help="What to start from, `questions` by default; `taskapp list` names them.")
+@click.option("--package", is_flag=True, help="Make a package of apps that others install and name: the template `package`.")
+def command(name: str, template: str | None, package: bool) -> None:
     """Make a new project in the directory NAME.
 
     NAME begins with a letter and holds letters, digits, '-' and '_'. The directory must not exist, or be empty.
     """
     identifier(name)
-    chosen = find_template(template)
+    if package and template is not None:
+        raise click.UsageError("--package is the template `package`. Give --package or --template.")
+    chosen = find_template("package" if package else template or "questions")
     target = Path(name)
     files = instantiate(chosen, target, name)
     out = console()
@@ -158,7 +165,10 @@ def command(name: str, template: str) -> None:
     if any(file.parts[0] == "tests" or file.name.startswith("test_") for file in files):
         out.print(f"  python -m pytest{'' if find_spec('pytest') else '   # needs: pip install pytest'}")
     app = app_file(target, files)
-    if app is not None:
+    if app is None:
+        out.print("  pip install -e .")
+        out.print("  taskapp list")
+    else:
         out.print(f"  taskapp info {app}")
         out.print(f"  taskapp play {app}")
         out.print(f"  taskapp serve {app}")

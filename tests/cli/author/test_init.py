@@ -18,7 +18,16 @@ def test_a_template_becomes_a_project_and_the_next_commands_are_said(run: Run) -
     assert json.loads(told.stdout)["info"]["service"]["task"]["name"]
 
 
-@pytest.mark.parametrize("args", [("my_project", "--template", "questionsx"), ("../x",), ("random",), ("mine",)])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("my_project", "--template", "questionsx"),
+        ("../x",),
+        ("random",),
+        ("mine",),
+        ("my_project", "--package", "--template", "questions"),
+    ],
+)
 def test_what_cannot_be_made_changes_nothing(run: Run, tmp_path: Path, args: tuple[str, ...]) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")

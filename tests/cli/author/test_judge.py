@@ -140,7 +140,7 @@ def test_stored_rollouts(tmp_path: Path, model: MockModel) -> None:
         ({"judge": "best", "answers": ["x"], "labels": [1]}, "at least two answers"),
         ({"judge": "best", "answers": ["x", "y"], "labels": [1]}, "as many labels as answers"),
         ({"judge": "clear", "answer": "x", "label": 1, "score": 1}, "has 'score', which nothing reads"),
-        ({"judge": "clear", "answer": "x", "label": 1, "seed": 99}, "seed 99"),
+        ({"judge": "clear", "answer": "x", "label": 1, "seed": 99}, "Seed 99"),
         ("", "has no labels"),
     ],
 )

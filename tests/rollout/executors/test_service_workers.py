@@ -318,7 +318,7 @@ async def test_an_app_that_no_process_could_find_says_so() -> None:
     async with serving(app) as service:
         with pytest.raises(Unavailable, match="'local'") as caught:
             await service.rollout(a_request("random"))
-        assert "at the top of a file" in caught.value.hint
+        assert "at the top level of a file" in caught.value.hint
 
 
 async def test_an_app_that_breaks_in_workers_only_is_told_at_start(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""__app_title__: task apps that others install and serve by name."""
