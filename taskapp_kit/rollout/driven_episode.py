@@ -1,8 +1,9 @@
-"""An episode whose caller decides from outside: what is sent to it, what it asks next, how it ends; and one call of it."""
+"""An episode whose caller makes the decisions, and one call of that caller."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -16,16 +17,23 @@ from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE
 from taskapp_kit.wire.chat.conversation import ChatReply
 
 Run = Callable[[RunningRollout, Listener, Answers], Awaitable[Rollout]]
-"""Runs an admitted one to its stored end. Raises as `Service.run`."""
+"""Runs an admitted rollout until it is stored. Raises the same errors as `Service.run`."""
 MAX_JOINED = 8
-"""Requests that may wait for the answer of one call: a client that repeats it gave up the others."""
+"""The limit on requests that wait for the answer of one call. A client that repeats a call has given up the earlier one."""
 
 
 class DrivenEpisode:
-    """An episode under way, from the caller's side.
+    """A running episode, as its caller sees it.
 
-    `begin` starts its task and `decide` sends a decision; both return a future of the episode's next pause: what the policy
-    asks, or the scored rollout; or with the exception that ended the episode.
+    `begin` starts its task and `decide` sends a decision. Both return a future for the episode's next pause: the policy's
+    next request, the scored rollout, or the exception that ended the episode.
+
+    Attributes:
+        rollout: The rollout, once it has begun.
+        observation: The latest observation.
+        given: The reward parts of each step so far.
+        turn: The number of decisions so far.
+        ending: Whether playing has ended, so that only scoring and storing remain.
     """
 
     def __init__(self) -> None:
@@ -39,20 +47,20 @@ class DrivenEpisode:
         self.observation: Content = None
         self.given: list[dict[str, float]] = []
         self.turn = 0
-        self.ending = False  # nothing more is played: what is left is to score and store it
+        self.ending = False
 
     async def answers(self, body: dict[str, Json]) -> ChatReply:
-        """Receive what the policy asks, and wait for the caller. On the event loop."""
-        # A session is a rollout whose caller is asked where a policy would ask its model, by the path on which a worker
-        # process asks for a reply: so threads, processes, limits, scoring and the store need no second form.
+        """Receive the policy's request and wait for the caller's decision. Call it on the event loop."""
+        # The caller replies where a model would, over the same path as a model's reply to a worker process. Threads,
+        # processes, limits, scoring and the store therefore work without changes.
         self._reply = self._loop.create_future()
         if not self._pause.done():
             self._pause.set_result(body)
         return await self._reply
 
     def hear(self, event: Event) -> None:
-        """Receive the episode's events; a Listener, in the environment's thread or on the event loop."""
-        # Called in the environment's thread for every event, so it only keeps what the next answer needs.
+        """Receive an event of the episode, in the environment's thread or on the event loop."""
+        # Called for every event, so it only keeps what the next answer needs.
         kind = type(event)
         if kind is Stepped or kind is Observed:
             self._heard.append(event)
@@ -71,8 +79,12 @@ class DrivenEpisode:
                 self.observation = event.observation
         return steps
 
+    def paid(self) -> dict[str, float]:
+        """Return the sums of the reward parts that the steps reported so far."""
+        return {name: math.fsum(parts[name] for parts in self.given) for name in ("env", "event")}
+
     async def begin(self, rollout: RunningRollout, run: Run) -> asyncio.Future[dict[str, Json] | Rollout]:
-        """Start the episode's task; once this returns, it may be cancelled without leaving the rollout admitted."""
+        """Start the episode's task. Once this returns, cancelling the task releases the rollout's capacity."""
         self.rollout = rollout
 
         async def played() -> Rollout:
@@ -80,7 +92,7 @@ class DrivenEpisode:
 
         self._task = asyncio.create_task(played())
         self._task.add_done_callback(self._ended)
-        # The task's first step: cancelled before it, `Service.run` would never give the place back.
+        # Let the task take its first step. Cancelled before it, `Service.run` would never release the capacity.
         await asyncio.sleep(0)
         return self._pause
 
@@ -92,7 +104,7 @@ class DrivenEpisode:
     def decide(self, message: dict[str, Json]) -> asyncio.Future[dict[str, Json] | Rollout]:
         """Send a decision to an episode that has not ended."""
         assert self._reply is not None, "the episode waits"
-        assert self.rollout is not None, "it was begun"
+        assert self.rollout is not None, "it has begun"
         self.ending = message is FINISH_MESSAGE
         self._pause = pause = self._loop.create_future()
         if self._reply.done():  # the episode was stopped, and its failure is being stored
@@ -105,7 +117,7 @@ class DrivenEpisode:
             elif body is None and self._reply is not None and not self._reply.done():
                 self._reply.set_result(reply)
 
-        # A short step is played without waking the rollout's task; see `SharedThreads.run_batch`.
+        # A short step runs without waking the rollout's task; see `SharedThreads.run_batch`.
         if self.rollout.driver is None or not self.rollout.driver.quick(reply, asked):
             self._reply.set_result(reply)
         return pause
@@ -113,15 +125,15 @@ class DrivenEpisode:
     def fail(self, failure: Failure) -> None:
         """End the episode with this failure, unless its result is being stored."""
         rollout, task = self.rollout, self._task
-        # A result that is being stored is kept; and the first reason is the true one.
+        # a result that is being stored is kept, and so is the first failure
         if rollout is None or task is None or rollout.settling or rollout.stopped is not None:
             return
         rollout.stopped = failure
         task.cancel()
 
     def raise_failure(self) -> None:
-        """Raise what ended the episode, unless it was scored or has not ended."""
-        if self._task is not None and self._task.done():  # and its callback has not run yet
+        """Raise the exception that ended the episode, if any."""
+        if self._task is not None and self._task.done():  # its callback has not run yet
             self._ended(self._task)
         if isinstance(self._ended_with, BaseException):
             raise _again(self._ended_with)
@@ -132,7 +144,7 @@ class DrivenEpisode:
             await asyncio.wait((self._task,))
 
     def _ended(self, task: asyncio.Task[Rollout]) -> None:
-        """Hold how it ended, and nothing that refers back to this object: sessions leave no work to the collector."""
+        """Keep the result, but no reference back to this object, so that ended sessions need no garbage collection."""
         if self._task is None:
             return
         self._task = None
@@ -151,7 +163,7 @@ class DrivenEpisode:
 
 
 class SessionCall:
-    """A call whose answer is returned again to those who repeat it; few of them may wait for it."""
+    """A call that can be repeated: each repetition gets the same answer. Only a few requests may wait for it."""
 
     __slots__ = ("_error", "_result", "_waiting", "body", "done", "request_id", "task", "verb")
 
@@ -166,7 +178,7 @@ class SessionCall:
         self._waiting: list[asyncio.Future[None]] = []
 
     def end(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Set the answer, and wake those who wait for it."""
+        """Set the answer and wake the waiting requests."""
         self.done, self._result, self._error = True, result, error
         for waiting in self._waiting:
             if not waiting.done():
@@ -174,7 +186,7 @@ class SessionCall:
         self._waiting.clear()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run the call as a task, and return that."""
+        """Run the call as a task and return the task."""
         self.task = asyncio.create_task(work)
         self.task.add_done_callback(self._ended)
         return self.task
@@ -184,12 +196,12 @@ class SessionCall:
         self.end(None if error is not None else task.result(), error)
 
     async def answer(self) -> Any:
-        """Wait for the answer and return it, or raise it. May be cancelled, which does not end the call."""
+        """Wait for the answer and return it, or raise its error. Cancelling this does not end the call."""
         if not self.done:
-            # Each holds a connection for an answer that only the last of them still reads.
+            # each holds a connection for an answer that only the latest still reads
             if len(self._waiting) >= MAX_JOINED:
-                message = f"{MAX_JOINED} requests wait for the answer of this call already."
-                raise SessionError("session_busy", message, hint="Wait for an answer before the request is repeated.")
+                message = f"{MAX_JOINED} requests already wait for the answer of this call."
+                raise SessionError("session_busy", message, hint="Wait for an answer before you repeat the request.")
             waiting = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
             await waiting
@@ -199,7 +211,7 @@ class SessionCall:
 
 
 def _again(error: BaseException) -> BaseException:
-    """Return the failure for another call, which raises one of its own, with its own traceback."""
+    """Return a copy of a rollout's failure, so that each call raises an exception with its own traceback."""
     if not isinstance(error, RolloutFailed):
         return error
     again = RolloutFailed(error.failure, rollout_id=error.rollout_id)
@@ -208,12 +220,12 @@ def _again(error: BaseException) -> BaseException:
 
 
 def left(what: str) -> Failure:
-    """Return the failure of an episode whose caller went on to something else."""
+    """Return the failure of an episode that its caller abandoned."""
     return with_id(Failure("cancelled", "session_left", f"the caller {what} before the episode ended"))
 
 
 def too_slow(verb: str, seconds: float) -> Failure:
-    """Return the failure of an episode whose caller gave one call no more time."""
+    """Return the failure of an episode in which one call exceeded its time limit."""
     message = f"the session's {verb} did not end within its time limit of {seconds:g} s"
-    hint = "Give the call more time, or the environment's own calls a time limit."
+    hint = "Allow the call more time, or limit the time of the environment's own calls."
     return with_id(Failure("timeout", "step_timeout", message, hint))

@@ -1,14 +1,13 @@
 """One session: an environment held open between the calls of a caller who decides from outside.
 
-Each episode of a session is a rollout (`Service.run`) in a task of its own, with the caller in the model's place: wherever
-the policy would ask its model, the episode waits in `DrivenEpisode.answers` until the next call. So threads, worker
-processes, limits, refusals, failures, scoring and the store are those of `POST /rollout`.
+Each episode of a session is a rollout (`Service.run`) in a separate task. The caller replaces the model: where a policy would
+call its model, the episode waits in `DrivenEpisode.answers` for the next call. Threads, worker processes, limits, refusals,
+failures, scoring and the store therefore work as for `POST /rollout`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -43,10 +42,12 @@ Admit = Callable[[RolloutRequest, Caller], Awaitable[RunningRollout]]
 class SessionStep:
     """The answer to one step.
 
-    observation: the newest. steps: each action of the call with its own observation, refusal and info. reward: what this
-    step adds to the episode's reward; the rewards of all steps sum to it. None: the episode's reward is undefined, which is
-    known at its end. parts: `env`, `event` and, in the last step, `outcome`, each weighted by the formula; None when
-    undefined. end: set when the episode is over.
+    Attributes:
+        steps: Each action of the call with its own observation, refusal and info.
+        reward: The step's share of the episode's reward; all shares sum to it. None if the episode's reward is undefined,
+            which only the last step can report.
+        parts: `env`, `event` and, in the last step, `outcome`, each weighted by the formula; None if undefined.
+        end: The finished rollout, once the episode has ended.
     """
 
     turn: int
@@ -69,11 +70,14 @@ class SessionStep:
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """The answer to a reset: the episode's identity, and what a trainer that samples itself needs.
+    """The answer to a reset: the episode's identity, and what a trainer that samples its own model needs.
 
-    actions: name, description, parameters (JSON Schema) and `text` (takes plain words) of each. messages, tools: what a
-    model is sent first, in the form of chat completions. limits: None where there is none. formula: of the reward.
-    end: set when a limit ended the episode before its first step.
+    Attributes:
+        actions: Name, description, parameters (JSON Schema) and `text` (whether it accepts plain text) of each action.
+        messages: The first messages to a model, as in chat completions; `tools` belongs to the same request.
+        limits: The limits by name; None if a limit is not set.
+        formula: The formula of the reward.
+        end: The finished rollout, if a limit ended the episode before its first step.
     """
 
     rollout_id: str
@@ -92,12 +96,10 @@ class SessionStart:
 class EnvironmentSession:
     """One session. Create it with `EnvironmentSessions.open`; use it on the service's event loop.
 
-    Calls are one at a time. A caller that is cancelled or goes away does not end its call: repeated with the same
-    `request_id`, the call returns the same answer, once it is there. `request_id` counts for the latest call only.
+    A session runs one call at a time. A call continues if its caller is cancelled or disconnects: repeat it with the same
+    `request_id` to get its answer. Only the latest call can be repeated.
 
-    protocol: the name of the protocol that opened the session, as it is stored. policy: the stored name of who decides.
-    run_id: as stored with its rollouts. exclusive: only that protocol drives it.
-    used_at: when the session was last used, on the service's monotonic clock.
+    `protocol`, `policy` (one of `CALLERS`) and `run_id` are stored with its rollouts; if `exclusive`, only `protocol` drives it.
     """
 
     def __init__(
@@ -140,12 +142,12 @@ class EnvironmentSession:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way."""
+        """Whether a call is in progress."""
         return self._call is not None and not self._call.done
 
     @property
     def state(self) -> Literal["open", "playing", "over", "closed"]:
-        """`open`: no episode yet. `playing`: one is under way. `over`: it has ended, and another reset begins the next."""
+        """`open`: no episode yet. `playing`: an episode is running. `over`: it has ended; a reset begins the next one."""
         if self.closed:
             return "closed"
         if self._episode is None:
@@ -154,27 +156,25 @@ class EnvironmentSession:
 
     @property
     def turn(self) -> int:
-        """The number of decisions in the present episode."""
+        """The number of decisions in the current episode."""
         return 0 if self._episode is None else self._episode.turn
 
     @property
     def rollout_id(self) -> str | None:
-        """The id of the present or latest episode's rollout; None before the first."""
-        rollout = self.rollout
-        return None if rollout is None else rollout.rollout_id
+        """The id of the current or latest episode's rollout; None before the first."""
+        return None if self.rollout is None else self.rollout.rollout_id
 
     @property
     def rollout(self) -> RunningRollout | None:
-        """The present or latest episode's rollout, whose events can be read after its end, too; None before the first."""
+        """The current or latest episode's rollout; None before the first. Its events can still be read after its end."""
         return None if self._episode is None else self._episode.rollout
 
     @property
     def limits(self) -> dict[str, float | None]:
-        """The limits of the present episode, None where there is none; empty before the first."""
-        rollout = self.rollout
-        if rollout is None:
+        """The limits of the current episode by name, None for a limit that is not set; empty before the first episode."""
+        if self.rollout is None:
             return {}
-        plan = rollout.plan
+        plan = self.rollout.plan
         return {
             "max_turns": plan.max_turns if plan.max_turns is not None else plan.default_max_turns,
             "max_steps": plan.max_steps,
@@ -185,27 +185,30 @@ class EnvironmentSession:
 
     @property
     def end(self) -> Rollout | None:
-        """How the present episode ended; None while it is under way, and when it failed."""
+        """The finished rollout of the current episode; None while it is running, or if it failed."""
         return None if self._last is None else self._last.end
 
     @property
     def failure(self) -> Failure | None:
-        """What the present episode failed with; None otherwise."""
+        """The failure of the current episode, if it failed."""
         try:
             if self._episode is not None:
                 self._episode.raise_failure()
         except RolloutFailed as error:
             return error.failure
         except StoreError:
-            message = "the episode was played and scored, and could not be stored"
-            return Failure("scoring", "store_failed", message, "The log has the cause. It may be stored later.")
+            message = "the episode was played and scored, but could not be stored"
+            return Failure(
+                "scoring", "store_failed", message, "The server's log reports the cause. It may be stored later."
+            )
         return None
 
     @property
     def rewards(self) -> dict[str, float | None]:
-        """What the present episode's steps added to its reward so far, by part: the sums of `SessionStep.parts`."""
-        given = [] if self._episode is None else self._episode.given
-        sums: dict[str, float | None] = {name: math.fsum(parts[name] for parts in given) for name in ("env", "event")}
+        """The reward of the current episode so far, by part: the sums of `SessionStep.parts`."""
+        sums: dict[str, float | None] = dict.fromkeys(("env", "event"), 0.0)
+        if self._episode is not None:
+            sums |= self._episode.paid()
         if self._last is not None and self._last.end is not None:
             for name, rest in self._last.parts.items():
                 sums[name] = None if rest is None else (sums.get(name) or 0.0) + rest
@@ -216,17 +219,15 @@ class EnvironmentSession:
         self.used_at = self._clock.monotonic()
 
     def attach(self, leave: Callable[[str], None]) -> None:
-        """Let one connection drive the session. leave: called with the reason when another one does, or it is closed."""
+        """Let one connection drive the session. leave: called with the reason when another takes over, or at the close."""
         if self._leave is not None:
             self._leave("replaced")
         self._leave = leave
 
     def detach(self, leave: Callable[[str], None]) -> None:
-        """End that, unless another connection took its place."""
+        """Stop driving the session, unless another connection has already taken over."""
         if self._leave == leave:  # a bound method is a new object each time
             self._leave = None
-
-    # -- the caller's verbs ----------------------------------------------------------------------------------------
 
     async def reset(
         self,
@@ -238,10 +239,17 @@ class EnvironmentSession:
         request_id: str | None = None,
         seconds: float | None = None,
     ) -> SessionStart:
-        """Begin an episode; one that is under way ends as cancelled. seed: None draws one. reward: in place of the app's.
+        """Begin an episode. A running episode is cancelled.
 
-        seconds: the time limit of this call; past it the episode fails, the session stays. The server's own applies, too.
-        Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError, SessionError.
+        Args:
+            seed: The seed; drawn at random by default.
+            split: The split; the environment's first by default.
+            config: Arguments of the environment's constructor.
+            reward: A reward formula that replaces the app's.
+            request_id: Identifies the call, so that it can be repeated.
+            seconds: Time limit of this call, in addition to the server's. After it the episode fails; the session stays.
+
+        Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError, and SessionError if it is closed or busy.
         """
         body = {
             "seed": seed,
@@ -264,27 +272,24 @@ class EnvironmentSession:
         request_id: str | None = None,
         seconds: float | None = None,
     ) -> SessionStep:
-        """Make one decision: actions as (name, arguments), or `text` where the environment takes words.
+        """Make one decision: `actions` as (name, arguments), or `text` if the environment accepts plain text.
 
-        written: in place of both, a model's words, from which the actions are read as in output mode `text`.
-
-        An action that is refused is a step whose observation is the reason, as for a model. Raises as `reset`.
+        written: a model's reply in place of both, parsed as in output mode `text`. request_id, seconds, errors: see `reset`.
+        A refused action is a step whose observation is the reason, as for a model.
         """
         try:
-            given = [(tool, plain(args, f"actions[{at}].args")) for at, (tool, args) in enumerate(actions)]
+            calls = [(tool, plain(args, f"actions[{at}].args")) for at, (tool, args) in enumerate(actions)]
         except NotJson as error:
-            message = f"an action cannot be used: {error}."
-            raise RequestError(message, fields=(FieldProblem(("body", "args"), message),)) from None
-        message_body = actions_message(given, text, written)
-        step: SessionStep = await self._once(
-            "step", request_id, message_body, partial(self._decide, message_body, seconds)
-        )
+            problem = f"The action is not JSON: {error}."
+            raise RequestError(problem, fields=(FieldProblem(("body", "args"), problem),)) from None
+        message = actions_message(calls, text, written)
+        step: SessionStep = await self._once("step", request_id, message, partial(self._decide, message, seconds))
         return step
 
     async def finish(self, *, request_id: str | None = None, seconds: float | None = None) -> SessionStep:
-        """End the episode now: truncated, scored and stored. Of one that is over, return its last step again.
+        """End the episode now, as truncated; it is scored and stored. If it has already ended, return its last step again.
 
-        Raises as `reset`; RolloutFailed of an episode that failed.
+        Raises the same errors as `reset`.
         """
         step: SessionStep = await self._once("finish", request_id, None, partial(self._finish, seconds))
         return step
@@ -292,36 +297,34 @@ class EnvironmentSession:
     async def close(self, failure: Failure | None = None, *, at_once: bool = False) -> None:
         """Close the session, and wait until its episode is stored. A second call joins the first.
 
-        An episode in progress ends as cancelled, or with this failure. One that has ended is scored first, unless there is
-        a failure, or at_once: a repeated or impatient close loses no reward.
+        A running episode is cancelled, or ends with this failure. An episode that is being scored is scored first, unless a
+        failure or `at_once` is given: a repeated or impatient close loses no reward.
         """
-        # First, so that no call begins while the episode is being stored.
+        # set first, so that no call begins while the episode is being stored
         self.closed = True
         if self._episode is not None and (failure is not None or at_once or not self._episode.ending):
             self._episode.fail(failure or left("closed the session"))
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(failure))
-        # A caller that goes away must not leave a half-closed session, which nobody would close again.
+        # A caller that disconnects must not leave a half-closed session, which no other call would close.
         await asyncio.shield(self._closing)
 
-    # -- internals -------------------------------------------------------------------------------------------------
-
     async def _once(self, verb: str, request_id: str | None, body: Json, begin: Callable[[SessionCall], object]) -> Any:
-        """Begin the call, or join the same one, and return its answer. Nothing that happens to the caller ends it."""
+        """Begin the call, or join a call with the same id, and return its answer. The call does not end with its caller."""
         if self.closed:
             raise no_such_session(self.session_id)
-        # Only the latest call: an answer is as large as an observation, and a client repeats what it has no answer to.
+        # Only the latest call is kept: an answer is as large as an observation, and clients repeat only unanswered calls.
         call = self._call
         if call is not None and request_id is not None and call.request_id == request_id:
             if (call.verb, call.body) != (verb, body):
                 raise IdempotencyKeyReused(
-                    f"The request_id {request_id[:80]!r} was sent before, with another request.",
-                    hint="Give each call of a session a request_id of its own.",
+                    f"The request_id {request_id[:80]!r} was already used for a different call of this session.",
+                    hint="Use a new request_id for each call.",
                 )
             return await self._awaited(call)
         if self.busy:
-            hint = "A session takes one call at a time; wait for its answer, or open another session."
-            raise SessionError("session_busy", f"A call of session {self.session_id} is under way.", hint=hint)
+            hint = "A session runs one call at a time. Wait for the answer, or open another session."
+            raise SessionError("session_busy", f"Session {self.session_id} is busy with another call.", hint=hint)
         self._call = call = SessionCall(verb, request_id, body)
         try:
             begin(call)
@@ -339,7 +342,7 @@ class EnvironmentSession:
     async def _begin(self, request: RolloutRequest, seconds: float | None) -> SessionStart:
         if self._episode is not None:
             self._episode.fail(left("reset the session"))
-            # One episode at a time: its place is the session's, and its row is there before the next one begins.
+            # Wait for it: a session has capacity for one episode, and rows are stored in the order of the episodes.
             await self._episode.stored()
         episode = DrivenEpisode()
         try:
@@ -376,7 +379,7 @@ class EnvironmentSession:
     def _decide(self, message: dict[str, Json], seconds: float | None, call: SessionCall) -> None:
         episode = self._present()
         if episode.over:
-            hint = "Begin the next one with a reset."
+            hint = "Begin the next episode with a reset."
             raise SessionError("episode_over", f"The episode of session {self.session_id} has ended.", hint=hint)
         episode.turn += 1
         self._send(episode, message, seconds, call)
@@ -385,7 +388,7 @@ class EnvironmentSession:
         episode = self._present()
         if episode.over:
             assert self._last is not None, "an episode that did not fail has a last step"
-            # A client repeats `finish` when it got no answer: the reward must not be lost with it.
+            # A client repeats `finish` if it got no answer, and must still get the reward.
             call.end(self._last)
         else:
             self._send(episode, FINISH_MESSAGE, seconds, call)
@@ -413,16 +416,15 @@ class EnvironmentSession:
             self._leave("session_closed" if failure is None else failure.code)
 
     def _present(self) -> DrivenEpisode:
-        """Return the present episode. Raises RolloutFailed when it failed, SessionError when there is none."""
+        """Return the current episode. Raises RolloutFailed if it failed, SessionError before the first reset."""
         if self._episode is None:
-            raise SessionError(
-                "no_episode", f"Session {self.session_id} has no episode.", hint="Begin one with a reset."
-            )
+            hint = "Begin an episode with a reset."
+            raise SessionError("no_episode", f"Session {self.session_id} has no episode.", hint=hint)
         self._episode.raise_failure()
         return self._episode
 
     def _timer(self, episode: DrivenEpisode, seconds: float | None, verb: str) -> asyncio.TimerHandle:
-        """Start the call's time limit, at whose end the episode fails."""
+        """Start the call's time limit, after which the episode fails."""
         limit = self._max_seconds if seconds is None else min(seconds, self._max_seconds)
         return asyncio.get_running_loop().call_later(limit, lambda: episode.fail(too_slow(verb, limit)))
 
@@ -433,16 +435,15 @@ class EnvironmentSession:
             episode.given.append(parts)
             return SessionStep(episode.turn, episode.observation, steps, parts["env"] + parts["event"], parts)
         assert episode.rollout is not None, "it was played"
-        blend, card = self._blend(episode.rollout), asked.scorecard
-        given = {name: math.fsum(parts[name] for parts in episode.given) for name in ("env", "event")}
+        blend, card, paid = self._blend(episode.rollout), asked.scorecard, episode.paid()
         rest = {
-            "env": blend.env * asked.total_reward - given["env"],
-            "event": _weighted(blend.event, card.events_score, given["event"]),
+            "env": blend.env * asked.total_reward - paid["env"],
+            "event": _weighted(blend.event, card.events_score, paid["event"]),
             "outcome": _weighted(blend.outcome, card.outcome_score, 0.0),
         }
-        # The last step has what the earlier ones did not: so the sum is the rollout's reward exactly, whatever criteria
-        # that read the whole episode say.
-        reward = None if card.reward is None else card.reward - given["env"] - given["event"]
+        # The last step gets the remainder, so that the steps sum to the rollout's reward exactly. Criteria that read the
+        # whole episode can only be computed now.
+        reward = None if card.reward is None else card.reward - paid["env"] - paid["event"]
         return SessionStep(episode.turn, episode.observation, steps, reward, rest, asked)
 
     def _blend(self, rollout: RunningRollout) -> Blend:
@@ -451,9 +452,9 @@ class EnvironmentSession:
     def _request(
         self, seed: int | None, split: str | None, config: Mapping[str, Json] | None, reward: Blend | None
     ) -> RolloutRequest:
-        # `True` is an int to Python, and a seed to nobody.
+        # not isinstance: `True` is an int
         if seed is not None and (type(seed) is not int or not 0 <= seed < SEED_LIMIT):
-            message = f"seed is {str(seed)[:80]!r}; expected a whole number from 0."
+            message = f"seed is {str(seed)[:80]!r}; expected an integer of at least 0."
             raise RequestError(message, fields=(FieldProblem(("body", "seed"), message),))
         try:
             given = plain({**(config or {}), **({} if split is None else {"split": split})}, "config")
@@ -471,7 +472,7 @@ class EnvironmentSession:
                 }
             )
         except ValueError as error:  # NotJson, and what pydantic raises
-            message = f"the reset cannot be used: {error}."
+            message = f"The arguments of reset are invalid: {error}."
             raise RequestError(message, fields=(FieldProblem(("body", "config"), message),)) from None
 
 
@@ -479,19 +480,19 @@ def no_such_session(session_id: str) -> SessionError:
     """Return the error for a session that does not exist, has ended, or belongs to another key."""
     return SessionError(
         "session_not_found",
-        f"There is no session {session_id[:80]!r} of this key.",
-        hint="It was closed, it expired because it was not used, or the server started anew. Open another one.",
+        f"This key has no open session {session_id[:80]!r}.",
+        hint="The session was closed, it expired, or the server was restarted. Open another session.",
     )
 
 
-def _weighted(weight: float, score: float | None, given: float) -> float | None:
+def _weighted(weight: float, score: float | None, paid: float) -> float | None:
     if not weight:
         return 0.0
-    return None if score is None else weight * score - given
+    return None if score is None else weight * score - paid
 
 
 def _with_own_places(error: RequestError) -> RequestError:
-    """Return the error with places as in a reset, which has the members of a rollout's `env` at its top."""
+    """Return the error with its field locations as in a reset, whose top level has the members of a rollout's `env`."""
     fields = tuple(
         replace(field, loc=("body", *field.loc[2:])) if field.loc[:2] == ("body", "env") else field
         for field in error.fields

@@ -1,4 +1,4 @@
-"""The sessions of a service: opens, finds, expires and closes them. Independent of HTTP; every protocol uses it."""
+"""The sessions of a service: opens, finds, expires and closes them. Every protocol uses it; it does not depend on HTTP."""
 
 from __future__ import annotations
 
@@ -24,25 +24,24 @@ IDLE = "session_idle"
 KEY_REVOKED = "key_revoked"
 
 QUEUE_SECONDS = 5.0
-"""How long `open` waits for a place."""
-# More would wait longer than clients do, and each holds a connection.
+"""How long `open` waits for a free slot."""
+# More callers would wait longer than their clients do, and each holds a connection.
 MAX_WAITING = 64
-"""At most so many callers wait for a place."""
+"""The limit on callers that wait for a slot."""
 RETRY_SECONDS = 5
 TICK_SECONDS = 1.0
-"""How often idle sessions and keys that are no longer valid are looked for."""
+"""The interval between checks for idle sessions and revoked keys."""
 
 
 class EnvironmentSessions:
     """All sessions of one service. Use it on the service's event loop; call `close` at the end.
 
-    capacity: returns how many sessions of an environment may be open, together with those of other environments that
-    play in the same way (threads, worker processes, a process each). idle_seconds: after which a session is closed.
-    max_seconds: the longest time of one call. check_open: raises Saturated while the server stops.
-
-    is_valid: whether a caller's key is still valid; a server sets it. The sessions of a key that is not are closed.
-    queue_seconds: how long `open` waits for a place. opened, ended: how many were opened since the start, and closed, by
-    cause.
+    Attributes:
+        idle_seconds: A session that is not used for this long is closed.
+        queue_seconds: How long `open` waits for a free slot.
+        is_valid: Whether a caller's key is still valid; set by a server. Sessions of revoked keys are closed.
+        opened: The number of sessions opened since the start.
+        ended: The number of sessions closed since the start, by cause.
     """
 
     def __init__(
@@ -57,6 +56,19 @@ class EnvironmentSessions:
         idle_seconds: float,
         max_seconds: float,
     ) -> None:
+        """Create the sessions of a service.
+
+        Args:
+            app: The app whose environments are opened.
+            clock: The clock for idle times.
+            admit: Admits the rollout of an episode.
+            run: Runs an admitted rollout.
+            check_open: Raises Saturated while the server is stopping.
+            capacity: Returns how many sessions may be open that run like this environment's (in threads, worker processes
+                or dedicated processes).
+            idle_seconds: A session that is not used for this long is closed.
+            max_seconds: The time limit of one call.
+        """
         self.idle_seconds = idle_seconds
         self.queue_seconds = QUEUE_SECONDS
         self.is_valid: Callable[[Caller], bool] = lambda caller: True
@@ -71,7 +83,7 @@ class EnvironmentSessions:
         self._max_seconds = max_seconds
         self._sessions: dict[str, EnvironmentSession] = {}
         self._places: dict[bool, asyncio.Semaphore] = {}
-        self._waiting: Counter[str | None] = Counter()  # callers that wait for a place, by their key's label
+        self._waiting: Counter[str | None] = Counter()  # waiting callers by key label
         self._watching: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -87,15 +99,20 @@ class EnvironmentSessions:
         policy: str = SESSION,
         exclusive: bool = False,
     ) -> EnvironmentSession:
-        """Open a session of an environment (default: the app's first) and return it; its first `reset` begins an episode.
+        """Open a session; its first `reset` begins an episode. It occupies a slot until it is closed.
 
-        It has a place until it is closed. protocol: the one that opens it, stored with its rollouts. run_id: stored with
-        them, too; default: the session's id. policy: the stored name of who decides, one of `CALLERS`. exclusive: no other
-        protocol drives it, so that a policy can neither reset its episode nor read rewards.
+        Args:
+            environment: The environment's name; the app's first by default.
+            caller: The caller that opens it.
+            protocol: The name of the protocol, stored with the session's rollouts.
+            run_id: The run id of its rollouts; the session's id by default.
+            policy: The stored name of the policy, one of `CALLERS`.
+            exclusive: Let no other protocol drive it, so that a policy can neither reset its episode nor read rewards.
 
-        Raises RequestError for an unknown environment, Saturated: every place is taken and none became free within
-        `queue_seconds`, the key has as many sessions, those that wait for a place included, as it may have rollouts in
-        flight, or the server stops.
+        Raises:
+            RequestError: The environment is unknown.
+            Saturated: No slot became free within `queue_seconds`, the key has reached its limit on rollouts in flight
+                (waiting sessions count), or the server is stopping.
         """
         spec = find_environment(self._app, environment)
         self._check_open()
@@ -163,19 +180,19 @@ class EnvironmentSessions:
         return {"open": len(self._sessions), "opened": self.opened, **self.ended}
 
     async def expire(self) -> None:
-        """Close the sessions that were idle for too long, and those of keys that are no longer valid."""
+        """Close sessions that were idle for too long, and sessions of revoked keys."""
         await asyncio.gather(*(self._expire(session) for session in list(self._sessions.values())))
 
     async def close(self) -> None:
-        """Close all sessions; their episodes end as cancelled."""
+        """Close all sessions; running episodes are cancelled."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
         await asyncio.gather(*(session.close(at_once=True) for session in list(self._sessions.values())))
 
     async def _watch(self) -> None:
-        """Expire sessions as long as there are any."""
-        # One task for all sessions, and none while there are none, instead of a timer that every call moves.
+        """Expire sessions until none is open."""
+        # One task for all sessions, instead of a timer per session that every call would restart.
         while self._sessions:
             await asyncio.sleep(TICK_SECONDS)
             try:
@@ -194,8 +211,8 @@ class EnvironmentSessions:
         await session.close(failure)
 
     def _places_of(self, environment: EnvironmentSpec) -> asyncio.Semaphore:
-        """Return the places of environments that play in the same way."""
-        # Separate places: sessions of threads must not use up the few processes of isolated environments.
+        """Return the slots of environments that run in the same way."""
+        # Separate slots: sessions in threads must not use up the few processes of isolated environments.
         isolated = environment.isolation == "process"
         places = self._places.get(isolated)
         if places is None:
@@ -205,18 +222,18 @@ class EnvironmentSessions:
     async def _take_place(self, places: asyncio.Semaphore, caller: Caller) -> None:
         limit = caller.max_in_flight
         own = sum(session.caller.key_label == caller.key_label for session in self._sessions.values()) if limit else 0
-        # Those in line count, or a key could hold the whole line beyond its limit.
+        # waiting callers count, or one key could fill the whole queue
         own += self._waiting[caller.key_label]
         if limit is not None and own >= limit:
             raise Saturated(
-                f"{own} sessions of the key {caller.key_label!r} are open or wait for a place, the limit of this key.",
+                f"The key {caller.key_label!r} has {own} open or waiting sessions, which is its limit.",
                 code="key_quota_reached",
             )
         if not places.locked():
             await places.acquire()
             return
         full = Saturated(
-            "Every place for a session is taken; sessions give theirs back when they are closed, or when they expire.",
+            "No session can be opened: every slot is taken until an open session is closed or expires.",
             retry_after_seconds=RETRY_SECONDS,
         )
         if self._waiting.total() >= MAX_WAITING:
@@ -232,10 +249,10 @@ class EnvironmentSessions:
 
 
 def _idle(seconds: float) -> Failure:
-    message = f"the session was not used for {seconds:g} s, and its episode had not ended"
-    hint = "Close sessions that are not needed any more; any request to one, also GET, keeps it open."
+    message = f"the session was not used for {seconds:g} s while its episode was running"
+    hint = "Close sessions that you no longer need. Any request to a session, including GET, keeps it open."
     return with_id(Failure("timeout", IDLE, message, hint))
 
 
 def _revoked() -> Failure:
-    return with_id(Failure("cancelled", KEY_REVOKED, "the key that opened the session is no longer valid"))
+    return with_id(Failure("cancelled", KEY_REVOKED, "the key that opened the session was revoked"))
