@@ -1,4 +1,4 @@
-"""Rollouts in flight: who requests one, which are admitted, and the failures of those that do not end by themselves."""
+"""Rollouts in flight: their callers, the limits on them, the health of the store, and failures that end them from outside."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 class Caller:
     """The caller that requests a rollout.
 
-    key_label: of the key that was used, never the key. max_in_flight: the limit on rollouts in flight under this label,
-    None without one. traceparent, tracestate: W3C trace context of the request. admin: may see and cancel the rollouts of
-    every key label, not only of its own.
+    Attributes:
+        key_label: The label of the caller's key, never the key itself.
+        max_in_flight: The limit on rollouts in flight under this label, if there is one.
+        traceparent: W3C trace context of the request.
+        tracestate: W3C trace state of the request.
+        admin: Whether the caller may see and cancel the rollouts of every key label.
     """
 
     key_label: str | None = None
     max_in_flight: int | None = None
-    # Kept with the caller, since the spans are built after the request has gone.
+    # kept with the caller, because spans are built after the request has ended
     traceparent: str | None = None
     tracestate: str | None = None
     admin: bool = False
@@ -42,33 +45,33 @@ class Caller:
         return self.admin or (self.key_label is not None and self.key_label == key_label)
 
 
-# In the same process there is nobody to protect the rollouts from.
+# an admin: code in the same process can read everything anyway
 ANYONE = Caller(admin=True)
-"""The caller of a service in the same process: the command line, a test."""
+"""The caller of a service in the same process, such as the command line or a test."""
 
 
 Answers = Callable[[dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
-"""Receives what a policy asks and returns the reply. On the event loop."""
+"""Receives a policy's request to its model and returns the reply. Called on the event loop."""
 Asked = Callable[["dict[str, Json] | None"], None]
-"""Called with what the policy asks next; None when it asks nothing more, or the turn failed."""
+"""Called with the policy's next request; None if there is no further request, or if the turn failed."""
 
 
 class QuickDriver(Protocol):
-    """Drives an episode in which short turns need not wait for the event loop."""
+    """Drives an episode whose short turns need not wait for the event loop."""
 
     def quick(self, reply: ChatReply, asked: Asked) -> bool:
-        """Goes on with a reply, without the rollout's task, and returns True; False: this one cannot.
+        """Continue with a reply without waking the rollout's task. Return False if that is not possible now.
 
-        After None was asked, and after False, `Answers` has to return the same reply, so that the task goes on.
+        After False, and after a call of `asked` with None, `Answers` has to return the same reply, so that the task continues.
         """
         ...
 
 
 class EventRecord(Protocol):
-    """The events of a rollout, which are added to while it is played."""
+    """The growing list of a running rollout's events."""
 
     def events(self) -> list[Event]:
-        """Returns those until now."""
+        """Return the events so far."""
         ...
 
 
@@ -76,10 +79,19 @@ class EventRecord(Protocol):
 class RunningRollout:
     """One rollout, from its admission to its end.
 
-    own: a policy in this process replaces the named one. created_at: unix seconds. began: on the service's monotonic clock.
-    seconds: its deadline, counted from `began`. driver: set while the policy may be asked and short turns need not wait for
-    the event loop. settling: it was played, and its result is being stored. stopped: why the server ended it, if it did.
-    recorded: its events; None before it runs.
+    Attributes:
+        rollout_id: Its id.
+        plan: The validated request.
+        caller: Who requested it.
+        created_at: Time of the request in unix seconds.
+        began: The same time on the service's monotonic clock.
+        seconds: Its deadline, counted from `began`.
+        own: Whether a policy object of this process replaces the requested policy.
+        task: The task that runs it.
+        driver: Set while short turns need not wait for the event loop.
+        recorded: Its events, once it runs.
+        settling: Whether it has ended and its result is being stored.
+        stopped: Why the server ended it, if it did.
     """
 
     rollout_id: str
@@ -88,7 +100,7 @@ class RunningRollout:
     created_at: float
     began: float
     seconds: float
-    # A worker process would play the policy that the request names instead.
+    # a worker process would play the requested policy instead
     own: bool = False
     task: asyncio.Task[object] | None = None
     driver: QuickDriver | None = None
@@ -97,13 +109,12 @@ class RunningRollout:
     stopped: Failure | None = None
 
     def events(self) -> list[Event]:
-        """The events until now."""
-        # Read while it is played, also from the event loop while its thread hangs.
+        """The events so far. Readable at any time, even from the event loop while the rollout's thread hangs."""
         return [] if self.recorded is None else self.recorded.events()
 
 
 RolloutObserver = Callable[[RunningRollout, Rollout], None]
-"""Called with each rollout that has ended and is stored: scored, failed or cancelled. On the event loop; must not raise.
+"""Called on the event loop with each rollout that has ended (scored, failed or cancelled) and is stored; must not raise.
 
 Reading the result's numbers is cheap; `events` and `trajectory` may decode data from a worker process.
 """
@@ -115,17 +126,17 @@ Listener = Callable[[Event], None]
 
 log = logging.getLogger("taskapp_kit.service")
 
-# A stuck thread holds memory and a place for ever; only a new process gets rid of them.
+# Only a new process frees the memory and the capacity that a stuck thread holds.
 HUNG_LIMIT = 8
-"""At this number of stuck threads the server accepts nothing new: `/health` reports `draining`, so that it is replaced."""
+"""With this many stuck threads the server rejects new rollouts, and `/health` reports `draining`, so that it is replaced."""
 STOPPING_SECONDS = 5.0
-"""The time that stopped rollouts have to be stored."""
+"""How long stopped rollouts have to be stored."""
 
 
 class AdmissionControl:
     """Counts the rollouts in flight and enforces the limits. Use it on the service's event loop.
 
-    most: the limit on rollouts in flight. hung: returns the current number of stuck threads.
+    most: the limit on rollouts in flight. hung: returns the number of stuck threads.
     """
 
     def __init__(self, most: int, hung: Callable[[], int]) -> None:
@@ -133,10 +144,9 @@ class AdmissionControl:
         self._hung = hung
         self._taken = 0
         self._of_label: Counter[str | None] = Counter()
-        self._unread: dict[
-            str | None, dict[str, set[Peer]]
-        ] = {}  # peers that receive an answer, by key label and rollout
-        self._under_way: dict[str, RunningRollout] = {}
+        # peers that receive an answer, by key label and rollout
+        self._unread: dict[str | None, dict[str, set[Peer]]] = {}
+        self._running: dict[str, RunningRollout] = {}
         self._closed = False
         self._empty: asyncio.Event | None = None
 
@@ -147,41 +157,40 @@ class AdmissionControl:
 
     @property
     def draining(self) -> bool:
-        """Whether new rollouts are refused because the server stops or has too many stuck threads."""
+        """Whether new rollouts are rejected because the server is stopping or has too many stuck threads."""
         return self._closed or self._hung() >= HUNG_LIMIT
 
     def check_open(self) -> None:
-        """Raises Saturated when the server stops."""
+        """Raise Saturated if the server is stopping."""
         if self._closed:
-            raise Saturated(
-                "The server is stopping and accepts no new rollouts.", code="draining", retry_after_seconds=5
-            )
+            message = "The server is stopping and accepts no new rollouts."
+            raise Saturated(message, code="draining", retry_after_seconds=5)
 
     def take(self, caller: Caller) -> None:
-        """Counts a rollout as in flight. Raises Saturated when the server or the caller's key has reached its limit."""
-        # Before anything is planned: a refusal has to be cheap when a server is flooded.
+        """Count a rollout as in flight. Raises Saturated if the server or the caller's key has reached its limit."""
+        # before the request is planned, so that rejections are cheap when a server is flooded
         self.check_open()
         if self._hung() >= HUNG_LIMIT:
             raise Saturated(
-                f"{self._hung()} threads are stuck in environments that do not return; the server must be restarted and "
-                "accepts no new rollouts until then.",
+                f"The server accepts no new rollouts until it is restarted: {self._hung()} threads are stuck in environments "
+                "that do not return.",
                 code="draining",
                 retry_after_seconds=30,
             )
         if self._taken >= self.most:
-            raise Saturated(f"{self._taken} rollouts are under way, the limit of this server.")
+            raise Saturated(f"This server runs {self._taken} rollouts, which is its limit.")
         if caller.max_in_flight is not None and (own := self._own(caller.key_label)) >= caller.max_in_flight:
             raise Saturated(
-                f"{own} rollouts of the key {caller.key_label!r} are under way or have answers that are not read yet, "
-                "the limit of this key.",
+                f"The key {caller.key_label!r} has {own} rollouts that are running or whose answers are not read yet, which "
+                "is its limit.",
                 code="key_quota_reached",
             )
-        # Before the request is planned, which may wait for the store: two requests cannot both take the last place.
+        # Counted before planning, which may wait for the store: two requests cannot both take the last slot.
         self._taken += 1
         self._of_label[caller.key_label] += 1
 
     def give_back(self, caller: Caller) -> None:
-        """Ends the count of a rollout as in flight."""
+        """Stop counting a rollout as in flight."""
         self._taken -= 1
         self._of_label[caller.key_label] -= 1
         if not self._of_label[caller.key_label]:
@@ -191,10 +200,10 @@ class AdmissionControl:
 
     @contextmanager
     def unread(self, key_label: str | None, rollout_id: str, peer: Peer) -> Iterator[None]:
-        """Counts a rollout as under way for the key that reads its answer, once for any number of readers.
+        """Count a rollout against its key's limit while its answer is being read, once for any number of readers.
 
-        The count ends when one of the readers has the whole answer, so that a caller who reconnects need not wait until the
-        server notices the lost connection.
+        The count ends when one reader has the whole answer, so that a caller who reconnects need not wait until the server
+        notices the lost connection.
         """
         if not rollout_id:
             yield
@@ -204,7 +213,7 @@ class AdmissionControl:
         readers.add(peer)
         try:
             yield
-            # The whole answer was sent, so the key's limit is free, whoever else still reads.
+            # one reader has the whole answer, so the others no longer count
             if not peer.gone:
                 readers.clear()
         finally:
@@ -216,27 +225,26 @@ class AdmissionControl:
 
     def _own(self, key_label: str | None) -> int:
         unread = self._unread.get(key_label, ())
-        return self._of_label[key_label] + sum(rollout_id not in self._under_way for rollout_id in unread)
+        return self._of_label[key_label] + sum(rollout_id not in self._running for rollout_id in unread)
 
-    def under_way(self) -> list[RunningRollout]:
-        """The rollouts that are running, in the order in which they began."""
-        return list(self._under_way.values())
+    def running(self) -> list[RunningRollout]:
+        """The running rollouts in the order in which they began."""
+        return list(self._running.values())
 
     def enter(self, rollout: RunningRollout) -> None:
-        """Registers the rollout, which runs in the current task."""
+        """Register the rollout, which runs in the current task."""
         rollout.task = asyncio.current_task()
-        self._under_way[rollout.rollout_id] = rollout
+        self._running[rollout.rollout_id] = rollout
 
     def leave(self, rollout: RunningRollout) -> None:
-        """Removes a rollout that has ended."""
-        del self._under_way[rollout.rollout_id]
-        rollout.task = None  # which has the exception of one that failed, whose traceback has the rollout
+        """Remove a rollout that has ended."""
+        del self._running[rollout.rollout_id]
+        rollout.task = None  # a failed task refers to its exception, whose traceback refers to the rollout
         self.give_back(rollout.caller)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Refuses new rollouts and waits for running ones. After the grace the rest is cancelled, and stored as cancelled."""
-        # Closed first, answered throughout: uvicorn keeps serving until this returns, and a trainer reads `draining`
-        # instead of a refused connection.
+        """Reject new rollouts and wait for running ones. After the grace period they are cancelled, and stored as such."""
+        # uvicorn keeps serving until this returns, so a trainer reads `draining` instead of a refused connection
         self._closed = True
         if self._empty is None:
             self._empty = asyncio.Event()
@@ -245,16 +253,16 @@ class AdmissionControl:
         log.info("draining in_flight=%d grace_seconds=%g", self._taken, grace_seconds)
         if await _within(self._empty, grace_seconds):
             return
-        # What is being stored is finished instead: it was played to its end.
-        stopped = [rollout for rollout in self._under_way.values() if not rollout.settling and rollout.stopped is None]
+        # a rollout that is being stored has ended, so it is not cancelled
+        stopped = [rollout for rollout in self._running.values() if not rollout.settling and rollout.stopped is None]
         for rollout in stopped:
-            message = f"the server stopped, and the rollout had not ended within its grace of {grace_seconds:g} s"
+            message = f"the server stopped, and the rollout did not end within the grace period of {grace_seconds:g} s"
             rollout.stopped = with_id(Failure("cancelled", "server_stopping", message, "Send it again."))
             if rollout.task is not None:
                 rollout.task.cancel()
         log.warning("stopped rollouts=%d grace_seconds=%g", len(stopped), grace_seconds)
         if not await _within(self._empty, STOPPING_SECONDS):
-            log.error("still under way in_flight=%d", self._taken)
+            log.error("still running in_flight=%d", self._taken)
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:
@@ -273,35 +281,33 @@ def with_id(failure: Failure) -> Failure:
 
 
 def cancelled() -> Failure:
-    """Return the failure of a rollout that a client cancelled, or that no client waits for."""
-    message = "the client went away, or cancelled the rollout, before it ended"
+    """Return the failure of a rollout that a client cancelled or disconnected from."""
+    message = "the client disconnected or cancelled the rollout before it ended"
     return with_id(Failure("cancelled", "cancelled", message))
 
 
 def overdue(seconds: float, *, played: bool) -> Failure:
-    """Return the failure of a thread that did not return in time. Its events so far are stored, the rest is lost.
+    """Return the failure of a thread that did not return in time. Its events so far are stored.
 
-    played: the episode is over, and scoring or writing it takes long.
+    played: whether the episode had ended, so that scoring or encoding took too long.
     """
     if played:
-        message = (
-            f"the rollout reached its deadline of {seconds:g} s after its episode, before it was scored and written"
-        )
-        return _logged(Failure("timeout", "deadline", message, "Give safety.max_time_s more seconds."))
-    message = f"the environment did not come back within the rollout's deadline of {seconds:g} s; its thread is stuck"
-    return _logged(Failure("timeout", "environment_hung", message, "Give the environment's own calls a time limit."))
+        message = f"the rollout's deadline of {seconds:g} s passed after the episode, before it was scored and encoded"
+        return _logged(Failure("timeout", "deadline", message, "Increase safety.max_time_s."))
+    message = f"the environment did not return within the rollout's deadline of {seconds:g} s; its thread is stuck"
+    return _logged(Failure("timeout", "environment_hung", message, "Limit the time of the environment's own calls."))
 
 
 def no_thread(seconds: float) -> Failure:
-    """Return the failure of a rollout for which no thread became free."""
-    message = f"no thread came free within the rollout's deadline of {seconds:g} s, so the episode never began"
-    return _logged(Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or give them more time."))
+    """Return the failure of a rollout that got no thread."""
+    message = f"no thread became free within the rollout's deadline of {seconds:g} s, so the episode did not begin"
+    return _logged(Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or increase their deadline."))
 
 
 def thread_blocked() -> Failure:
     """Return the failure of a rollout whose thread another rollout blocks."""
     message = "the environment of another rollout blocked the thread that this rollout shared with it"
-    hint = 'Send it again. Give the environment\'s own calls a time limit, or declare isolation="process".'
+    hint = 'Send it again. Limit the time of the environment\'s own calls, or declare isolation="process".'
     return _logged(Failure("timeout", "thread_blocked", message, hint))
 
 
@@ -321,7 +327,12 @@ Write = Callable[[], Awaitable[Any]]
 
 
 class StoreState:
-    """The state of one store by the results of its writes. Use it on one event loop; call `close` before the store's."""
+    """Tracks whether writes to the store succeed. Use it on one event loop; close it before the store.
+
+    A rollout costs minutes and model calls, and a rollout that cannot be stored gets no answer. So after a failed write new
+    rollouts are rejected before they are played, and the same write is retried every PROBE_SECONDS: a smaller probe may
+    succeed on a full disk where a rollout fails. A rollout that was answered with `store_failed` may be stored later.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -336,26 +347,26 @@ class StoreState:
         return self._failing_since is not None
 
     def to_json(self) -> dict[str, Json]:
-        """For `/health`: failing; since when, in unix seconds, else null; the number of failed writes since the start."""
+        """The state for `/health`: `failing`, `since` in unix seconds (or null), and the number of failed writes so far."""
         return {"failing": self.failing, "since": self._failing_since, "failures": self._failures}
 
     def check(self) -> None:
-        """Raises Saturated while the last write failed."""
+        """Raise Saturated if the last write failed."""
         if self.failing:
             raise Saturated(
-                "The store cannot store rollouts now, so nothing was played; the server's log says why.",
+                "The rollout was not played because the store is failing. The server's log reports the cause.",
                 code="store_failing",
                 retry_after_seconds=round(PROBE_SECONDS),
             )
 
     async def write(self, write: Callable[[], Awaitable[T]], *, again: Write | None = None) -> T:
-        """Calls `write` and returns its result. After a StoreError, `again` (by default `write`) is retried in the background.
+        """Call `write` and return its result. After a StoreError, `again` (by default `write`) is retried in the background.
 
         A StoreRefusal concerns one rollout and does not mean that the store fails. Raises what `write` raises.
         """
         try:
             result = await write()
-        # The rollout is at fault and not the store, so others are still played.
+        # the rollout is at fault, not the store, so other rollouts are still played
         except StoreRefusal:
             raise
         except StoreError as error:
@@ -365,7 +376,7 @@ class StoreState:
         return result
 
     async def close(self) -> None:
-        """Stops the attempts to write again."""
+        """Stop retrying."""
         probing, self._probing = self._probing, None
         if probing is not None:
             probing.cancel()
@@ -377,8 +388,8 @@ class StoreState:
         self._again = again
         if not self.failing:
             self._failing_since = self._clock.now()
-            store_log.error("store failing, new rollouts are refused until a write succeeds: %s", error)
-        # Written again by the server itself: while it refuses rollouts, none would find out that the store works.
+            store_log.error("store failing, new rollouts are rejected until a write succeeds: %s", error)
+        # The server retries by itself: while it rejects rollouts, no other write would show that the store works again.
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe(), name="taskapp-store-probe")
 

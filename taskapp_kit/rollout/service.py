@@ -1,4 +1,4 @@
-"""The service: runs one rollout from request to stored result. Composes the packages of `rollout`; independent of HTTP.
+"""The service: runs a rollout from the request to the stored result. It connects the packages of `rollout`, without HTTP.
 
 RolloutRequest -> EpisodePlan (request.py) -> RunningRollout -> Rollout (executor.py) -> store, observers, caller
 """
@@ -70,21 +70,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.service")
 
 SESSIONS_SHARE = 0.75
-"""The share of what can run at once that open sessions may take."""
+"""The share of the capacity that open sessions may take."""
 EPISODE_SECONDS = 7 * 86_400.0
-"""The deadline of a session's episode: its calls have limits of their own, and an unused session is closed."""
+"""The deadline of a session's episode. It can be long: each call has its own limit, and an unused session is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """Permissions and limits of a service.
 
-    max_concurrent: rollouts in flight; one more is refused (Saturated). max_time_seconds: the server's own deadline for a
-    rollout. threads: rollouts that run at once in this process. workers: processes that run rollouts instead of those
-    threads, 0 for none. An environment with isolation="process" always has a process per rollout. max_calls: how many calls
-    of one answer are executed. skip_judges: no judge is called and none needs a model; their scores are null
-    (`judges_skipped`). session_idle_seconds: a session that is not used for so long is closed. gold: whether the policy
-    `gold` may be requested; None refuses one that takes the task's row under exposure "public".
+    Attributes:
+        max_concurrent: The limit on rollouts in flight. Further rollouts are rejected with Saturated.
+        max_time_seconds: The server's deadline for a rollout.
+        exposure: Who can reach the server, which decides what its models and policies may read.
+        threads: How many rollouts run at once in this process.
+        workers: The number of processes that run rollouts instead of threads. An environment with isolation="process"
+            always has one process per rollout.
+        max_calls: How many calls of one reply are executed.
+        skip_judges: Call no judges; their scores are null (`judges_skipped`).
+        session_idle_seconds: A session that is not used for this long is closed.
+        gold: Whether the policy `gold` may be requested. None rejects a `gold` that reads the task's row under exposure
+            "public".
     """
 
     max_concurrent: int = 1024
@@ -99,13 +105,7 @@ class ServiceSettings:
 
 
 class Service:
-    """Runs and scores rollouts of one app. Create and use it on one event loop; call `close` at the end.
-
-    store: where rollouts are stored; None stores nothing. models: default: those of the process environment.
-    sessions: environments that are held open between calls.
-
-    Raises Unavailable: a judge with weight > 0 has no model.
-    """
+    """Runs and scores rollouts of one app. Create and use it on one event loop; call `close` at the end."""
 
     def __init__(
         self,
@@ -116,6 +116,18 @@ class Service:
         clock: Clock | None = None,
         models: ModelAccess | None = None,
     ) -> None:
+        """Create a service.
+
+        Args:
+            app: The app. It is frozen by this call.
+            settings: Permissions and limits.
+            store: Where rollouts are saved. Nothing is saved by default.
+            clock: Time; the system's by default.
+            models: The models that it may call. Defaults to the models in the process environment.
+
+        Raises:
+            Unavailable: A judge with weight > 0 has no model.
+        """
         self.app = app
         self.settings = settings = settings or ServiceSettings()
         self.spec: AppSpec = offered(app.freeze(), exposure=settings.exposure, gold=settings.gold)
@@ -123,7 +135,7 @@ class Service:
         self.clock: Clock = clock or SystemClock()
         self.store_state = StoreState(self.clock)
         self.pinned_threads = PinnedThreads(settings.threads)
-        # As many as rollouts in flight: those of a model mostly wait, and a thread that waits costs little.
+        # One for each rollout in flight: a rollout with a model mostly waits, and a waiting thread costs little.
         self.model_threads = PinnedThreads(settings.max_concurrent)
         self.models = models or model_access(Settings(), settings.exposure, self.clock)
         self.planner = RequestPlanner(
@@ -133,12 +145,12 @@ class Service:
             skip_judges=settings.skip_judges,
             models=self.models,
         )
-        # The pool exists without --workers, too: isolation is the author's decision and not the operator's.
+        # The pool also exists without --workers: the author decides about isolation, not the operator.
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
         workers = settings.workers
         self.worker_pool = WorkerPool(app, self.spec, workers=workers) if workers or isolated else None
-        # One hook for log line, metrics and spans: called once for each rollout that has ended, so they agree. Spans
-        # are built afterwards from recorded times, which costs nothing while playing and works for worker processes.
+        # Log line, metrics and spans share one hook, called once for each ended rollout, so they agree. Spans are built
+        # afterwards from recorded times, which costs nothing while playing and also works for worker processes.
         self.watchers: list[RolloutObserver] = []
         self._sandbox: Capabilities | None = None
         self.admission = AdmissionControl(settings.max_concurrent, self._hung)
@@ -183,9 +195,16 @@ class Service:
         is_server_key: Callable[[str], bool] | None = None,
         **limits: Any,
     ) -> Service:
-        """A service with the models and the limit on calls that `settings` have.
+        """Create a service from the settings of a process.
 
-        is_server_key: whether a text is an API key of this server. limits: further members of `ServiceSettings`.
+        Args:
+            app: The app.
+            settings: Provides the models and the limit on calls per reply.
+            exposure: Who can reach the server.
+            store: Where rollouts are saved.
+            clock: Time; the system's by default.
+            is_server_key: Whether a string is an API key of this server.
+            **limits: Further members of `ServiceSettings`.
         """
         clock = clock or SystemClock()
         limits = {"exposure": exposure, "max_calls": settings.max_calls_per_answer, **limits}
@@ -193,10 +212,7 @@ class Service:
         return cls(app, ServiceSettings(**limits), store=store, clock=clock, models=models)
 
     def prepare(self) -> None:
-        """Run `setup_worker` of each environment that runs in this process; may take seconds.
-
-        Raises Unavailable with what is missing or failed.
-        """
+        """Run `setup_worker` of each environment that runs in this process, which may take seconds. Raises Unavailable."""
         self._sandbox = sandbox_in_use()
         for spec in self.spec.environments.values():
             if self.worker_pool is not None and self.worker_pool.plays(spec):
@@ -204,11 +220,11 @@ class Service:
             prepare_to_serve(spec)
 
     async def start(self) -> None:
-        """Start the worker processes and wait until they are ready; otherwise the first rollout does.
+        """Start the worker processes and wait until they are ready. Without this call the first rollout starts them.
 
-        Processes for isolation="process" alone start when they are needed. Raises Unavailable.
+        Raises Unavailable.
         """
-        # Isolated environments alone start theirs on demand: a server with none in use needs no process.
+        # processes of isolated environments start on demand
         if self.worker_pool is not None and self.worker_pool.workers:
             await self.worker_pool.start()
 
@@ -224,13 +240,21 @@ class Service:
     ) -> Rollout:
         """Run, score and store one rollout.
 
-        policy: acts instead of the one that the request names (a person at a terminal), always in this process. answers:
-        a function in the place of the policy's model; the request names an address, which is not called.
-        listener: called with each event as it occurs, in the environment's thread, or on the event loop for a worker
-        process (`ended` then has no end state); it must not raise. written: `Rollout.body` is needed; a worker fills it.
+        Args:
+            request: The request.
+            caller: Who requests it.
+            policy: Acts in place of the requested policy (a person at a terminal), always in this process.
+            listener: Called with each event as it occurs, in the environment's thread, or on the event loop for a worker
+                process (`ended` then has no end state). It must not raise.
+            written: Let a worker process encode the response in `Rollout.body`.
+            answers: Replies in place of the policy's model. The request names an address, which is not called.
 
-        Raises RequestError (invalid request), Unavailable (it needs something that this server lacks), Saturated,
-        RolloutFailed (what was played is stored), StoreError (the result could not be stored).
+        Raises:
+            RequestError: The request is invalid.
+            Unavailable: The rollout needs something that this server lacks.
+            Saturated: The server or the key has reached its limit, or the server is stopping.
+            RolloutFailed: The rollout failed; its events are stored.
+            StoreError: The result could not be stored.
         """
         rollout = await self.admit(request, caller=caller, policy=policy, answered=answers is not None)
         return await self.run(rollout, listener=listener, written=written, answers=answers)
@@ -244,11 +268,12 @@ class Service:
         rollout_id: str | None = None,
         answered: bool = False,
     ) -> RunningRollout:
-        """Plan a rollout and admit it; `run` releases its capacity, so it has to be called.
+        """Plan a rollout and admit it. Always call `run` afterwards, which releases the capacity.
 
-        rollout_id: 32 hex digits; generated when absent. answered: `run` gets `answers`, so no model of the policy is
-        called; where the request's policy is `session`, they decide, and there is no deadline. Raises RequestError,
-        Unavailable, Saturated.
+        rollout_id: 32 hex digits; generated by default. answered: `run` gets `answers`, so the policy's model is not called;
+        if the requested policy is `session`, `answers` decides, without a deadline.
+
+        Raises RequestError, Unavailable, Saturated.
         """
         self.store_state.check()
         self.admission.take(caller)
@@ -257,14 +282,14 @@ class Service:
             session = answered and request.policy.policy_name in CALLERS
             replayed = None if policy is not None or answered else self.planner.replayed(request)
             stored = None if replayed is None else await self._stored_to_replay(replayed, caller)
-            # Again: the server may have begun to stop while the stored rollout was loaded.
+            # checked again: the server may have begun to stop while the stored rollout was loaded
             self.admission.check_open()
             plan = self.planner.plan(request, own=policy, stored=stored, session=session, answered=answered)
-        # Cancellation included, or the place would be lost until the server restarts.
+        # cancellation included, or the capacity would be lost until the server restarts
         except BaseException:
             self.admission.give_back(caller)
             raise
-        # A session's caller may think for hours; each of its calls has a limit instead.
+        # a session's caller may think for hours; each of its calls has a limit instead
         seconds = EPISODE_SECONDS if session else min(request.safety.max_time_s, self.settings.max_time_seconds)
         return RunningRollout(
             rollout_id or uuid.uuid4().hex, plan, caller, created_at, began, seconds, own=policy is not None
@@ -279,22 +304,22 @@ class Service:
         written: bool = False,
         answers: Answers | None = None,
     ) -> Rollout:
-        """Run, score and store an admitted rollout; see `rollout`. Cancelling the task cancels it, which is stored.
+        """Run, score and store an admitted rollout; see `rollout`. Cancelling the task stores the rollout as cancelled.
 
-        prompt: False lets a worker process send several events together, some 50 ms late, which costs it much less.
+        prompt: if False, a worker process may delay events by some 50 ms and send several together, which is much cheaper.
         """
         self.admission.enter(rollout)
         try:
             result = await self._executor.play(rollout, listener, answers=answers, prompt=prompt, written=written)
             rollout.settling = True
-            # Returned means stored: the store commits before the caller gets the result, in one transaction with all
-            # others that wait (group commit), so each pays for a share of a flush.
+            # A returned result is stored: the store commits first, in one transaction with all waiting results (group
+            # commit), so that they share the cost of a flush.
             await self._store_result(rollout, result)
-            result.stored = None  # a caller that holds the result need not hold its encoded events, too
+            result.stored = None  # so that a caller who keeps the result does not also keep its encoded events
         except asyncio.CancelledError:
             if rollout.stopped is None or rollout.task is None:
                 raise
-            # The server cancelled it and not the caller, whose task goes on with the failure.
+            # The server cancelled it, not the caller: the caller's task continues with the failure.
             rollout.task.uncancel()
             raise RolloutFailed(rollout.stopped, rollout_id=rollout.rollout_id) from None
         finally:
@@ -310,7 +335,7 @@ class Service:
         return await self.run(rollout, listener=listener, prompt=False, answers=answers)
 
     def _session_places(self, environment: EnvironmentSpec) -> int:
-        """Return how many sessions may be open: the rest of what can run at once is for rollouts."""
+        """Return how many sessions may be open; the rest of the capacity is for rollouts."""
         pool = self.worker_pool
         most = self.settings.max_concurrent
         if pool is not None and pool.plays(environment):
@@ -321,7 +346,7 @@ class Service:
         if self.store is not None and result.stored is not None:
             try:
                 await self.store_state.write(partial(self.store.save, result.stored))
-            except asyncio.CancelledError:  # the caller is gone; the row is stored anyway
+            except asyncio.CancelledError:  # the caller disconnected; the row is stored anyway
                 self._notify_observers(rollout, result)
                 raise
         else:
@@ -333,10 +358,9 @@ class Service:
             watch(rollout, result)
 
     async def _store_cancelled(self, rollout: RunningRollout, result: Rollout) -> None:
-        """Store the events so far as cancelled, after the client has gone or the server stops."""
+        """Store the events so far as a cancelled rollout."""
         try:
-            # A cancelled rollout has cost calls of the model, so what was played is stored; a second cancellation must
-            # not stop that.
+            # The rollout has cost model calls, so its events are stored; a second cancellation must not stop that.
             await asyncio.shield(self._store_result(rollout, result))
         except StoreError:
             log.exception("the cancelled rollout %s could not be stored", rollout.rollout_id)
@@ -352,14 +376,13 @@ class Service:
         return self.pinned_threads.hung + self.model_threads.hung
 
     async def drain(self, grace_seconds: float) -> None:
-        """Refuse new rollouts and wait for running ones; after the grace period they are cancelled, and stored so."""
+        """Reject new rollouts and wait for running ones. After the grace period they are cancelled, and stored as such."""
         await self.admission.drain(grace_seconds)
 
     async def _stored_to_replay(self, rollout_id: str, caller: Caller) -> StoredRollout:
         if self.store is None:
-            raise Unavailable(
-                "policy 'replay' needs a store, and this server has none.", hint="Serve with --store PATH."
-            )
+            message = "The policy 'replay' reads a stored rollout, but this server has no store."
+            raise Unavailable(message, hint="Serve with --store PATH.")
         stored = await self.stored.load(rollout_id, caller)
         if stored is None:
             raise no_such_recording(rollout_id)
@@ -368,9 +391,9 @@ class Service:
     # -- other requests -------------------------------------------------------------------------------------------
 
     async def first_view(self, request: RolloutRequest) -> View:
-        """Return what a policy reads before its first decision: the first observation and the tools. Runs no action.
+        """Return the view of a policy before its first decision: the first observation and the tools.
 
-        The request's policy is ignored. Raises RequestError, RolloutFailed (reset failed).
+        No action runs, and the requested policy is ignored. Raises RequestError, and RolloutFailed if reset failed.
         """
         control, seconds = Control(), self.settings.max_time_seconds
         port = ThreadPort(self.models.of_rollout(None, seconds))
@@ -383,7 +406,7 @@ class Service:
         try:
             failed = await self.pinned_threads.run(lambda: until_called(episode), seconds=seconds, stop=stop)
         except ThreadHung:
-            message = f"reset did not come back within {seconds:g} s"
+            message = f"reset did not return within {seconds:g} s"
             raise RolloutFailed(Failure("timeout", "environment_hung", message)) from None
         if failed is not None:
             raise RolloutFailed(failed) from control.cause
@@ -392,9 +415,9 @@ class Service:
     async def score_group(
         self, *, rollout_ids: Sequence[str] | None = None, group_id: str | None = None, caller: Caller = ANYONE
     ) -> dict[str, Json]:
-        """Rank stored rollouts of one seed by the group judges: the response of `POST /score_group`.
+        """Rank stored rollouts of one seed with the group judges. Returns the response of `POST /score_group`.
 
-        Counts as a rollout in flight. Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError.
+        The call counts as a rollout in flight. Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError.
         """
         self.admission.take(caller)
         seconds = self.settings.max_time_seconds
@@ -403,13 +426,13 @@ class Service:
             port = ThreadPort(self.models.of_rollout(None, seconds))
             return await self.model_threads.run(lambda: group.score(port), seconds=seconds, stop=port.stop)
         except ThreadHung:
-            message = f"the group judges gave no verdict within {seconds:g} s"
+            message = f"the group judges did not reach a verdict within {seconds:g} s"
             raise RolloutFailed(Failure("timeout", "deadline", message)) from None
         finally:
             self.admission.give_back(caller)
 
     def health(self) -> dict[str, Any]:
-        """Return the server's state, without using an environment."""
+        """Return the server's state. Uses no environment."""
         failing = "store_failing" if self.store_state.failing else "healthy"
         return {
             "healthy": True,
@@ -437,7 +460,7 @@ class Service:
 
     async def close(self) -> None:
         """Stop running rollouts, end worker processes and idle threads, and close the store."""
-        # In this order: what still runs needs threads, processes and the store until it has ended.
+        # in this order: running episodes need threads, processes and the store until they end
         await self.sessions.close()
         await self.drain(0.0)
         if self.worker_pool is not None:
@@ -453,11 +476,11 @@ class Service:
 
 
 def sandbox_in_use() -> Capabilities | None:
-    """Return the probe's report when a file loaded in this process imports `taskapp_kit.sandbox`, else None.
+    """Return the sandbox's report if this process uses it, that is, has imported `taskapp_kit.sandbox`; else None.
 
-    Other apps neither probe nor load it. The first call probes, which takes some tenths of a second.
+    The first call probes the machine, which takes some tenths of a second.
     """
-    # Importing it would probe the machine in every server, for the few whose app runs programs.
+    # An import here would probe the machine in every server, for the few whose app runs programs.
     if "taskapp_kit.sandbox" not in sys.modules:
         return None
     from taskapp_kit.sandbox import capabilities

@@ -200,11 +200,11 @@ class ServiceSource(UiSource):
 
     def live(self, caller: Caller) -> list[LiveRow]:
         """See UiSource."""
-        return [_live_row(one) for one in self._service.admission.under_way() if caller.may_see(one.caller.key_label)]
+        return [_live_row(one) for one in self._service.admission.running() if caller.may_see(one.caller.key_label)]
 
     async def live_rollout(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
         """See UiSource."""
-        for one in self._service.admission.under_way():
+        for one in self._service.admission.running():
             if one.rollout_id == rollout_id and caller.may_see(one.caller.key_label):
                 return await asyncio.to_thread(self._as_stored, one)
         return None

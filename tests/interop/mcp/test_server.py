@@ -234,8 +234,8 @@ async def test_calls_at_once_are_done_in_order_and_a_cancelled_one_is_done(tmp_p
     ("arguments", "words"),
     [
         ({"sed": 1}, "no argument 'sed'"),
-        ({"seed": "x"}, "expected a whole number"),
-        ({"seed": 50}, "Seed 50 is outside"),
+        ({"seed": "x"}, "expected an integer"),
+        ({"seed": 50}, "seed 50 is outside"),
     ],
 )
 async def test_a_wrong_reset_is_refused(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
