@@ -151,14 +151,15 @@ INSIDE = {
 """The same within the packages that have packages of their own."""
 
 EXCEPTIONS = {
+    ("client", "deploy.local.in_process"),
     ("client", "jobs.client"),
     ("declare.app", "asgi"),
     ("declare.app", "services.environment_service"),
     ("declare.app", "services.service"),
     ("records.rollout", "wire.rollout"),
 }
-"""Imports that go upwards. `taskapp_kit.client` (2026-11-28) has the names of jobs that documentation has always had there,
-loaded at their first use. `TaskApp.asgi` (2026-11-22): `uvicorn my_app:app.asgi --factory` needs no runner of ours.
+"""Imports that go upwards. `taskapp_kit.client` (2026-11-28) has the documented names of jobs and `InProcessTaskApp`,
+which are loaded at first use. `TaskApp.asgi` (2026-11-22): `uvicorn my_app:app.asgi --factory` needs no runner of ours.
 `TaskApp.as_service` (2026-11-27): an environment is a service in one line; `services.service` is its result's type.
 A rollout's request is a type of the wire."""
 

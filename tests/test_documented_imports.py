@@ -14,7 +14,7 @@ DOCUMENTED = {
     "taskapp_kit.interop.gymnasium": "from_gymnasium",
     "taskapp_kit.asgi": "build",
     "taskapp_kit.jobs.server.app": "create_backend",
-    "taskapp_kit.client": "BackendClient RLJob SyncTaskAppClient TaskAppClient check_backend check_task_app load_rl_config read_events setup_environment_api_key weights_note",
+    "taskapp_kit.client": "BackendClient InProcessTaskApp RLJob SyncTaskAppClient TaskAppClient check_backend check_task_app load_rl_config read_events setup_environment_api_key weights_note",
     "taskapp_kit.jobs.client.rl_job": "",
     "taskapp_kit.config": "Settings load",
     "taskapp_kit.records.events": "fold from_json",

@@ -10,7 +10,7 @@ from pathlib import Path
 from example_arguments import main
 
 from taskapp_kit.client import SyncTaskAppClient
-from taskapp_kit.deploy.local.in_process import InProcessTaskApp
+from taskapp_kit.client import InProcessTaskApp
 
 
 def run() -> int:

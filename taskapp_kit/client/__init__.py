@@ -1,6 +1,6 @@
-"""HTTP clients of task apps and backends, and jobs: `from taskapp_kit.client import RLJob, TaskAppClient`.
+"""HTTP clients of task apps and backends, and training jobs: `from taskapp_kit.client import RLJob, TaskAppClient`.
 
-Names are loaded at their first use, so that importing this package is fast. Those of jobs are in `taskapp_kit.jobs.client`.
+Names are imported at first use, because many of them are defined in higher layers and importing this package must be fast.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from taskapp_kit.client.checks import Finding, check_task_app, try_rollout
     from taskapp_kit.client.event_decoding import read_events
     from taskapp_kit.client.task_app import SyncTaskAppClient, TaskAppClient
+    from taskapp_kit.deploy.local.in_process import InProcessTaskApp
     from taskapp_kit.jobs.client import (
         BackendClient,
         RlConfig,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendClient",
     "Finding",
+    "InProcessTaskApp",
     "RLJob",
     "RlConfig",
     "SyncTaskAppClient",
@@ -48,6 +50,7 @@ __all__ = [
 
 _MODULES = {
     "Finding": "client.checks",
+    "InProcessTaskApp": "deploy.local.in_process",
     "SyncTaskAppClient": "client.task_app",
     "TaskAppClient": "client.task_app",
     "check_task_app": "client.checks",
@@ -55,7 +58,7 @@ _MODULES = {
     "try_rollout": "client.checks",
     "weights_note": "records.job_status",
 }
-"""Every other name is one of `jobs.client`."""
+"""The modules of public names. All other names are in `jobs.client`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""Blocking calls of the asynchronous clients: runs a coroutine to its end, even inside a running event loop.
+"""Blocking calls of the asynchronous clients, which also work inside a running event loop.
 
-The guides call `job.submit()` inside `async def main()`. There the coroutine runs in a loop on another thread, and the
-caller waits, as for any blocking call.
+The guides call `job.submit()` inside `async def main()`. In that case the coroutine runs in an event loop on another thread,
+and the caller blocks until it has finished.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 POLL_SECONDS = 0.1
-"""How often a waiting caller checks whether its own task was cancelled."""
+"""Interval at which a waiting caller checks whether its own task was cancelled."""
 AHEAD = 64
-"""How many items an iteration may be ahead of its reader."""
+"""Number of items that `iterate` may read ahead."""
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Return the coroutine's result. Ctrl-C, or the cancellation of the calling task, cancels the coroutine first.
+    """Run a coroutine and return its result. Ctrl-C, or cancelling the calling task, first cancels the coroutine.
 
-    A running event loop is blocked until then, and the coroutine and its callbacks run on another thread.
+    If the caller is inside a running event loop, the loop is blocked, and the coroutine and its callbacks run on another
+    thread.
     """
     try:
         asyncio.get_running_loop()
@@ -44,11 +45,11 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
         with start_blocking_portal() as portal:
             return caller.wait(portal.start_task_soon(awaited))
     finally:
-        coroutine.close()  # if the thread could not start it
+        coroutine.close()  # in case the thread could not start it
 
 
 def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
-    """Yield the items of an asynchronous iterator, in blocking code. Leaving the loop early closes it."""
+    """Yield the items of an asynchronous iterator in blocking code. Leaving the loop early closes the iterator."""
     items: queue.Queue[tuple[Item] | None] = queue.Queue()
     free = threading.Semaphore(AHEAD)
 
@@ -56,7 +57,7 @@ def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
         stream = open_stream()
         try:
             async for item in stream:
-                while not free.acquire(blocking=False):  # noqa: ASYNC110 — the reader is another thread
+                while not free.acquire(blocking=False):  # noqa: ASYNC110 — the reader is on another thread
                     await asyncio.sleep(POLL_SECONDS)
                 items.put((item,))
         finally:
@@ -70,43 +71,43 @@ def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
         feeding = portal.start_task_soon(feed)
         while True:
             try:
-                got = items.get(timeout=POLL_SECONDS)
+                boxed = items.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 caller.check()
                 continue
-            if got is None:
+            if boxed is None:
                 caller.wait(feeding)
                 return
             free.release()
-            yield got[0]
+            yield boxed[0]
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for blocking calls that share connections; see `loop_thread`."""
+    """An event loop on a separate thread, for blocking calls that share connections; see `loop_thread`."""
 
     def __init__(self, portal: BlockingPortal) -> None:
         self._portal = portal
 
     def call(self, function: Callable[[], Awaitable[Result]]) -> Result:
-        """Return the result of a coroutine function. Ctrl-C, or the cancellation of the calling task, ends the wait."""
+        """Run a coroutine function and return its result. Ctrl-C, or cancelling the calling task, ends the wait."""
         return _CallingTask().wait(self._portal.start_task_soon(function))
 
     def entered(self, context: AbstractAsyncContextManager[Item]) -> AbstractContextManager[Item]:
-        """Return a blocking form of a context manager, entered and left in the thread."""
+        """Return a blocking context manager that enters and exits `context` on the thread."""
         return self._portal.wrap_async_context_manager(context)
 
 
 @contextmanager
 def loop_thread() -> Iterator[LoopThread]:
-    """Run an event loop in a thread for the length of the block."""
+    """Run an event loop on a thread during the block."""
     with start_blocking_portal() as portal:
         yield LoopThread(portal)
 
 
 class DaemonLoop:
-    """An event loop in a daemon thread, for blocking objects that other libraries drive and may forget to close.
+    """An event loop on a daemon thread, for blocking objects that other libraries use and may not close.
 
-    `stop` ends the thread. A process that ends does not wait for it, as it would for a portal that nobody has closed.
+    `stop` ends the thread. Unlike an unclosed portal, the thread does not prevent the process from exiting.
     """
 
     def __init__(self, name: str) -> None:
@@ -115,7 +116,7 @@ class DaemonLoop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Return the coroutine's result. An exception in the caller's thread (Ctrl-C) cancels it."""
+        """Run a coroutine and return its result. An exception in the calling thread (Ctrl-C) cancels the coroutine."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
@@ -131,7 +132,7 @@ class DaemonLoop:
 
 
 class _CallingTask:
-    """The asyncio task that makes the blocking call, if there is one."""
+    """The asyncio task that makes the blocking call, if any."""
 
     def __init__(self) -> None:
         try:
@@ -141,16 +142,16 @@ class _CallingTask:
         self._cancelled_before = 0 if self._task is None else self._task.cancelling()
 
     def check(self) -> None:
-        """Raise CancelledError when the task was cancelled, which is all that a first Ctrl-C does under asyncio.run."""
+        """Raise CancelledError if the task was cancelled. Under asyncio.run, a first Ctrl-C only cancels the task."""
         if self._task is not None and self._task.cancelling() > self._cancelled_before:
             raise asyncio.CancelledError
 
     def wait(self, future: Future[Result]) -> Result:
-        """Return the future's result. Raises its error, or CancelledError when the task was cancelled meanwhile."""
+        """Wait for the future and return its result. Raises CancelledError if the task is cancelled."""
         while True:
             try:
                 return future.result(POLL_SECONDS)
             except NotYet:
-                if future.done():  # the TimeoutError is the future's own
+                if future.done():  # the future itself raised TimeoutError
                     raise
                 self.check()

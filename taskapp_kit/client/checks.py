@@ -1,9 +1,9 @@
-"""Checks whether a task app can be used for a job, and if not, whether address, key or contract is wrong.
+"""Checks of a task app before a job uses it, which find out whether the address, the key or the contract is wrong.
 
     for finding in await check_task_app("http://127.0.0.1:8001", key):
         print(finding.part, finding.ok, finding.found, finding.do)
 
-Only `try_rollout` runs or creates anything. No finding has a key, a part of one, or a server's raw text.
+Only `try_rollout` runs anything on the server. Findings never contain a key, part of a key, or unfiltered server text.
 """
 
 from __future__ import annotations
@@ -27,48 +27,49 @@ MAX_NAME = 80
 WHAT_TO_DO = {
     Trouble.PROXY: CHECK_PROXY,
     Trouble.UNKNOWN_HOST: (
-        "Check the spelling of the host. A new tunnel or deploy may take a minute until its name is known."
+        "Check the spelling of the host. The name of a new tunnel or deployment may take a minute to become available."
     ),
-    Trouble.CERTIFICATE: "Give the host name that the certificate is for; on this machine http:// needs none.",
-    Trouble.TLS: "If that server speaks plain HTTP, write http:// instead of https://.",
-    Trouble.NOT_HTTP: "Another program listens there, or the address needs https://. Check the port.",
-    Trouble.CONNECT_TIMEOUT: "A firewall may stand between. Check host and port.",
+    Trouble.CERTIFICATE: "Use the host name of the certificate. On this machine, http:// needs no certificate.",
+    Trouble.TLS: "If the server speaks plain HTTP, use http:// instead of https://.",
+    Trouble.NOT_HTTP: "Another program is listening there, or the address needs https://. Check the port.",
+    Trouble.CONNECT_TIMEOUT: "A firewall may block the connection. Check host and port.",
     Trouble.TIMEOUT: (
-        "It takes connections and does not answer. A cold container may need a minute: try again, then read its log."
+        "The server accepts connections but does not respond. A cold container may take a minute: try again, then "
+        "read its log."
     ),
-    Trouble.DROPPED: "Something stands there that ends connections. Read its log.",
-    Trouble.TRUNCATED: "Something stands there that ends connections. Read its log.",
-    Trouble.TOO_LARGE: "That is no answer of such a server. Check host, port and path.",
+    Trouble.DROPPED: "The server closed the connection. Read its log.",
+    Trouble.TRUNCATED: "The server closed the connection during its response. Read its log.",
+    Trouble.TOO_LARGE: "A task app would not send such a large response. Check host, port and path.",
 }
-"""For each reason why there is no response; any other one means that nothing listens."""
+"""What to do about each reason for a missing response. Any other reason means that nothing is listening."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """A response, or why there is none. Exactly one of `answer` and `lost` is set."""
+    """A response (`answer`), or the reason why it is missing (`lost`). Exactly one of them is set."""
 
     answer: HttpResponse | None = None
     lost: NoAnswer | None = None
 
     @property
     def status(self) -> int:
-        """The HTTP status; 0 without a response."""
+        """The HTTP status, or 0 without a response."""
         return self.answer.status if self.answer is not None else 0
 
     @property
     def object(self) -> dict[str, Any] | None:
-        """The JSON object of the body; None for anything else."""
+        """The JSON object in the body, or None for any other body."""
         return self.answer.json_object() if self.answer is not None else None
 
     @property
     def code(self) -> str:
-        """The code of an error envelope; "" when there is none."""
+        """The code of the error envelope, or "" without one."""
         error = error_members(self.answer) if self.answer is not None else None
         return error.code if error is not None else ""
 
     @property
     def words(self) -> str:
-        """The response in words: `404`, `200 with a web page`, `307, a redirect to example.org`; else why there is none."""
+        """A description of the response, such as `404` or `200 with a web page`, or the reason why it is missing."""
         if self.answer is None:
             return self.lost.why if self.lost is not None else "nothing"
         kind = self.answer.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -78,16 +79,16 @@ class ProbeResult:
             return f"{self.status} with a web page"
         if self.object is not None:
             return f"{self.status}" if self.status != 200 else "200 with a JSON object"
-        return f"{self.status}" if self.status != 200 else "200 with something that is no JSON object"
+        return f"{self.status}" if self.status != 200 else "200 without a JSON object"
 
     def do_without_answer(self, start: str) -> str:
-        """Return what to do when there is no response. start: how such a server is started, for when nothing listens."""
+        """Return what to do about a missing response. `start` is the advice if nothing is listening."""
         return start if self.lost is None else WHAT_TO_DO.get(self.lost.kind, start)
 
 
 @dataclass(slots=True)
 class Prober:
-    """Sends requests to one server. headers: the key, sent where `keyed` says so. seconds: for each request."""
+    """Sends requests to one server. `headers` contain the key. `seconds` is the time limit of each request."""
 
     url: str
     headers: Mapping[str, str]
@@ -96,11 +97,11 @@ class Prober:
 
     @classmethod
     def at(cls, url: str, headers: Mapping[str, str], seconds: float) -> Prober:
-        """Return a prober of a checked address."""
+        """Return a prober of a validated address."""
         return cls(url, headers, seconds, Transport({}, MAX_ANSWER_BYTES))
 
     async def ask(self, path: str, *, verb: str = "GET", body: bytes | None = None, keyed: bool = True) -> ProbeResult:
-        """Send one request; redirects are not followed and nothing is repeated."""
+        """Send one request, with the key only if `keyed`. Redirects are not followed and nothing is repeated."""
         headers = self.headers if keyed else {}
         try:
             return ProbeResult(
@@ -115,12 +116,12 @@ class Prober:
 
 
 def name_of(value: Any, key: str | None) -> str:
-    """Return a name that a server gave as one short line without any part of the key; "" when it is no text."""
+    """Return a name from a server as one short line without any part of the key, or "" if it is not a string."""
     return sentence(value, key)[:MAX_NAME] if isinstance(value, str) else ""
 
 
 def _towards(answer: HttpResponse) -> str:
-    """Return the host that a redirect leads to, and nothing else of its address, which may hold anything."""
+    """Return the target host of a redirect. The rest of the address is omitted, because it may contain secrets."""
     try:
         host = urlsplit(answer.headers.get("location", "")).hostname
     except ValueError:
@@ -133,9 +134,9 @@ Part = Literal["backend", "task app", "key", "contract", "rollout"]
 
 SECONDS = 10.0
 ROLLOUT_SECONDS = 120.0
-"""How long the one rollout of `try_rollout` may take, its judges included."""
+"""Time limit of the rollout of `try_rollout`, including its judges."""
 TRIED_TURNS = 5
-"""Limit of the turns of that rollout, to save the server time."""
+"""Limit on the turns of that rollout, to save the server's time."""
 TASK_APP_START = "Start it (taskapp serve APP), or check host and port."
 UNAUTHORISED = ("unauthorised", "unauthorized")
 
@@ -146,9 +147,9 @@ class Finding:
 
     Attributes:
         part: What was checked.
-        ok: Whether it can be used.
-        found: A sentence.
-        do: What to do; with `ok` it is advice only.
+        ok: Whether it is usable.
+        found: What the check found, as a sentence.
+        do: What to do about it. If `ok`, this is only advice.
     """
 
     part: Part
@@ -158,17 +159,17 @@ class Finding:
 
 
 async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = SECONDS) -> list[Finding]:
-    """Check address, task app, key and contract, in this order; a failed check skips those that depend on it.
+    """Check address, task app, key and contract, in this order. A failed check skips the checks that depend on it.
 
     Args:
         url: The task app's address.
-        key: The task app's ENVIRONMENT_API_KEY, sent to that address alone.
-        timeout_seconds: For each of six requests.
+        key: The task app's ENVIRONMENT_API_KEY. It is sent to this address only.
+        timeout_seconds: Time limit of each of the six requests.
     """
     try:
         address = read_address(url)
     except ConfigError as error:
-        return [Finding("task app", False, f"The task app's address cannot be used. {error.message}", error.hint)]
+        return [Finding("task app", False, f"The task app's address is invalid. {error.message}", error.hint)]
     try:
         sent = header_key(key, "The task app's key")
     except ConfigError as error:
@@ -181,12 +182,12 @@ async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = 
 
 
 async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROLLOUT_SECONDS) -> Finding:
-    """Run one rollout of the first seed, at most five turns, with a policy that needs no model; judges score it as usual.
+    """Run one rollout of the first seed, with at most five turns and a policy that needs no model. Judges score it.
 
     Args:
-        url: The task app's address, valid according to `check_task_app`.
-        key: Its key, valid too.
-        timeout_seconds: For the rollout.
+        url: The task app's address, which `check_task_app` has accepted.
+        key: Its key, which `check_task_app` has accepted.
+        timeout_seconds: Time limit of the rollout.
     """
     async with TaskAppClient(url, key, timeout_seconds=timeout_seconds) as client:
         policy = None
@@ -197,26 +198,26 @@ async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROL
             names = [name for name in offered if isinstance(name, str)] if isinstance(offered, list) else []
             config = example_policy(dict.fromkeys(names), words=takes_words(described))
             if not config:
-                found = "No rollout was tried: the task app offers no policy that can act without a model."
-                return Finding("rollout", True, found, "Play one with a model: taskapp rollout URL --model M.")
+                found = "No rollout was tried, because the task app offers no policy that can act without a model."
+                return Finding("rollout", True, found, "Try one with a model: taskapp rollout URL --model M.")
             policy = name_of(config["policy"], key)
             environment, seed = described.get("environment"), first_seed(dataset if isinstance(dataset, dict) else {})
             answer = await trial_rollout(client, config, environment=environment, seed=seed)
         except TaskAppError as error:
-            words = f"HTTP {error.status} {name_of(error.code, key) or ''}".rstrip() if error.status else "no answer"
-            found = f"One rollout was tried with the policy {policy}, and failed: {words}." if policy else f"{words}."
+            reason = f"HTTP {error.status} {name_of(error.code, key) or ''}".rstrip() if error.status else "no response"
+            found = f"A rollout with the policy {policy} failed: {reason}." if policy else f"{reason}."
             return Finding("rollout", False, found, READ_LOG)
     reward = answer.get("reward")
     scored = f"reward {reward:g}" if isinstance(reward, int | float) else "no reward"
-    return Finding("rollout", True, f"One rollout was played: policy {policy}, seed {seed}, {scored}.")
+    return Finding("rollout", True, f"A rollout was played: policy {policy}, seed {seed}, {scored}.")
 
 
 async def trial_rollout(
     client: TaskAppClient, config: Mapping[str, str], *, environment: Any, seed: int
 ) -> dict[str, Any]:
-    """Play a rollout of at most five turns, which is not stored, and return its answer. Raises TaskAppError.
+    """Play a rollout of at most five turns without storing it, and return its response. Raises TaskAppError.
 
-    config: the policy's. environment: its name; anything else stands for the task app's first one.
+    If `environment` is not a name, the task app's first environment is used.
     """
     run_id = f"check-{uuid.uuid4().hex[:12]}"
     request = {
@@ -250,47 +251,42 @@ async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
         if named:
             return [
                 here,
-                Finding("contract", False, f"GET /health answers {health.words}; expected 200 with JSON.", READ_LOG),
+                Finding("contract", False, f"GET /health returns {health.words}; expected 200 with JSON.", READ_LOG),
             ]
-        do = "Is that the address of a task app? A proxy or another server may stand there."
-        found = f"{url} answers, and not as a task app: GET / gives {root.words}, GET /health gives {health.words}."
+        do = "Is that the address of a task app? It may belong to a proxy or another server."
+        found = f"{url} responds, but not as a task app: GET / returns {root.words}, GET /health {health.words}."
         return [Finding("task app", False, found, do)]
     if state.get("healthy") is False or state.get("status") in ("draining", "store_failing"):
         word = name_of(state.get("status"), key) or "not healthy"
-        return [Finding("task app", False, f"{url} reports that it is {word}.", "Wait for it, or start it again.")]
+        return [Finding("task app", False, f"{url} reports that it is {word}.", "Wait, or restart it.")]
     accepted = Finding("key", True, "The task app accepts the key.")
     if not key:
-        accepted = Finding(
-            "key", True, "The task app asks for no key.", "Anyone who finds the address can play. Set a key there."
-        )
+        do = "Anyone who knows the address can play. Set a key there."
+        accepted = Finding("key", True, "The task app does not require a key.", do)
     taskset, info, rollout = await asyncio.gather(prober.ask("/task_info"), prober.ask("/info"), prober.ask("/rollout"))
     if taskset.status in (401, 403):
-        found = f"GET /task_info refuses the key ({taskset.status}), and GET /health does not ask for one."
+        found = f"GET /task_info rejects the key ({taskset.status}), but GET /health does not require one."
         return [
             here,
-            Finding("key", False, found, "Give the task app's key; or is that another server, such as a backend?"),
+            Finding("key", False, found, "Use the task app's key. Is that another server, such as a backend?"),
         ]
     return [here, accepted, *await _contract(prober, key, taskset, info, rollout)]
 
 
 def _key_of_task_app(health: ProbeResult, key: str | None) -> Finding | None:
-    """Return the problem of the key; None when it is valid."""
+    """Return the problem of the key, or None if it is valid."""
     if health.code == "missing_environment_api_key":
-        return Finding(
-            "key",
-            False,
-            "The task app has no key of its own, so it refuses every request.",
-            "Set ENVIRONMENT_API_KEY where it runs (on Modal: in its secret), and start it again.",
-        )
+        do = "Set ENVIRONMENT_API_KEY where the task app runs (on Modal, in its secret), and restart it."
+        return Finding("key", False, "The task app was started without a key, so it rejects every request.", do)
     if health.status in (401, 403) or (health.status == 400 and health.code in UNAUTHORISED):
         if key:
-            do = "Give the key that the task app was started with, as ENVIRONMENT_API_KEY; look for a stale .env."
-            return Finding("key", False, f"The task app refuses the key ({health.status}).", do)
-        return Finding("key", False, "The task app asks for a key, and none is given.", "Set ENVIRONMENT_API_KEY.")
+            do = "Set ENVIRONMENT_API_KEY to the key that the task app was started with. Check for an outdated .env."
+            return Finding("key", False, f"The task app rejects the key ({health.status}).", do)
+        return Finding("key", False, "The task app requires a key, but no key is set.", "Set ENVIRONMENT_API_KEY.")
     return None
 
 
-READ_LOG = "Read the task app's log; docs/reference/contract.md has what is expected."
+READ_LOG = "Read the task app's log. docs/reference/contract.md describes what is expected."
 
 
 async def _contract(
@@ -299,7 +295,7 @@ async def _contract(
     findings = []
     if rollout.status == 404:
         findings.append(
-            Finding("contract", False, "There is no POST /rollout (404).", "A trainer plays there. " + READ_LOG)
+            Finding("contract", False, "POST /rollout does not exist (404).", "Trainers need it. " + READ_LOG)
         )
     body = taskset.object
     if taskset.status != 200 or body is None:
@@ -307,46 +303,42 @@ async def _contract(
         return findings
     dataset = body.get("taskset") if isinstance(body.get("taskset"), Mapping) else body.get("dataset")
     if not isinstance(dataset, Mapping):
-        wanted = "expected an object `taskset` (or a TaskInfo with `dataset`)."
-        findings.append(Finding("contract", False, f"GET /task_info describes no data set; {wanted}", READ_LOG))
+        found = "GET /task_info describes no data set; expected an object `taskset` (or a TaskInfo with `dataset`)."
+        findings.append(Finding("contract", False, found, READ_LOG))
         return findings
     findings.append(_dataset(dataset, key))
     seed = first_seed(dataset)
-    one = await prober.ask(f"/task_info?seed={seed}")
-    findings.append(_instance(one, seed))
-    findings.append(_rubrics(info, one.object or {}))
+    instance = await prober.ask(f"/task_info?seed={seed}")
+    findings.append(_instance(instance, seed))
+    findings.append(_rubrics(info, instance.object or {}))
     return findings
 
 
 def _odd(path: str, reply: ProbeResult) -> Finding:
     if reply.answer is None:
         return Finding("contract", False, f"GET {path} {reply.words}.", reply.do_without_answer(READ_LOG))
-    return Finding("contract", False, f"GET {path} answers {reply.words}; expected 200 with a JSON object.", READ_LOG)
+    return Finding("contract", False, f"GET {path} returns {reply.words}; expected 200 with a JSON object.", READ_LOG)
 
 
 def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
     name = name_of(dataset.get("id"), key) or name_of(dataset.get("name"), key)
-    given = dataset.get("splits")
-    splits = [name_of(split, key) for split in (given if isinstance(given, list) else ()) if isinstance(split, str)][:8]
+    listed = dataset.get("splits")
+    splits = [name_of(split, key) for split in listed if isinstance(split, str)][:8] if isinstance(listed, list) else []
     if not name or not splits:
-        found = "GET /task_info names no data set with splits." if not name else f"Data set {name} names no splits."
-        return Finding(
-            "contract", True, found, "Metrics of a job cannot be reported by split: advertise id and splits."
-        )
+        found = f"The data set {name} has no splits." if name else "GET /task_info names no data set with splits."
+        return Finding("contract", True, found, "Advertise id and splits, so that jobs can report metrics by split.")
     return Finding("contract", True, f"Data set {name}: splits {', '.join(splits)}.")
 
 
 def takes_words(described: Mapping[str, Any]) -> bool:
-    """Return whether a tool of the environment takes plain words, as `/task_info` describes it."""
+    """Return whether a tool of the environment takes plain text, according to `/task_info`."""
     space = described.get("action_space")
     tools = space.get("tools") if isinstance(space, dict) else None
-    return (
-        any(isinstance(tool, dict) and tool.get("text") is True for tool in tools) if isinstance(tools, list) else False
-    )
+    return isinstance(tools, list) and any(isinstance(tool, dict) and tool.get("text") is True for tool in tools)
 
 
 def first_seed(dataset: Mapping[str, Any]) -> int:
-    """Return the first seed that the data set advertises, else 0."""
+    """Return the first seed that the data set advertises, or 0."""
     seeds = dataset.get("seeds")
     for bounds in seeds.values() if isinstance(seeds, Mapping) else ():
         first = bounds[0] if isinstance(bounds, list) and bounds else None
@@ -355,10 +347,10 @@ def first_seed(dataset: Mapping[str, Any]) -> int:
     return 0
 
 
-def _instance(one: ProbeResult, seed: int) -> Finding:
-    path, body = f"/task_info?seed={seed}", one.object
-    if one.status != 200 or body is None:
-        return _odd(path, one)
+def _instance(instance: ProbeResult, seed: int) -> Finding:
+    path, body = f"/task_info?seed={seed}", instance.object
+    if instance.status != 200 or body is None:
+        return _odd(path, instance)
     task, missing = body.get("task"), []
     if not isinstance(task, Mapping) or not isinstance(task.get("id"), str):
         missing.append("task.id")
@@ -369,13 +361,15 @@ def _instance(one: ProbeResult, seed: int) -> Finding:
     ]
     if missing:
         return Finding("contract", False, f"GET {path} lacks {', '.join(missing)}; expected a TaskInfo.", READ_LOG)
-    return Finding("contract", True, f"GET {path} answers a whole TaskInfo.")
+    return Finding("contract", True, f"GET {path} returns a complete TaskInfo.")
 
 
 def _rubrics(info: ProbeResult, task: Mapping[str, Any]) -> Finding:
     body = info.object
     if info.status == 404:
-        return Finding("contract", True, "There is no GET /info (404).", "Rubrics stay unknown to a trainer: add it.")
+        return Finding(
+            "contract", True, "GET /info does not exist (404).", "Add it, so that trainers know the rubrics."
+        )
     if info.status != 200 or body is None:
         return _odd("/info", info)
     service = body.get("service")
@@ -391,7 +385,7 @@ def _rubrics(info: ProbeResult, task: Mapping[str, Any]) -> Finding:
         and part["criteria"]
     }
     if not counts:
-        do = "Outcome and events scores of a job stay undefined; its reward is the environment's return."
-        return Finding("contract", True, "No rubric is advertised.", do)
+        do = "A job will have no outcome and events scores. Its reward is the environment's return."
+        return Finding("contract", True, "GET /info advertises no rubric.", do)
     criteria = ", ".join(f"{count} for {kind}" for kind, count in counts.items())
     return Finding("contract", True, f"GET /info advertises a rubric: criteria {criteria}.")

@@ -1,7 +1,7 @@
-"""Decodes the events of a response of `POST /rollout`.
+"""Decoding of the events in a response of `POST /rollout`.
 
-Each prompt there is the difference from the one before: every prompt repeats the conversation so far, so whole prompts
-would grow with the square of the turns. `records/events.py` shortens them.
+Each prompt repeats the conversation so far, so the size of full prompts would grow with the square of the turns.
+`records/events.py` therefore stores each prompt as the difference from the previous one.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ Call = dict[str, Any]
 def read_events(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the events of a response of `POST /rollout` whose request had `record.return_trace`, in order.
 
-    Every model call (`answer` of an `answered` event, and each of its `details.earlier_calls`) has its full
-    `prompt_token_ids` again, where the endpoint gave token ids; `prompt_prefix` and `prompt_token_ids_rest` are removed.
-    The response is not changed.
+    If the endpoint returned token ids, every model call (`answer` of an `answered` event, and each of its
+    `details.earlier_calls`) has its full `prompt_token_ids`, without `prompt_prefix` and `prompt_token_ids_rest`. The
+    response is not changed.
 
     Args:
         answer: The response's JSON.
 
     Raises:
-        ValueError: The response has no events, or its prompts do not fit together.
-        KeyError: It is not such a response.
-        TypeError: It is not such a response.
+        ValueError: The response has no events, or its prompts are inconsistent.
+        KeyError: The object is not a response of `POST /rollout`.
+        TypeError: The object is not a response of `POST /rollout`.
     """
     history = (answer["trajectories"][0].get("trace") or {}).get("event_history")
     if not history:
-        raise ValueError("this answer has no events: send the request with record.return_trace true")
+        raise ValueError("The response has no events. Send the request with record.return_trace true.")
     events: list[dict[str, Any]] = []
     known: list[int] = []
     for event in history:
@@ -48,12 +48,12 @@ def read_events(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _whole(call: Call, known: list[int]) -> tuple[Call, list[int]]:
-    """Return the call with its whole prompt, and its tokens. known: the tokens of the previous call."""
+    """Return the call with its full prompt, and its tokens. `known` are the tokens of the previous call."""
     if "prompt_prefix" in call:
         call = dict(call)
         prefix, rest = call.pop("prompt_prefix"), call.pop("prompt_token_ids_rest")
         if not 0 <= prefix <= len(known):
-            raise ValueError(f"a prompt repeats {prefix} tokens of the call before it, which has {len(known)}")
+            raise ValueError(f"A prompt repeats {prefix} tokens of the previous call, which has only {len(known)}.")
         call["prompt_token_ids"] = known[:prefix] + rest
     prompt = call.get("prompt_token_ids")
     return call, known if prompt is None else [*prompt, *(call.get("token_ids") or ())]

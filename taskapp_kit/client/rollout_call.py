@@ -1,11 +1,11 @@
-"""Runs one rollout on a task app, and handles every way in which the connection may break.
+"""One rollout on a task app, with handling of all failures of the connection.
 
-A rollout costs money and counts as an episode, so the POST is sent once. It is repeated only where that cannot run a
-second episode: the server reports that it refused before anything ran, the connection was not established, or the caller
-gave an `Idempotency-Key`. A redirect is followed as a GET, on the same server only, because the key belongs to that server.
+A rollout costs money and counts as an episode, so the POST is normally sent once. It is repeated only if that cannot run a
+second episode: the server rejected it before running anything, the connection was not established, or the caller passed an
+`Idempotency-Key`. A redirect is followed as a GET, and only to the same server, because the key belongs to that server.
 
-A rollout that was only accepted (202) is cancelled when its caller gives up, because its result would never be fetched.
-One with an idempotency key continues: another caller may have joined it, and this one may repeat the request.
+If the caller gives up, a rollout that was accepted (202) is cancelled, because its result would never be fetched. A rollout
+with an idempotency key continues, because another caller may be waiting for it, and this caller may repeat the request.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ log = logging.getLogger("taskapp_kit.client")
 
 PATH = "/rollout"
 WAIT_SECONDS = 20
-"""How long a poll lets the server wait for the end (`Prefer: wait`)."""
+"""How long a poll asks the server to wait for the end (`Prefer: wait`)."""
 POLL_PATIENCE = 4
-"""Polls change nothing, so each may fail this many times as often as other requests before the call gives up."""
+"""Factor by which polls, which change nothing, are repeated more often than other requests."""
 CANCEL_SECONDS = 5.0
 BACKOFF = Backoff(longest_seconds=10.0)
 FULL_SERVER = Backoff(longest_seconds=5.0, growth=1.5)
-"""A full server may have capacity at any moment."""
+"""Short pauses, because a full server may have capacity again at any moment."""
 NOT_RUN = frozenset({"saturated", "key_quota_reached"})
 NOT_NOW = frozenset({"draining", "store_failing"})
-"""Nothing ran either, but this may last: attempts are limited."""
+"""Codes of rejections that may last, so that attempts are limited. Nothing ran here either."""
 ROLLOUT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class _Repeat(Exception):
-    """The POST may be repeated. `counts`: towards the limit of attempts. `retry_after`: seconds, from the server."""
+    """The POST may be repeated, after `retry_after` seconds. `counts` is whether the limit on attempts applies."""
 
     def __init__(self, error: Exception, *, counts: bool = True, retry_after: float | None = None) -> None:
         super().__init__(str(error))
@@ -66,10 +66,15 @@ class _TooLong(Exception):
 
 @dataclass(slots=True)
 class RolloutCall:
-    """Parameters of one call. url: the task app's. key: its API key. submit: request a 202 and poll. once: not repeated
-    after it may have begun.
+    """One call.
 
-    timeout_seconds: for all of it, waits and repetitions included. hop_seconds: for the response to one redirect or poll.
+    Attributes:
+        url: The task app's address.
+        key: The task app's API key.
+        submit: Whether to request a 202 and poll.
+        timeout_seconds: Total time limit, including waits and repetitions.
+        hop_seconds: Time limit of the response to one redirect or poll.
+        once: Whether the POST must not be repeated once the rollout may have started.
     """
 
     transport: Transport
@@ -85,7 +90,7 @@ class RolloutCall:
     once: bool = False
     _end: float = 0.0
     _running: str = ""
-    """The address of a rollout that was accepted and has not been seen to end."""
+    """The address of a rollout that was accepted and is not known to have ended."""
 
     async def answer(self) -> dict[str, Any]:
         """Return the body of the response. Raises TaskAppError, TaskAppUnreachable, JobTimeout."""
@@ -109,7 +114,7 @@ class RolloutCall:
                 pause = (attempts if repeat.counts else at_full_server).pause(repeat.retry_after)
                 if pause is None:
                     raise repeat.error from None
-                log.info("asking %s for the rollout again in %.1f s: %s", self.url, pause, repeat)
+                log.info("sending the rollout to %s again in %.1f s: %s", self.url, pause, repeat)
                 await asyncio.sleep(pause)
 
     async def _once(self) -> dict[str, Any]:
@@ -156,7 +161,7 @@ class RolloutCall:
         )
 
     async def _poll(self, accepted: HttpResponse) -> HttpResponse:
-        """Wait for the rollout's end. Raises NoAnswer, ForeignRedirect, OutOfHops, _TooLong."""
+        """Poll until the rollout ends. Raises NoAnswer, ForeignRedirect, OutOfHops, _TooLong."""
         self._running = address = self._result_url(accepted)
         attempts = Attempts(BACKOFF, retries=self.retries * POLL_PATIENCE, rng=self.rng)
         while True:
@@ -164,7 +169,7 @@ class RolloutCall:
             if seconds <= 0:
                 raise _TooLong
             headers = {"Prefer": f"wait={max(1, min(WAIT_SECONDS, int(seconds)))}"}
-            asked = time.monotonic()
+            sent_at = time.monotonic()
             try:
                 got = await self.transport.send("GET", address, headers=headers, seconds=min(self.hop_seconds, seconds))
                 got = await self._follow(got, headers)
@@ -177,7 +182,7 @@ class RolloutCall:
             else:
                 if got.status == 202:
                     attempts.reset()
-                    pause = 0.0 if time.monotonic() - asked > 1.0 else (got.retry_after or 1.0)
+                    pause = 0.0 if time.monotonic() - sent_at > 1.0 else (got.retry_after or 1.0)
                 elif got.status not in GATEWAY_TROUBLE or error_members(got) is not None:
                     self._running = ""
                     return got
@@ -193,12 +198,12 @@ class RolloutCall:
             return f"{self.url}/rollouts/{name}"
         if not accepted.headers.get("location"):
             raise TaskAppError(
-                f"{self.url}{PATH} accepted the rollout (202) without the address of its result.", status=202
+                f"{self.url}{PATH} accepted the rollout (202) but returned no address of its result.", status=202
             )
         return next_address(accepted.url, accepted.headers["location"])
 
     async def _cancel(self) -> bool:
-        """Cancel a submitted rollout whose caller gave up; return whether it was cancelled."""
+        """Cancel a submitted rollout whose caller gave up. Return whether it was cancelled."""
         if not self._running or self.idempotency_key is not None:
             return False
         try:
@@ -225,11 +230,11 @@ class RolloutCall:
         if self._left() <= 0:
             return _TooLong()
         error = TaskAppError(
-            f"{self.url}{PATH} redirected more than {hop_budget(self.timeout_seconds)} times without a result, which is "
-            f"more than a rollout of {self.timeout_seconds:g} s needs.",
+            f"{self.url}{PATH} redirected more than {hop_budget(self.timeout_seconds)} times without a result. A rollout "
+            f"of {self.timeout_seconds:g} s needs fewer redirects.",
             status=303,
             code="out_of_hops",
-            hint="Give the rollout more time, or an idempotency key.",
+            hint="Increase the timeout, or pass an idempotency key.",
         )
         if self.idempotency_key is None:
             return error
@@ -251,22 +256,19 @@ class RolloutCall:
 
     def _too_long(self, *, cancelled: bool) -> JobTimeout:
         where = f" Its result will be at {self._running}." if self._running else ""
-        end = " It was cancelled there." if cancelled else where
+        end = " It was cancelled." if cancelled else where
         return JobTimeout(
-            f"The rollout at {self.url} was not over within {self.timeout_seconds:g} s.{end}",
-            hint="Give it more time, or shorten it with safety.max_time_s.",
+            f"The rollout at {self.url} did not end within {self.timeout_seconds:g} s.{end}",
+            hint="Increase the timeout, or shorten the rollout with safety.max_time_s.",
         )
 
 
 def _worth_another(answer: HttpResponse, members: ErrorMembers | None, *, fetched: bool) -> bool:
-    """Return whether a rollout with an idempotency key may end differently when the request is repeated.
-
-    fetched: the response was to a GET: a result that does not exist (any more) may be obtained with the key.
-    """
-    if fetched and answer.status in (404, 410):
+    """Return whether repeating a request with an idempotency key may have another result."""
+    if fetched and answer.status in (404, 410):  # the result of a GET is gone, but the key may still obtain it
         return True
     if members is None:
         return answer.status in (408, 429) or answer.status >= 500
-    if members.boundary:  # it ran and failed, and would return that failure again, unless it was cancelled
+    if members.boundary:  # it ran and failed; a repetition returns the same failure unless it was cancelled
         return members.boundary == "cancelled"
     return answer.status >= 500 and members.code != "missing_environment_api_key"

@@ -1,4 +1,4 @@
-"""A session of a task app over HTTP: `TaskAppClient.session`, and `SyncTaskAppClient.session`, which blocks."""
+"""Sessions of a task app over HTTP, for `TaskAppClient.session` and the blocking `SyncTaskAppClient.session`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from taskapp_kit.net.retry import (
 )
 
 FULL = frozenset({"saturated", "key_quota_reached"})
-"""Refusals of a new session that pass when others close theirs."""
+"""Codes of rejected new sessions, which may be accepted when other sessions have closed."""
 
 Exchange = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -45,11 +45,11 @@ async def exchange(
     retries: int,
     repeats: bool,
 ) -> dict[str, Any]:
-    """Make one call of a session and return the answer's JSON object. Raises TaskAppError, TaskAppUnreachable.
+    """Make one call of a session and return the response's JSON object. Raises TaskAppError, TaskAppUnreachable.
 
-    repeats: the call is done once however often it is sent, so it is sent again when the connection broke or a gateway
-    failed. Without that, only where nothing was done: no connection, or no place for a session. The redirects of a gateway
-    to which the call takes too long are followed, until `seconds` have passed.
+    If `repeats` is set, the server executes the call only once, so it is sent again if the connection breaks or a gateway
+    fails. Otherwise it is sent again only if nothing was done, because there was no connection or no free session.
+    Redirects of a gateway that answers before the call ends are followed for at most `seconds`.
     """
     try:
         encoded = orjson.dumps(body) if verb == "POST" else None
@@ -62,16 +62,16 @@ async def exchange(
         except ForeignRedirect as foreign:
             raise not_followed(foreign, url, path) from None
         except OutOfHops:
-            raise TaskAppUnreachable(f"{url}{path} redirected for {seconds:g} s without an answer.") from None
+            raise TaskAppUnreachable(f"{url}{path} redirected for {seconds:g} s without a result.") from None
         except NoAnswer as lost:
             if not repeats or lost.kind not in MAY_PASS or (pause := attempts.pause()) is None:
                 raise unreachable(lost, url, path) from None
         else:
             if answer.status == 200:
-                found = answer.json_object()
-                if found is None:
+                result = answer.json_object()
+                if result is None:
                     raise not_json(answer, url, path)
-                return found
+                return result
             members = error_members(answer, key)
             full = members is not None and members.code in FULL
             gateway = members is None and answer.status in GATEWAY_TROUBLE and repeats
@@ -83,7 +83,7 @@ async def exchange(
 async def _sent(
     transport: Transport, verb: str, address: str, body: bytes | None, seconds: float, retries: int
 ) -> HttpResponse:
-    """Return the response, at the end of a gateway's redirects. Raises NoAnswer, ForeignRedirect, OutOfHops."""
+    """Return the response after following a gateway's redirects. Raises NoAnswer, ForeignRedirect, OutOfHops."""
     end = time.monotonic() + seconds
     answer = await transport.send(verb, address, body=body, seconds=seconds)
     if answer.status != 303:
@@ -99,15 +99,15 @@ async def _sent(
 
 
 class RemoteSession:
-    """One open session; `TaskAppClient.session` opens and closes it. Answers are the JSON objects of docs/connect/sessions.md.
+    """An open session, which `TaskAppClient.session` opens and closes. docs/connect/sessions.md describes its responses.
 
-    Each call has its own `request_id`, so it is sent again when the connection broke: the task app does it once. One call
-    at a time. Every method raises TaskAppError (`status`, `code`, and `boundary` of an episode that failed),
-    TaskAppUnreachable, RequestError.
+    Each call has a `request_id`, with which the task app executes it only once, so it is sent again if the connection
+    breaks. Calls must not overlap. Every method raises TaskAppError (with `status`, `code`, and the `boundary` of a failed
+    episode), TaskAppUnreachable and RequestError.
 
     Args:
-        session_id: As the task app named it.
-        call: Makes one call, as `exchange` from its `verb` on.
+        session_id: Id of the session.
+        call: Function that makes one call, with the parameters of `exchange` from `verb` on.
     """
 
     def __init__(self, session_id: str, call: Exchange) -> None:
@@ -123,17 +123,17 @@ class RemoteSession:
         reward: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Begin an episode.
+        """Start an episode.
 
         Args:
-            seed: Of the task; None draws one.
-            split: The seed's split.
+            seed: Seed of the task. None draws one.
+            split: Split of the seed.
             config: Arguments of the environment's constructor.
-            reward: Weights in place of the app's.
+            reward: Weights of the reward. Defaults to the app's weights.
             timeout_s: Time limit of the episode.
 
         Returns:
-            Its first `observation`, `messages`, `tools`, `actions`, `limits`.
+            The first `observation`, with `messages`, `tools`, `actions` and `limits`.
         """
         return await self._call("reset", seed=seed, split=split, config=config, reward=reward, timeout_s=timeout_s)
 
@@ -146,30 +146,30 @@ class RemoteSession:
         text: str | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Make one decision: `tool` with `args`, or several `actions`, or `text`.
+        """Take one step with a `tool` and its `args`, with several `actions`, or with `text`.
 
         Args:
-            tool: The action's name.
-            args: Its arguments.
-            actions: Several actions, `tool` and `args` each.
-            text: A model's words, from which the actions are read.
+            tool: Name of the action.
+            args: Arguments of the action.
+            actions: Several actions, each with `tool` and `args`.
+            text: A model's reply, from which the task app parses the actions.
             timeout_s: Time limit of the step.
 
         Returns:
-            `observation`, `reward` (None: undefined), `done`, and more.
+            `observation`, `reward` (None if undefined), `done`, and more.
         """
         return await self._call("step", tool=tool, args=args, actions=actions, text=text, timeout_s=timeout_s)
 
     async def finish(self, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """End the episode now, truncated and scored; of one that is over, return its last step again."""
+        """Truncate and score the episode. If it has already ended, return its last step again."""
         return await self._call("finish", timeout_s=timeout_s)
 
     async def state(self) -> dict[str, Any]:
-        """Describe the session. It counts as used, so it does not expire."""
+        """Describe the session. This also resets its idle time."""
         return await self._exchange("GET", f"/sessions/{self.session_id}", {}, repeats=True)
 
     async def close(self) -> None:
-        """Close the session; an episode under way ends as cancelled."""
+        """Close the session. A running episode is cancelled."""
         await self._exchange("DELETE", f"/sessions/{self.session_id}", {}, repeats=False)
 
     async def _call(self, verb: str, **members: Any) -> dict[str, Any]:

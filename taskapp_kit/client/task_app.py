@@ -1,4 +1,4 @@
-"""The HTTP clients of a task app: `TaskAppClient`, and `SyncTaskAppClient`, which blocks."""
+"""The HTTP clients of a task app: `TaskAppClient` and the blocking `SyncTaskAppClient`."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ REQUEST_SECONDS = 60.0
 """Time limit of a request other than a rollout."""
 MAX_KEY = 255
 Refuse = Callable[[str], str | None]
-"""Called with the IP address of every connection before it is made: why there is none, as a sentence, or None."""
+"""Function that gets the IP address of every connection, and returns the reason to reject it as a sentence, or None."""
 
 Result = TypeVar("Result")
 
 
 class TaskAppClient:
-    """Client of one task app. `async with TaskAppClient(url, key) as client: answer = await client.rollout(request)`
+    """Client of one task app: `async with TaskAppClient(url, key) as client: answer = await client.rollout(request)`.
 
-    Only 303 redirects to the same server are followed. Every method that sends a request raises TaskAppError when the task
-    app refuses it, and TaskAppUnreachable when there is no response.
+    Only 303 redirects to the same server are followed. Every method that sends a request raises TaskAppError if the task
+    app rejects it, and TaskAppUnreachable if there is no response.
 
     Args:
         url: The task app's address.
-        api_key: Sent as X-API-Key to this address and nowhere else; None sends none.
-        timeout_seconds: Time limit of a rollout, repetitions included.
+        api_key: API key, sent as X-API-Key to this address only. None sends no key.
+        timeout_seconds: Time limit of a rollout, including repetitions.
         retries: How often a repeatable request is repeated.
-        hop_seconds: Time limit of the response to one redirect or poll. The POST itself has the rollout's whole time,
-            because a server without a gateway answers at the end.
-        headers: Additional ones for every request (`Modal-Key`, `Modal-Secret`).
-        refuse: Called with the IP address of every connection before it is made; returns the reason to refuse it, or None.
+        hop_seconds: Time limit of the response to one redirect or poll. The POST itself may take as long as the rollout,
+            because a server without a gateway responds at the end.
+        headers: Additional headers of every request, such as `Modal-Key` and `Modal-Secret`.
+        refuse: Function that gets the IP address of every connection, and returns the reason to reject it, or None.
 
     Raises:
         ConfigError: The address, the key or the time limit is invalid.
@@ -77,7 +77,7 @@ class TaskAppClient:
         self._rng = random.Random()
 
     async def health(self) -> dict[str, Any]:
-        """`GET /health`; never repeated, so that it returns the present state."""
+        """`GET /health`, which is never repeated, so that it returns the current state."""
         return await self._object("/health", retries=0)
 
     async def info(self) -> dict[str, Any]:
@@ -88,21 +88,21 @@ class TaskAppClient:
         """`GET /task_info`.
 
         Args:
-            seeds: Of the tasks to describe; none describes the task app.
-            **query: Further parameters, such as `environment="adder"`.
+            seeds: Seeds of the tasks to describe. Without seeds, the task app is described.
+            **query: Additional parameters, such as `environment="adder"`.
 
         Returns:
-            An object for at most one seed, an array for several.
+            An object for at most one seed, an array for several seeds.
         """
         pairs = [*(("seed", str(seed)) for seed in seeds), *query.items()]
         return await self.get("/task_info" + (f"?{urlencode(pairs)}" if pairs else ""))
 
     async def get(self, path: str, *, retries: int | None = None, seconds: float = REQUEST_SECONDS) -> Any:
-        """GET any path with its query, both encoded; return the JSON.
+        """Send a GET request and return the JSON of the response.
 
         Args:
-            path: Begins with a slash.
-            retries: None for the client's own number.
+            path: URL-encoded path and query, starting with a slash.
+            retries: How often the request is repeated. Defaults to the client's `retries`.
             seconds: Time limit of the request.
         """
         shown = path.partition("?")[0]
@@ -118,20 +118,20 @@ class TaskAppClient:
         """`GET /rollouts`: a page of stored rollouts, newest first, and `next_cursor` (None on the last page).
 
         Args:
-            **filters: environment, policy, status, boundary, reward_above, reward_below, run_id, group_id, limit, cursor;
-                and key_label with an admin's key.
+            **filters: environment, policy, status, boundary, reward_above, reward_below, run_id, group_id, limit, cursor.
+                With an admin key also key_label.
         """
         return await self._object("/rollouts" + (f"?{urlencode(filters)}" if filters else ""), retries=self.retries)
 
     async def rollout_by_id(self, rollout_id: str, *, events: bool = False) -> dict[str, Any]:
-        """`GET /rollouts/{rollout_id}`: the response of a rollout that is over.
+        """`GET /rollouts/{rollout_id}`: the response of a rollout that has ended.
 
         Args:
-            rollout_id: The rollout's id.
-            events: Whether its events are part of the response.
+            rollout_id: Id of the rollout.
+            events: Whether to include its events.
 
         Raises:
-            TaskAppError: It does not exist (`status` 404), failed (`boundary`), or is in flight (202).
+            TaskAppError: The rollout does not exist (`status` 404), failed (`boundary`), or is running (202).
         """
         path = f"/rollouts/{quote(rollout_id, safe='')}"
         try:
@@ -139,19 +139,19 @@ class TaskAppClient:
         except TaskAppError as error:
             if error.status != 202:
                 raise
-            message = f"The rollout {rollout_id} at {self.url} is under way."
+            message = f"The rollout {rollout_id} at {self.url} is still running."
             raise TaskAppError(message, status=202, code="running", hint="Try again when it has ended.") from None
 
     async def recorded_rollout(self, rollout_id: str) -> dict[str, Any]:
-        """`GET /rollouts/{rollout_id}?events=1` of a rollout that is over, scored or failed.
+        """`GET /rollouts/{rollout_id}?events=1` of a rollout that was scored or failed.
 
-        A failed one is the error envelope with its events in `trace`.
+        For a failed rollout, this is the error envelope with the events in `trace`.
 
         Raises:
-            TaskAppError: It does not exist, or is in flight.
+            TaskAppError: The rollout does not exist or is running.
         """
         path = f"/rollouts/{quote(rollout_id, safe='')}?events=1"
-        answer = await self._get(path, path, 0, REQUEST_SECONDS)  # 502 and 504 are failed rollouts, not the gateway's
+        answer = await self._get(path, path, 0, REQUEST_SECONDS)  # no retries: 502 and 504 mean that the rollout failed
         body = answer.json_object()
         if body is not None and ("trajectories" in body or "trace" in body):
             return body
@@ -160,7 +160,7 @@ class TaskAppClient:
         raise refusal(answer, self.url, path.partition("?")[0], self._key)
 
     async def blob(self, sha256: str) -> bytes | None:
-        """`GET /blobs/{sha256}`: PNG bytes; None when there is no such picture."""
+        """`GET /blobs/{sha256}`: the bytes of a PNG image, or None if the image does not exist."""
         path = f"/blobs/{quote(sha256, safe='')}"
         answer = await self._get(path, path, self.retries, REQUEST_SECONDS)
         if answer.status == 404:
@@ -181,28 +181,29 @@ class TaskAppClient:
         """Run one episode.
 
         Args:
-            request: The body of `POST /rollout`.
-            timeout_seconds: None for the client's own time limit.
-            idempotency_key: 1 to 255 visible ASCII characters. Only with one is the POST repeated after the connection
-                broke; the task app runs one episode.
-            submit: Request `202` and poll, so that no connection has to stay open. When the caller gives up, such a
-                rollout is cancelled, unless it has an idempotency key.
-            once: Do not repeat the POST once it was sent, even with a key: a task app that was restarted meanwhile would
-                run a second episode.
+            request: Body of `POST /rollout`.
+            timeout_seconds: Time limit of the rollout. Defaults to the client's time limit.
+            idempotency_key: 1 to 255 visible ASCII characters. With a key, the POST is repeated if the connection breaks,
+                and the task app still runs only one episode.
+            submit: Whether to request `202` and poll, so that no connection has to stay open. If the caller gives up, the
+                rollout is cancelled unless it has an idempotency key.
+            once: Whether never to repeat a POST that was sent, even with a key, because a task app that was restarted
+                would run a second episode.
 
         Returns:
-            The response of `POST /rollout`, a JSON object that is otherwise not checked.
+            The response of `POST /rollout`, a JSON object that is not validated further.
 
         Raises:
-            TaskAppError: The task app refuses, or the rollout failed there (`status`, `code`, `boundary`, `rollout_id`).
-            JobTimeout: It was not over in time.
+            TaskAppError: The task app rejected the request, or the rollout failed (`status`, `code`, `boundary`,
+                `rollout_id`).
+            JobTimeout: The rollout did not end in time.
             RequestError: The request cannot be encoded as JSON.
             ConfigError: The idempotency key or the time limit is invalid.
         """
         if idempotency_key is not None and not (
-            0 < len(idempotency_key) <= MAX_KEY and all("!" <= letter <= "~" for letter in idempotency_key)
+            0 < len(idempotency_key) <= MAX_KEY and all("!" <= character <= "~" for character in idempotency_key)
         ):
-            raise ConfigError(f"An idempotency key has 1 to {MAX_KEY} visible ASCII characters, without spaces.")
+            raise ConfigError(f"An idempotency key must have 1 to {MAX_KEY} visible ASCII characters, without spaces.")
         call = RolloutCall(
             transport=self._transport,
             url=self.url,
@@ -220,16 +221,16 @@ class TaskAppClient:
 
     @asynccontextmanager
     async def session(self, env_name: str | None = None, *, run_id: str | None = None) -> AsyncIterator[RemoteSession]:
-        """Open a session of an environment; it is closed at the end of the block.
+        """Open a session of an environment, and close it at the end of the block.
 
-        `async with client.session("adder") as session: await session.reset(seed=0)`. While every place is taken, the
-        request is repeated as often as `retries` says.
+        Example: `async with client.session("adder") as session: await session.reset(seed=0)`. If the server is full, the
+        request is repeated up to `retries` times.
 
         Args:
-            env_name: The environment; None for the app's first.
-            run_id: Stored with its episodes.
+            env_name: Name of the environment. Defaults to the app's first environment.
+            run_id: Run id to store with the session's episodes.
         """
-        body = {name: given for name, given in (("env_name", env_name), ("run_id", run_id)) if given is not None}
+        body = {name: value for name, value in (("env_name", env_name), ("run_id", run_id)) if value is not None}
         call = partial(
             exchange, self._transport, self.url, self._key, seconds=self.timeout_seconds, retries=self.retries
         )
@@ -238,7 +239,7 @@ class TaskAppClient:
         try:
             yield session
         finally:
-            with suppress(TaskAppError):  # it may be closed, or its server gone; idle sessions expire
+            with suppress(TaskAppError):  # the session or the server may be gone, and idle sessions expire
                 await session.close()
 
     async def aclose(self) -> None:
@@ -257,7 +258,7 @@ class TaskAppClient:
         body = await self.get(path, retries=retries)
         if not isinstance(body, dict):
             raise TaskAppError(
-                f"{self.url}{path.partition('?')[0]} answered with JSON that is not an object.",
+                f"{self.url}{path.partition('?')[0]} returned JSON that is not an object.",
                 status=200,
                 code="not_json",
                 hint="Is that the address of a task app?",
@@ -274,14 +275,14 @@ class TaskAppClient:
 
 
 class SyncTaskAppClient:
-    """A blocking TaskAppClient with the same methods and errors; inside a running event loop it blocks the loop.
+    """A blocking TaskAppClient with the same methods and errors. Inside a running event loop, it blocks the loop.
 
     Each call opens and closes its own connections, so threads may share an instance.
 
     Args:
         url: The task app's address.
-        api_key: As of TaskAppClient.
-        **options: Further arguments of TaskAppClient.
+        api_key: API key, as for TaskAppClient.
+        **options: Other arguments of TaskAppClient.
 
     Raises:
         ConfigError: The address, the key or the time limit is invalid.
@@ -332,7 +333,7 @@ class SyncTaskAppClient:
 
     @contextmanager
     def session(self, env_name: str | None = None, *, run_id: str | None = None) -> Iterator[SyncRemoteSession]:
-        """See TaskAppClient. The session has connections of its own until the end of the block."""
+        """See TaskAppClient. The session keeps separate connections until the end of the block."""
         with (
             loop_thread() as thread,
             thread.entered(self._open()) as client,
@@ -351,18 +352,18 @@ class SyncTaskAppClient:
     ) -> None:
         self.close()
 
-    def _do(self, ask: Callable[[TaskAppClient], Awaitable[Result]]) -> Result:
+    def _do(self, call: Callable[[TaskAppClient], Awaitable[Result]]) -> Result:
         async def once() -> Result:
             async with self._open() as client:
-                return await ask(client)
+                return await call(client)
 
         return run(once())
 
 
-def _seconds(given: float) -> float:
-    if not 0 < given < math.inf:
-        raise ConfigError("A rollout's timeout should be a number of seconds above 0.")
-    return given
+def _seconds(timeout: float) -> float:
+    if not 0 < timeout < math.inf:
+        raise ConfigError("A rollout's timeout must be a number of seconds above 0.")
+    return timeout
 
 
 def _body(request: RolloutRequest | Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Failed requests to a task app as exceptions: one sentence with the server, what happened and what to do."""
+"""Exceptions for failed requests to a task app. Each message names the server, what happened and what to do."""
 
 from __future__ import annotations
 
@@ -17,66 +17,64 @@ def unreachable(
 ) -> TaskAppUnreachable:
     """Return the error of a request without a response.
 
-    may_run: it was a rollout, which may run there. repeatable: it had an idempotency key.
+    `may_run` is whether the request may have started a rollout, `repeatable` whether it had an idempotency key.
     """
     if lost.kind is Trouble.REFUSED:
-        return TaskAppUnreachable(f"Nothing answers at {url}.", hint=START_IT)
+        return TaskAppUnreachable(f"Nothing is listening at {url}.", hint=START_IT)
     if lost.kind is Trouble.PROXY:
         return TaskAppUnreachable(f"{url} {lost.why}.", hint=CHECK_PROXY)
     if lost.kind in NO_CONNECTION:
         return TaskAppUnreachable(f"{url} {lost.why}.", hint="Check the address.")
     if lost.kind is Trouble.FORBIDDEN:
-        return TaskAppUnreachable(f"{url} is not called. {lost.why}")
+        return TaskAppUnreachable(f"The connection to {url} was not made. {lost.why}")
     if not may_run:
         return TaskAppUnreachable(f"{url}{path} {lost.why}.")
     if repeatable:
         return TaskAppUnreachable(
-            f"{url}{path} {lost.why}; the rollout may still run there.",
-            hint="Repeat it with the same idempotency key: the task app runs one episode.",
+            f"{url}{path} {lost.why}. The rollout may still be running there.",
+            hint="Repeat it with the same idempotency key. The task app will not run a second episode.",
         )
     return TaskAppUnreachable(
-        f"{url}{path} {lost.why}; the rollout may still run there, so it was not sent again.",
-        hint="With an idempotency key a rollout can be repeated without running twice.",
+        f"{url}{path} {lost.why}. The rollout may still be running there, so it was not sent again.",
+        hint="Pass an idempotency key, with which a rollout can be repeated without running twice.",
     )
 
 
 def not_followed(foreign: ForeignRedirect, url: str, path: str) -> TaskAppError:
-    """Return the error of a redirect to another server, or to none."""
+    """Return the error of a redirect to another server or an invalid address."""
     return TaskAppError(
-        f"{url}{path} answered with a redirect that is not followed: {foreign}.",
+        f"{url}{path} returned a redirect that is not followed: {foreign}.",
         status=303,
         code="foreign_redirect",
-        hint="The key belongs to the address that was given. If the app has moved, give its new address.",
+        hint="The key is only sent to the configured address. If the app has moved, use its new address.",
     )
 
 
 def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> TaskAppError:
     """Return the error of a response other than 200."""
     error = error_members(answer, key)
-    known = error is not None and error.code == "admin_only"  # the key is valid, but has no right to this
-    if (answer.status in (401, 403) and not known) or (error is not None and error.code in NO_KEY_CODES):
+    valid_key = error is not None and error.code == "admin_only"  # the key is valid but lacks this right
+    if (answer.status in (401, 403) and not valid_key) or (error is not None and error.code in NO_KEY_CODES):
         what = "the key" if key else "a request without a key"
         return TaskAppError(
-            f"{url} refuses {what}.",
+            f"{url} rejects {what}.",
             status=answer.status,
             code=error.code if error is not None else "unauthorised",
-            hint="Give the key that the task app was started with, ENVIRONMENT_API_KEY there.",
+            hint="Use the ENVIRONMENT_API_KEY that the task app was started with.",
         )
     if error is None:
-        return TaskAppError(f"{url}{path} answered {answer.status}.", status=answer.status, hint=NO_TASK_APP)
+        return TaskAppError(f"{url}{path} returned {answer.status}.", status=answer.status, hint=NO_TASK_APP)
     if error.boundary:
         ids = f"rollout {error.rollout_id or '-'}, error id {error.error_id or '-'}; see the server's log"
         message = f"The rollout failed at boundary {error.boundary} ({error.code}): {ended(error.message)}"
         return _error(message, f"{error.hint} ({ids})".strip(), answer, error)
-    message = f"{url} answers {answer.status} ({error.code}): {ended(error.message)}"
+    message = f"{url} returned {answer.status} ({error.code}): {ended(error.message)}"
     return _error(message, error.hint + error.field_lines, answer, error)
 
 
 def not_json(answer: HttpResponse, url: str, path: str) -> TaskAppError:
     """Return the error of a 200 whose body is not JSON."""
-    return TaskAppError(
-        f"{url}{path} answered with something other than JSON.", status=answer.status, code="not_json", hint=NO_TASK_APP
-    )
+    return TaskAppError(f"{url}{path} did not return JSON.", status=answer.status, code="not_json", hint=NO_TASK_APP)
 
 
 def _error(message: str, hint: str, answer: HttpResponse, error: ErrorMembers) -> TaskAppError:

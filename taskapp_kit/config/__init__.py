@@ -1,8 +1,8 @@
-"""Settings: the only place that reads the process environment.
+"""Settings. Only this package reads the process environment.
 
-Precedence, first found wins: flag > process environment > `--env-file` (a later file wins) > `.env` in the working
-directory > config file (`taskapp.toml` in the working directory) > default. Each value records its source;
-`Settings.shown()` is what `--show-config` prints; no secret, nor its length, appears there, in a repr or in an error.
+Precedence, from highest to lowest: flag, process environment, `--env-file` (a later file wins), `.env` in the working
+directory, `taskapp.toml` in the working directory, default. Each value records its source. `--show-config` prints
+`Settings.shown()`. Secrets and their lengths never appear there, in a repr or in an error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Literal
 from taskapp_kit.config.values import (
     SERVER_ONLY,
     UnusableValue,
+    integer,
     read_aliases,
     read_key,
     read_keys,
@@ -31,7 +32,6 @@ from taskapp_kit.config.values import (
     read_store_keep,
     read_switch,
     read_text,
-    whole_number,
 )
 from taskapp_kit.errors import ConfigError, closest
 
@@ -44,16 +44,16 @@ PYTHON_PATH, SAFE_PATH = "PYTHONPATH", "PYTHONSAFEPATH"
 _for_children: dict[str, str] = {}
 
 CALLS_PER_ANSWER = 64
-"""How many tool calls of one answer are run, unless the server sets another limit; the rest are one refusal."""
+"""Default limit on executed tool calls per model reply. All calls beyond it count as one refusal."""
 SESSION_IDLE_SECONDS = 900.0
-"""A session that is not used for so long is closed, unless the server sets another time: a model may take minutes."""
+"""Default idle time after which a session is closed. It is long because a model may take minutes."""
 DEADLINE_SECONDS = 3600.0
-"""The longest time of one rollout, unless the server or the command sets another."""
+"""Default time limit of a rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting of a server, checked. Made by `load()` or `from_environment()`; a test may make one directly.
+    """The validated settings of a server. `load()` and `from_environment()` create it; tests may create it directly.
 
     docs/reference/settings.md is made from these descriptions.
 
@@ -104,7 +104,7 @@ class Settings:
     environment_api_key_aliases: tuple[str, ...] = field(default=(), repr=False)
     dev_environment_api_key: str | None = field(default=None, repr=False)
     keys_file: Path | None = None
-    store: str | None = field(default=None, repr=False)  # a database URL may hold a password
+    store: str | None = field(default=None, repr=False)  # a database URL may contain a password
     store_keep: str | None = None
     max_concurrent: int = 1024
     workers: int = 0
@@ -140,15 +140,15 @@ class Settings:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """Returns the local model that stands for a name, by that name."""
+        """The local models by alias."""
         return {name: model for name, _, model in (entry.partition("=") for entry in self.model_aliases)}
 
     def variable(self, name: str) -> str | None:
-        """Return any other variable (a vendor's key, say) from the process environment or an env file; None if empty."""
+        """Return a variable from the process environment or an env file, such as a vendor's key, or None if empty."""
         return self.variables.get(name) or None
 
     def shown(self) -> list[tuple[str, str, str]]:
-        """Return (setting, value, source) for each setting, in order; a secret's value is a fixed text."""
+        """Return (setting, value, source) for each setting. Values of secrets are replaced by a fixed text."""
         rows = []
         for setting in SETTINGS:
             value = getattr(self, setting.name)
@@ -166,7 +166,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its name here, in `taskapp.toml` and as a flag; its environment variable; how it is parsed."""
+    """One setting: its name (here, in `taskapp.toml` and as a flag), environment variable and parser."""
 
     name: str
     variable: str
@@ -181,25 +181,25 @@ SETTINGS = (
     Setting("keys_file", "TASKAPP_KEYS_FILE", read_path),
     Setting("store", "TASKAPP_STORE", read_text),
     Setting("store_keep", "TASKAPP_STORE_KEEP", read_store_keep),
-    Setting("max_concurrent", "TASKAPP_MAX_CONCURRENT", whole_number(1, 1_000_000)),
-    Setting("workers", "TASKAPP_WORKERS", whole_number(0, 256)),
-    Setting("grace_seconds", "TASKAPP_GRACE_SECONDS", whole_number(0, 3600)),
+    Setting("max_concurrent", "TASKAPP_MAX_CONCURRENT", integer(1, 1_000_000)),
+    Setting("workers", "TASKAPP_WORKERS", integer(0, 256)),
+    Setting("grace_seconds", "TASKAPP_GRACE_SECONDS", integer(0, 3600)),
     Setting("max_time_seconds", "TASKAPP_MAX_TIME_SECONDS", read_seconds),
-    Setting("max_calls_per_answer", "TASKAPP_MAX_CALLS_PER_ANSWER", whole_number(1, 10_000)),
+    Setting("max_calls_per_answer", "TASKAPP_MAX_CALLS_PER_ANSWER", integer(1, 10_000)),
     Setting("session_idle_seconds", "TASKAPP_SESSION_IDLE_SECONDS", read_seconds),
     Setting("debug_env", "TASKAPP_DEBUG_ENV", read_switch),
     Setting("cors_origins", "TASKAPP_CORS_ORIGINS", read_origins),
-    Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", whole_number(1024, 2**30)),
+    Setting("max_body_bytes", "TASKAPP_MAX_BODY_BYTES", integer(1024, 2**30)),
     Setting("gold", "TASKAPP_GOLD", read_switch),
     Setting("ui", "TASKAPP_UI", read_switch),
     Setting("hosts", "TASKAPP_HOSTS", read_list),
     Setting("ui_hosts", "TASKAPP_UI_HOSTS", read_list),
     Setting("protocols", "TASKAPP_PROTOCOLS", read_list),
-    Setting("max_connections", "TASKAPP_MAX_CONNECTIONS", whole_number(1, 1_000_000)),
+    Setting("max_connections", "TASKAPP_MAX_CONNECTIONS", integer(1, 1_000_000)),
     Setting("stalled_seconds", "TASKAPP_STALLED_SECONDS", read_seconds),
-    Setting("max_buffered_bytes", "TASKAPP_MAX_BUFFERED_BYTES", whole_number(1024, 2**40)),
+    Setting("max_buffered_bytes", "TASKAPP_MAX_BUFFERED_BYTES", integer(1024, 2**40)),
     Setting("host", "TASKAPP_HOST", read_text),
-    Setting("port", "TASKAPP_PORT", whole_number(0, 65_535)),
+    Setting("port", "TASKAPP_PORT", integer(0, 65_535)),
     Setting("log_format", LOG_FORMAT, read_log_format),
     Setting("trace_content", "TASKAPP_TRACE_CONTENT", read_switch),
     Setting("allow_weak_sandbox", "TASKAPP_ALLOW_WEAK_SANDBOX", read_switch),
@@ -223,13 +223,13 @@ def load(
     """Load the settings of a command.
 
     Args:
-        flags: Setting to value from the command line; None means not given.
-        env_files: The paths given with `--env-file`.
-        folder: Where `.env` and `taskapp.toml` are looked for, the working directory when None.
-        environ: The process environment when None.
+        flags: Values from the command line by setting. None means that the flag is absent.
+        env_files: Paths from `--env-file`.
+        folder: Directory of `.env` and `taskapp.toml`. Defaults to the working directory.
+        environ: Environment variables. Defaults to the process environment.
 
     Raises:
-        ConfigError: A setting is invalid; the message names it, its source and what was expected.
+        ConfigError: A setting is invalid. The message names the setting, its source and what was expected.
     """
     environ = os.environ if environ is None else environ
     folder = Path.cwd() if folder is None else Path(folder)
@@ -240,22 +240,22 @@ def load(
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
-    """Load the settings of an app that uvicorn, TestClient or Modal runs: process environment and defaults."""
+    """Load settings from the process environment only, for an app that uvicorn, TestClient or Modal runs."""
     return _settle({}, os.environ if environ is None else environ, [], {})
 
 
 def process_variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """Return one variable of the process environment, for a client that was not given the value; None if empty.
+    """Return a variable of the process environment, or None if it is empty.
 
-    No env file is read: a library uses the environment of the program that calls it.
+    Clients use it for defaults. It reads no env files, because a library uses the environment of the program that calls it.
     """
     return ((os.environ if environ is None else environ).get(name) or "").strip() or None
 
 
 def export(settings: Settings) -> list[str]:
-    """Add the variables of the env files that are missing to the process environment; returns their names, sorted.
+    """Add missing variables of the env files to the process environment, and return their sorted names.
 
-    An author's environment, and the libraries that it uses, read their variables there.
+    Environments of authors, and the libraries that they use, read variables from the process environment.
     """
     added = sorted(name for name in settings.variables if name not in os.environ)
     for name in added:
@@ -264,13 +264,12 @@ def export(settings: Settings) -> list[str]:
 
 
 def hand_over(settings: Settings, **more: str) -> None:
-    """Write every setting to its own variable in the process environment, and `more` beside them.
+    """Write every setting to its variable in the process environment, and the variables in `more`.
 
-    A child process that calls `from_environment()` then has the same settings, keys included. `multiprocessing` starts
-    it, whose `python -c` must not look for modules in the working directory.
+    A child process that calls `from_environment()` then has the same settings, including keys.
     """
     export(settings)
-    os.environ[SAFE_PATH] = "1"
+    os.environ[SAFE_PATH] = "1"  # so that `python -c` of multiprocessing does not import from the working directory
     for setting in SETTINGS:
         value = getattr(settings, setting.name)
         if value is None or value == ():
@@ -281,19 +280,19 @@ def hand_over(settings: Settings, **more: str) -> None:
 
 
 def disable_ray_usage_statistics() -> None:
-    """Keep a Ray cluster that this process starts from sending usage statistics, unless its variable says otherwise."""
+    """Stop Ray clusters that this process starts from sending usage statistics, unless Ray's variable is already set."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def set_child_logging(*, log_format: str, log_level: str) -> None:
-    """Set the log format and level of worker processes that are started from now on."""
+    """Set the log format and level of worker processes that are started later."""
     _for_children.update({LOG_FORMAT: log_format, LOG_LEVEL: log_level})
 
 
 def take_parent_logging(environ: MutableMapping[str, str] | None = None) -> tuple[Literal["text", "json"], str]:
-    """In a worker process: takes the log's format and level out of its environment.
+    """Remove the log format and level from a worker's environment and return them.
 
-    A missing or unknown value is `text` and `info`.
+    Missing or unknown values become `text` and `info`.
     """
     environ = os.environ if environ is None else environ
     log_format, level = (environ.pop(name, "").strip().lower() for name in (LOG_FORMAT, LOG_LEVEL))
@@ -301,23 +300,23 @@ def take_parent_logging(environ: MutableMapping[str, str] | None = None) -> tupl
 
 
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the process environment for a child that runs author's code: without the server's keys and its store's address."""
+    """Return the environment for a child that runs author code, without the server's keys and store address."""
     environ = {**os.environ, **_for_children} if environ is None else environ
     passed = {name: value for name, value in environ.items() if not _server_only(name)}
-    if PYTHON_PATH in passed:  # an empty entry, as `:$FOLDER` has it, is the working directory
+    if PYTHON_PATH in passed:  # an empty entry, as in `:$DIRECTORY`, would mean the working directory
         passed[PYTHON_PATH] = os.pathsep.join(filter(None, passed[PYTHON_PATH].split(os.pathsep)))
     return passed
 
 
 def server_only_names() -> list[str]:
-    """Return the names of this process's variables that `child_environment` leaves out."""
+    """Return the names of this process's variables that `child_environment` removes."""
     return [name for name in os.environ if _server_only(name)]
 
 
 def keep_from_authors() -> None:
-    """Remove what `child_environment` leaves out from the process environment: environments in threads could read it.
+    """Remove the server's variables from the process environment, because environments on threads could read them.
 
-    For a program that is the server and nothing else, after its settings are loaded.
+    Only for programs that are nothing but a server, after settings are loaded.
     """
     for name in server_only_names():
         del os.environ[name]
@@ -325,7 +324,7 @@ def keep_from_authors() -> None:
 
 @contextmanager
 def hidden_from_authors() -> Iterator[None]:
-    """Does the same for a while: for an import of author's code by a program whose settings are loaded later."""
+    """Remove the server's variables during the block, while a program imports author code before it loads settings."""
     hidden = {name: os.environ.pop(name) for name in server_only_names()}
     try:
         yield
@@ -334,7 +333,7 @@ def hidden_from_authors() -> Iterator[None]:
 
 
 def _server_only(name: str) -> bool:
-    # judges and simulated users: the server calls them
+    # the keys of judges and simulated users, which only the server calls
     role_key = name.startswith("TASKAPP_") and name.endswith("_KEY")
     return name.startswith(SERVER_ONLY) or role_key or name in ("TASKAPP_KEYS_FILE", "TASKAPP_STORE")
 
@@ -348,7 +347,7 @@ def _settle(
     known = {setting.name for setting in SETTINGS}
     unknown = sorted(set(flags) - known)
     if unknown:
-        raise ConfigError(f"There is no setting {unknown[0]!r}.", hint=_meant(unknown[0], known))
+        raise ConfigError(f"The setting {unknown[0]!r} does not exist.", hint=_suggestion(unknown[0], known))
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for setting in SETTINGS:
@@ -359,15 +358,15 @@ def _settle(
         layers.append((f"{CONFIG_FILE}, {setting.name}", config_file.get(setting.name)))
         for source, value in layers:
             if value is None or (isinstance(value, str) and not value.strip()):
-                continue  # an empty variable is how a shell or a compose file says "not set"
+                continue  # shells and compose files set an empty variable for "not set"
             try:
                 values[setting.name] = setting.read(value)
-            except UnusableValue as wrong:
-                hint = f"Change it there, or give {option} or {setting.variable}."
-                if setting.secret:  # there is no flag for it: a command line is open to every user of the machine
+            except UnusableValue as expected:
+                hint = f"Change it there, or set {option} or {setting.variable}."
+                if setting.secret:  # secrets have no flags, because every user can read command lines
                     hint = f"Change {setting.variable} there."
                 raise ConfigError(
-                    f"Setting {setting.name} cannot be used ({source}): expected {wrong}.", hint=hint
+                    f"The setting {setting.name} ({source}) is invalid: expected {expected}.", hint=hint
                 ) from None
             sources[setting.name] = source
             break
@@ -382,12 +381,12 @@ def _env_file(path: Path) -> dict[str, str]:
     from dotenv.parser import parse_stream
 
     values: dict[str, str] = {}
-    text = _text_of(path, "Give --env-file a file that exists.", "Save the env file as UTF-8.")
+    text = _text_of(path, "Pass an existing file to --env-file.", "Save the env file as UTF-8.")
     for binding in parse_stream(io.StringIO(text)):
         if binding.error:
             raise ConfigError(
                 f"{path}:{binding.original.line} is not a setting.",
-                hint="Expected NAME=value, a comment that begins with #, or an empty line.",
+                hint="Expected NAME=value, a comment that starts with #, or an empty line.",
             )
         if binding.key is not None and binding.value is not None:
             values[binding.key] = binding.value
@@ -403,16 +402,16 @@ def _config_file(path: Path) -> Mapping[str, Any]:
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}.", hint="Fix that line.") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}.", hint="Fix that line.") from None
     open_names = {setting.name for setting in SETTINGS if not setting.secret}
     for name in content:
         if any(setting.name == name for setting in SETTINGS if setting.secret):
             raise ConfigError(
-                f"{path} holds the key {name}; that file is meant to be committed.",
-                hint="Put keys into the process environment, an env file, or a file named by keys_file.",
+                f"{path} contains the key {name}. The file must not contain keys, because it is meant to be committed.",
+                hint="Put keys into the process environment, an env file, or the file named by keys_file.",
             )
         if name not in open_names:
-            raise ConfigError(f"{path}: there is no setting {name!r}.", hint=_meant(name, open_names))
+            raise ConfigError(f"The setting {name!r} in {path} does not exist.", hint=_suggestion(name, open_names))
     return content
 
 
@@ -426,19 +425,20 @@ def _text_of(path: Path, unreadable: str, not_utf8: str) -> str:
         raise ConfigError(f"{path} is not UTF-8 text.", hint=not_utf8) from None
 
 
-def _meant(name: str, known: set[str]) -> str:
+def _suggestion(name: str, known: set[str]) -> str:
     near = closest(name, sorted(known))
     return f"Did you mean {near}?" if near else "Known settings: " + ", ".join(sorted(known)) + "."
 
 
 def _without_password(url: str) -> str:
-    """Return the address without user name, password and options; hidden entirely where parsers could disagree about them."""
+    """Return the URL without user name, password and options. A URL that parsers may read differently is hidden entirely."""
     scheme, separator, rest = url.partition("://")
-    if not separator:  # a path, unless it is libpq's other syntax
+    if not separator:  # a path, or libpq's key=value syntax
         return "(hidden)" if re.search(r"^postgres\w*(\+\w+)?:|password\s*=", url, re.IGNORECASE) else url
     authority, path, options = re.fullmatch(r"([^/?#]*)([^?#]*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
     if authority.count("@") > 1 or (authority and "@" in path + options):
-        return f"{scheme}://… (rest hidden)"  # an unescaped / ? # or @ in the password: it would show as host or path
+        # with an unescaped / ? # or @ in the password, a part of it would look like host or path
+        return f"{scheme}://… (rest hidden)"
     if "@" not in authority and not options:
         return url
     return f"{scheme}://{authority.rpartition('@')[2]}{path} (rest hidden)"

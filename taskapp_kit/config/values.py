@@ -1,4 +1,4 @@
-"""How the text of a setting becomes its value. Each reader raises UnusableValue with what was expected."""
+"""Parsers of settings. Each raises UnusableValue, whose message is what was expected."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from urllib.parse import urlsplit
 
 MAX_KEY_BYTES = 512
 SERVER_ONLY = ("ENVIRONMENT_API_KEY", "DEV_ENVIRONMENT_API_KEY", "SYNTH_API_KEY")
-"""Prefixes of variables that hold the server's own keys; processes that run environments do not need them."""
+"""Prefixes of variables with the server's own keys, which processes that run environments do not need."""
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 class UnusableValue(ValueError):
-    """A value cannot be used; the message says what was expected, never the value."""
+    """A value is invalid. The message states what was expected, and never contains the value."""
 
 
 def read_key(value: Any) -> str:
     """Read one key."""
     text = read_text(value)
     if "," in text:
-        raise UnusableValue("one key without commas (several keys go into ENVIRONMENT_API_KEY_ALIASES)")
+        raise UnusableValue("one key without commas (use ENVIRONMENT_API_KEY_ALIASES for several keys)")
     if len(text.encode("utf-8", "replace")) > MAX_KEY_BYTES:
         raise UnusableValue(f"a key of at most {MAX_KEY_BYTES} bytes")
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
-        raise UnusableValue("a key without control characters or line ends")
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise UnusableValue("a key without control characters and line breaks")
     return text
 
 
@@ -36,63 +36,63 @@ def _parts(value: Any) -> list[Any]:
 
 
 def read_keys(value: Any) -> tuple[str, ...]:
-    """Read a comma list of keys."""
+    """Read a comma-separated list of keys."""
     return tuple(map(read_key, _parts(value)))
 
 
 def read_list(value: Any) -> tuple[str, ...]:
-    """Read a comma list."""
+    """Read a comma-separated list."""
     return tuple(map(read_text, _parts(value)))
 
 
 def read_keys_for(value: Any) -> tuple[str, ...]:
-    """Read which variable's key is sent to which host."""
+    """Read which host receives the key in which variable."""
     entries = read_list(value)
     for entry in entries:
         host, _, variable = entry.rpartition("=")
         if not host or not variable.isidentifier() or variable != variable.upper():
             raise UnusableValue(
-                "a comma list of HOST=VARIABLE, the name of the variable that holds the key and never a key"
+                "a comma-separated list of HOST=VARIABLE, where VARIABLE is the name of a variable and not the key"
             )
         if variable.startswith(SERVER_ONLY):
-            raise UnusableValue("HOST=VARIABLE with a vendor's key; this server's own keys are never sent to a host")
+            raise UnusableValue("HOST=VARIABLE with a vendor's key, because this server's own keys are never sent")
     return entries
 
 
 def read_aliases(value: Any) -> tuple[str, ...]:
-    """Read the local models that stand for names."""
+    """Read the local models by alias."""
     entries = read_list(value)
     if any(not name or not model for name, _, model in (entry.partition("=") for entry in entries)):
-        raise UnusableValue("a comma list of NAME=MODEL such as Qwen/Qwen3-0.6B=tiny")
+        raise UnusableValue("a comma-separated list of NAME=MODEL, such as Qwen/Qwen3-0.6B=tiny")
     return entries
 
 
 def read_text(value: Any) -> str:
-    """Read a text."""
+    """Read a string."""
     if not isinstance(value, str):
         raise UnusableValue("text")
     return value.strip()
 
 
 def read_store_keep(value: Any) -> str:
-    """Read which rollouts stay in the store."""
+    """Read which rollouts the store keeps."""
     text = str(value).strip().lower() if not isinstance(value, bool) else ""
     number = text.removesuffix("d")
     if not number.isascii() or not number.isdigit() or len(number) > 9 or int(number) < 1:
-        raise UnusableValue("a number of days such as 30d, or how many of the newest rollouts stay, from 1")
+        raise UnusableValue("a number of days such as 30d, or the number of newest rollouts to keep, at least 1")
     return text
 
 
 def read_path(value: Any) -> Path:
-    """Read a path; `~` is the home directory."""
+    """Read a path, with `~` for the home directory."""
     return value if isinstance(value, Path) else Path(read_text(value)).expanduser()
 
 
-def whole_number(low: int, high: int) -> Callable[[Any], int]:
-    """Return the reader of a whole number within these bounds."""
+def integer(low: int, high: int) -> Callable[[Any], int]:
+    """Return a reader of integers within these bounds."""
 
     def read(value: Any) -> int:
-        expected = f"a whole number from {low} to {high}"
+        expected = f"an integer from {low} to {high}"
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             raise UnusableValue(expected)
         text = str(value).strip()
@@ -104,7 +104,7 @@ def whole_number(low: int, high: int) -> Callable[[Any], int]:
 
 
 def read_seconds(value: Any) -> float:
-    """Read a time."""
+    """Read a duration in seconds."""
     try:
         number = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError):
@@ -115,26 +115,26 @@ def read_seconds(value: Any) -> float:
 
 
 def read_switch(value: Any) -> bool:
-    """Read on or off."""
-    found = value if isinstance(value, bool) else BOOLEANS.get(str(value).strip().lower())
-    if found is None:
+    """Read a boolean."""
+    switch = value if isinstance(value, bool) else BOOLEANS.get(str(value).strip().lower())
+    if switch is None:
         raise UnusableValue("one of " + ", ".join(BOOLEANS))
-    return found
+    return switch
 
 
 def read_log_format(value: Any) -> str:
-    """Read the form of log records."""
+    """Read the format of log records."""
     if (log_format := str(value).strip().lower()) not in ("text", "json"):
         raise UnusableValue("text or json")
     return log_format
 
 
 def read_origins(value: Any) -> tuple[str, ...]:
-    """Read the origins of web pages; a slash at their end is dropped."""
+    """Read the origins of web pages, without trailing slashes."""
     origins = tuple(str(part).strip().rstrip("/") for part in _parts(value))
     for origin in origins:
         address = urlsplit(origin)
         web = address.scheme in ("http", "https") and address.netloc and "@" not in origin
         if origin != "*" and (not web or address.path or address.query):
-            raise UnusableValue("a comma list of origins such as https://example.org, or *")
+            raise UnusableValue("a comma-separated list of origins such as https://example.org, or *")
     return origins

@@ -1,4 +1,4 @@
-"""Runs untrusted code, confined as far as this machine allows: `async with Sandbox() as box: await box.run(code)`."""
+"""Untrusted code in a sandbox, as strong as this machine allows: `async with Sandbox() as box: await box.run(code)`."""
 
 from taskapp_kit.errors import SandboxError, SandboxTooWeak
 from taskapp_kit.sandbox.box import Sandbox

@@ -1,4 +1,4 @@
-"""An open sandbox: a folder, a user id, and one program at a time."""
+"""`Sandbox`: a directory, a user id, and one program at a time."""
 
 from __future__ import annotations
 
@@ -23,36 +23,35 @@ from taskapp_kit.sandbox.supervise import Run, Stop
 log = logging.getLogger("taskapp_kit.sandbox")
 
 T = TypeVar("T")
-# A new top folder, never below the working directory: there a program could put a link in the way of the next
-# run's mount.
+# A new top-level directory. Below the working directory, a program could replace the mount point of the next run by a link.
 _PLACE = re.compile(r"/\w[\w.-]*")
 Names = list[str]
 _swept = threading.Event()
 
 
 class Sandbox:
-    """A box in which untrusted code runs; `async with` or `with` opens and removes it.
+    """A box in which untrusted code runs. `async with` or `with` opens and removes it.
 
-    Boxes share nothing, and a run leaves only its files to the next one. A box runs one program at a time; its methods
-    may be called from any thread and from any event loop. Every method has a `_sync` twin that blocks.
+    Boxes share nothing. Between two runs in one box, only the box's files persist. A box runs one program at a time. Its
+    methods may be called from any thread and any event loop, and each has a blocking variant with the suffix `_sync`.
 
     Args:
-        limits: of each run, unless `run` is given others.
-        files: the initial contents of its working directory.
-        level: the sandbox level, None for the strongest that works here.
-        allow_weak: whether the level may be below 2, None for the setting `allow_weak_sandbox`
+        limits: Limits of each run. `run` may override them.
+        files: Initial contents of the working directory.
+        level: Sandbox level. Defaults to the strongest level that works here.
+        allow_weak: Whether the level may be below 2. Defaults to the setting `allow_weak_sandbox`
             (TASKAPP_ALLOW_WEAK_SANDBOX).
-        user_ids: as root, the box takes one of them for itself.
-        readable: folders of this machine that programs can read besides the system's, such as a virtual environment; at
-            level 3.
-        places: paths such as "/app" at which the box has further folders of its own, at level 3; files in them are
-            named by their whole path, "/app/a.txt".
-        warm: start the interpreter of the next Python program while the box is idle, so that the program need not wait
-            for it; costs a waiting process. Not at level 4.
+        user_ids: User ids to choose from. A box of a root process takes one of them.
+        readable: Directories of this machine that programs may read in addition to the system's, such as a virtual
+            environment. Level 3 only.
+        places: Paths such as "/app" at which the box has additional directories. Files in them are named by their
+            absolute path, such as "/app/a.txt". Level 3 only.
+        warm: Whether to start the interpreter of the next Python program while the box is idle. That saves its start-up
+            time and costs a waiting process. Not at level 4.
 
     Raises:
-        SandboxTooWeak: when it is opened, and this machine cannot provide the level.
-        SandboxError: when it is opened, and cannot be for another reason.
+        SandboxTooWeak: On opening, if this machine cannot provide the level.
+        SandboxError: On opening, if the box cannot be created.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Sandbox:
         for place in self._places:
             if not _PLACE.fullmatch(place) or place[1:] in layers.TAKEN:
                 raise SandboxError(
-                    f"A box cannot have a place at {place!r}.", hint='Name a new top folder, such as "/app".'
+                    f"A box cannot have a place at {place!r}.", hint='Use a new top-level directory, such as "/app".'
                 )
         self._warm = warm
         self._early: EarlyStart | None = None
@@ -96,7 +95,7 @@ class Sandbox:
 
     @property
     def root(self) -> str:
-        """The working directory as programs in the box see it."""
+        """Path of the working directory inside the box."""
         folder = self._opened()
         return remote.ROOT if isinstance(folder, remote.RemoteBox) else layers.inner_root(self.level, folder)
 
@@ -104,7 +103,7 @@ class Sandbox:
         try:
             await _in_thread(self.__enter__)
         except asyncio.CancelledError:
-            self.close()  # it may have been opened before the caller was cancelled
+            self.close()  # the box may have been opened before the caller was cancelled
             raise
         return self
 
@@ -115,18 +114,12 @@ class Sandbox:
 
     def __enter__(self) -> Self:
         if self._folder is not None:
-            raise SandboxError("This box is open already.", hint="Make another Sandbox.")
+            raise SandboxError("This box is already open.", hint="Create another Sandbox.")
         self._level = settle(self._requested_level, self._allow_weak)
         if self._places and self._level != 3:
-            raise SandboxError(
-                f"A box of level {self._level} ({layers.NAMES[self._level]}) cannot have places.",
-                hint="Level 3 can: install bubblewrap (apt-get install bubblewrap).",
-            )
+            raise self._needs_bubblewrap("places")
         if self._readable and self._level not in (0, 3):
-            raise SandboxError(
-                f"A box of level {self._level} ({layers.NAMES[self._level]}) cannot be shown further folders.",
-                hint="Level 3 can: install bubblewrap (apt-get install bubblewrap).",
-            )
+            raise self._needs_bubblewrap("additional readable directories")
         try:
             self._folder = self._new_folder()
             for name, data in self._files.items():
@@ -138,13 +131,19 @@ class Sandbox:
             raise
         return self
 
+    def _needs_bubblewrap(self, feature: str) -> SandboxError:
+        return SandboxError(
+            f"A box of level {self._level} ({layers.NAMES[self._level]}) does not support {feature}.",
+            hint="Level 3 does: install bubblewrap (apt-get install bubblewrap).",
+        )
+
     def _new_folder(self) -> Folder | remote.RemoteBox:
         if self._level == remote.LEVEL:
             machines = remote.in_use()
             if machines is None:
-                raise SandboxError("There is no longer a machine for a remote box.", hint="Open it again.")
+                raise SandboxError("The provider of remote machines was removed.", hint="Open the box again.")
             return remote.RemoteBox(machines, self.limits)
-        # Once in a process: what a killed owner left is rare, and looking for it takes time.
+        # Once per process, because the search takes time and directories of killed processes are rare.
         if not _swept.is_set():
             _swept.set()
             sweep()
@@ -164,20 +163,21 @@ class Sandbox:
         limits: SandboxLimits | None = None,
         clear_follows: bool = False,
     ) -> RunResult:
-        """Run a program and waits for its end, or kills it when a limit is reached. Cancelling kills it at once.
+        """Run a program until it ends or reaches a limit. Cancelling this call kills the program immediately.
 
-        It runs in the box's working directory, where Python also finds modules.
+        The program runs in the box's working directory, which is on Python's module path.
 
         Args:
-            program: Python source, or a command as a sequence of words; a first word `python` is the box's own
-                interpreter.
-            stdin: what the program reads.
-            limits: those of the box when absent.
-            clear_follows: the caller calls `clear` next, which then starts the interpreter of a warm box's next
-                program.
+            program: Python source, or a command as a sequence of strings. The command `python` is the box's interpreter.
+            stdin: Standard input of the program.
+            limits: Limits of this run. Defaults to the box's limits.
+            clear_follows: Whether the caller calls `clear` next. In a warm box, `clear` then starts the next interpreter.
+
+        Returns:
+            The result, also for a program that failed or was killed.
 
         Raises:
-            SandboxError: the program could not be started confined, or another one runs.
+            SandboxError: The program could not be confined, or the box is running another program.
         """
         stop = Stop()
         try:
@@ -193,7 +193,7 @@ class Sandbox:
         limits: SandboxLimits | None = None,
         clear_follows: bool = False,
     ) -> RunResult:
-        """`run` for synchronous code. The calling thread must not be an event loop's."""
+        """Run a program as `run` does, blocking. Do not call it on the thread of an event loop."""
         stop = Stop()
         try:
             return self._run(program, stdin, limits, stop, clear_follows)
@@ -201,19 +201,19 @@ class Sandbox:
             stop.close()
 
     async def write(self, name: str, data: bytes | str) -> None:
-        """Create or replaces a file.
+        """Create or replace a file.
 
         Args:
-            name: a path inside the box's working directory.
-            data: its content; text is written as UTF-8.
+            name: Path inside the box's working directory.
+            data: Content of the file. A str is written as UTF-8.
 
         Raises:
-            SandboxError: the path leads outside, or the content is longer than a file may be.
+            SandboxError: The path leads outside the box, or the content is too long.
         """
         await _in_thread(lambda: self.write_sync(name, data))
 
     def write_sync(self, name: str, data: bytes | str) -> None:
-        """`write` for synchronous code."""
+        """Create or replace a file as `write` does, blocking."""
         data = data.encode() if isinstance(data, str) else data
         self._opened().write(name, data, most_bytes=self.limits.file_bytes)
 
@@ -221,52 +221,52 @@ class Sandbox:
         """Return a file's bytes.
 
         Args:
-            name: a path inside the box's working directory.
-            max_bytes: the longest file that is read.
+            name: Path inside the box's working directory.
+            max_bytes: Maximum size of the file.
 
         Raises:
-            FileNotFoundError: there is none.
-            SandboxError: it is a link or longer, or the path leads outside.
+            FileNotFoundError: The file does not exist.
+            SandboxError: The file is a link or too long, or the path leads outside the box.
         """
         return await _in_thread(lambda: self.read_sync(name, max_bytes=max_bytes))
 
     def read_sync(self, name: str, *, max_bytes: int = 2**20) -> bytes:
-        """`read` for synchronous code."""
+        """Return a file's bytes as `read` does, blocking."""
         return self._opened().read(name, most_bytes=max_bytes)
 
     async def list(self) -> Names:
-        """Return the regular files in the working directory and below, as sorted paths.
+        """Return the sorted paths of all regular files in the working directory and its subdirectories.
 
         Raises:
-            SandboxError: there are more than the box may have.
+            SandboxError: The box has more files than its limit.
         """
         return await _in_thread(self.list_sync)
 
     def list_sync(self) -> Names:
-        """`list` for synchronous code."""
+        """Return the paths of all files as `list` does, blocking."""
         return self._opened().names(most=self.limits.files)
 
     async def clear(self, place: str = "") -> None:
         """Empty the working directory, or one of `places`.
 
         Args:
-            place: a path of `places`; the working directory when empty.
+            place: One of `places`. Defaults to the working directory.
 
         Raises:
-            SandboxError: a program runs.
+            SandboxError: A program is running.
         """
         await _in_thread(lambda: self.clear_sync(place))
 
     def clear_sync(self, place: str = "") -> None:
-        """`clear` for synchronous code."""
+        """Empty a directory as `clear` does, blocking."""
         folder = self._opened()
         if isinstance(folder, remote.RemoteBox):
-            raise SandboxError("A remote box cannot be emptied.", hint="Open another one.")
+            raise SandboxError("A remote box cannot be emptied.", hint="Open another box.")
         if not self._busy.acquire(blocking=False):
-            raise SandboxError("This box runs a program.", hint="Wait for it.")
+            raise SandboxError("This box is running a program.", hint="Wait until it ends.")
         try:
-            # A module that a program left could run in between.
-            if self._early is not None:  # its start passes through the folder
+            # The waiting interpreter may have imported a module that a program left in the directory.
+            if self._early is not None:
                 self._early.drop()
             folder.clear(place)
             if self._early is not None:
@@ -277,29 +277,26 @@ class Sandbox:
             self._busy.release()
 
     def listen_sync(self, name: str) -> tuple[socket.socket, str]:
-        """Return a listening unix socket and its path in the box: a program there can connect to it, and to nothing else.
+        """Return a listening Unix socket and its path in the box, where programs can connect to it.
 
-        The caller accepts connections and closes it.
+        The caller accepts connections and closes the socket.
 
         Args:
-            name: of the socket.
+            name: Name of the socket.
 
         Raises:
-            SandboxError: the box is not of level 3, the only one with sockets.
+            SandboxError: The box is not at level 3, the only level that supports sockets.
         """
         folder = self._opened()
         if self.level != 3 or isinstance(folder, remote.RemoteBox):
-            raise SandboxError(
-                f"A box of level {self.level} ({layers.NAMES[self.level]}) has no sockets that lead to its opener.",
-                hint="Level 3 has: install bubblewrap (apt-get install bubblewrap).",
-            )
+            raise self._needs_bubblewrap("sockets to its owner")
         try:
             return folder.listen(name), f"/code/{name}"
         except OSError as error:
             raise SandboxError(f"A box cannot have a socket: {error.strerror or error}.") from error
 
     def close(self) -> None:
-        """Kill what runs and removes the box. May be called more than once, and from another thread than the run's."""
+        """Kill a running program and remove the box. May be called repeatedly, and while another thread runs a program."""
         with self._state:
             folder, self._folder = self._folder, None
             lease, self._lease = self._lease, None
@@ -313,7 +310,7 @@ class Sandbox:
                 if folder is not None:
                     folder.remove()
             except OSError as error:
-                log.warning("a box's folder could not be removed completely: %s", error.strerror)
+                log.warning("the directory of a box could not be removed completely: %s", error.strerror)
             finally:
                 if lease is not None:
                     lease.release()
@@ -335,9 +332,11 @@ class Sandbox:
         limits = limits or self.limits
         argv = None if isinstance(program, str) else [*program]
         if argv is not None and (not argv or not all(isinstance(word, str) and "\0" not in word for word in argv)):
-            raise SandboxError("A command for a box is a sequence of words, at least one.", hint="Give Python as text.")
+            raise SandboxError(
+                "A command must be a non-empty list of strings.", hint="Pass Python source as one string."
+            )
         if not self._busy.acquire(blocking=False):
-            raise SandboxError("This box runs another program.", hint="Wait for it, or open a second box.")
+            raise SandboxError("This box is running another program.", hint="Wait until it ends, or open a second box.")
         try:
             with self._state:
                 folder = self._opened()
@@ -365,7 +364,7 @@ class Sandbox:
         limits: SandboxLimits,
         stdin: bytes,
     ) -> Run:
-        """Return a run that has its program: the interpreter that waits for one, or a new process."""
+        """Start the program, in the waiting interpreter if there is one, else in a new process."""
         early = None if self._early is None else self._early.take(limits)
         if isinstance(program, str):
             code = program.encode("utf-8", "surrogatepass")
@@ -381,7 +380,7 @@ class Sandbox:
 
 
 async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = None) -> T:
-    """Run work in a new thread, so that no full pool delays it. When cancelled, waits until it has ended."""
+    """Run `work` in a new thread, which a full thread pool cannot delay. When cancelled, wait until it has ended."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -399,7 +398,7 @@ async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = 
             value = work()
         except BaseException as error:
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
             loop.call_soon_threadsafe(settle, value, failure)
 
     threading.Thread(target=body, name="taskapp-sandbox", daemon=True).start()
@@ -411,5 +410,5 @@ async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = 
         while not done.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([done])
-        done.exception()  # marks it as retrieved: the caller was cancelled and cannot get it
+        done.exception()  # mark it as retrieved, because the cancelled caller cannot retrieve it
         raise

@@ -1,10 +1,10 @@
-"""Starts a box's next interpreter before its program is known, so that a program only waits for itself.
+"""Early start of a box's next interpreter, so that a program does not wait for Python to start.
 
-Python opens its program when all of its start is done. Here that is a FIFO, at which it waits; a run writes the program into
-it, and puts a file with the same content in its place, which is what tracebacks and `__file__` find. Each program still has
-a process of its own, with the walls and the limits of any other run: nothing of an earlier one is in it.
+Python opens its program at the end of its start-up. Here the program is a FIFO on which the interpreter blocks. A run
+writes the program into the FIFO, and replaces it by a file with the same content, which tracebacks and `__file__` find.
+Each program still has a separate process with all restrictions and limits, and nothing of an earlier program is in it.
 
-The next one is started when a run has ended, never beside it: both would share the box's user id and its number of processes.
+The next interpreter is started when a run has ended, because both would share the box's user id and process limit.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from taskapp_kit.sandbox.limits import SandboxLimits
 from taskapp_kit.sandbox.supervise import Run
 
 START_SECONDS = 10.0
-"""How long an interpreter may take until it waits at its program; later it is discarded."""
+"""Time limit for the start of an interpreter, after which it is discarded."""
 
 
 class EarlyStart:
-    """The interpreter of a box's next program. The kernel kills a box with the thread that started it: it has one of its own.
+    """The interpreter of a box's next program, started by a dedicated thread.
 
-    Programs that are given other limits than these are started as usual.
+    The thread must live as long as the interpreter, because the kernel kills a box when the thread that started it ends.
+    Programs with other limits do not use the interpreter.
     """
 
     def __init__(self, level: int, folder: Folder, limits: SandboxLimits, readable: tuple[str, ...]) -> None:
@@ -39,14 +40,14 @@ class EarlyStart:
         self.begin()
 
     def begin(self) -> None:
-        """Start the next one in the background."""
+        """Start the next interpreter in the background."""
         self._ready = threading.Event()
         self._orders.put(self._ready)
 
     def take(self, limits: SandboxLimits) -> Run | None:
-        """Return the one that waits at its program, when it does; None without one, or for other limits."""
+        """Return the waiting interpreter, or None if there is none or it has other limits."""
         self._settle()
-        # Limits are set when a process starts; those of the one that waits cannot be changed.
+        # Limits are set when a process starts, so the limits of the waiting interpreter cannot be changed.
         if limits != self._limits:
             self._drop()
             return None
@@ -54,7 +55,7 @@ class EarlyStart:
         return run
 
     def drop(self) -> None:
-        """End the one that waits, or is being started."""
+        """End the interpreter that is waiting or starting."""
         self._settle()
         self._drop()
 
@@ -66,11 +67,11 @@ class EarlyStart:
     def _drop(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            with contextlib.suppress(KitError):  # it could not be confined, and has run nothing
+            with contextlib.suppress(KitError):  # it could not be confined, and has not run anything
                 run.discard()
 
     def close(self) -> None:
-        """End it, and the thread."""
+        """End the interpreter and the thread."""
         self.drop()
         self._orders.put(None)
         self._thread.join()
@@ -79,14 +80,14 @@ class EarlyStart:
         while (ready := self._orders.get()) is not None:
             try:
                 self._start()
-            except (KitError, OSError):  # the run itself is started as usual, and says what is wrong
+            except (KitError, OSError):  # the next run starts its own process, and reports what is wrong
                 self._drop()
             finally:
                 ready.set()
 
     def _start(self) -> None:
-        # Not a server that forks a child for each program: it would have to survive programs that run beside it, and
-        # its results, memory and walls would be theirs to attack.
+        # Not a server that forks a child for each program: untrusted programs that run next to it could attack its
+        # memory, its results and the restrictions that it sets.
         self._folder.put_fifo()
         launch = layers.prepare(self._level, self._folder, None, self._limits, self._readable)
         self._run = Run(launch, self._folder, self._limits, self._level, None)

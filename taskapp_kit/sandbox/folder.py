@@ -1,14 +1,14 @@
-"""A box's folder on the host, and safe access to it although its contents come from hostile programs.
+"""The directory of a box on the host, and safe access to it although hostile programs write its contents.
 
     taskapp-box-XXXX/   ours: no other user may change it
-        files/          the box's own: its working directory, preserved between runs
-        tmp/  shm/      the box's own: /tmp and /dev/shm of one run, emptied after it
-        places/0, 1, …  the box's own: further folders that it shows at paths of their own, preserved between runs
+        files/          the box's: its working directory, preserved between runs
+        tmp/  shm/      the box's: /tmp and /dev/shm of one run, emptied after it
+        places/0, 1, …  the box's: additional directories, mounted at other paths, preserved between runs
         code/           ours: the program of the run, what Python reads before it, and sockets; read-only in the box
-        empty/          ours: shown in the box in place of hidden folders
+        empty/          ours: mounted over hidden directories
 
-Every path is walked part by part, each part opened relative to the one before and never through a symbolic link, so
-nothing that the box creates, even during the walk, leads outside.
+Every path is opened component by component, relative to the previous one and never through a symbolic link, so nothing
+that the box creates, even while a path is being opened, leads outside.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BEFORE_CODE = b"""import os, sys
 sys.path[:] = [p for p in sys.path if not p.endswith(("/site-packages", "/dist-packages")) and p != __file__[:-17]]
 sys.path.insert(0, os.environ["HOME"])
 """
-"""`sitecustomize.py` of every box: the host's packages are out of reach, so imports do not look for them there."""
+"""`sitecustomize.py` of every box. It removes the host's packages, which are not accessible, from the module path."""
 DEEPEST = 64
 _OURS_FOR_SECONDS = 60.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,7 +41,12 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder:
-    """The folder of one box. uid: the owner of the box's files, None for our own. Raises SandboxError and OSError."""
+    """The directory of one box. Methods raise SandboxError and OSError.
+
+    Args:
+        uid: Owner of the box's files. None means our own user.
+        places: Paths at which the box has additional directories.
+    """
 
     def __init__(self, uid: int | None, places: Sequence[str] = ()) -> None:
         self.uid = uid
@@ -50,19 +55,12 @@ class Folder:
         self._held = os.open(self.path, _FOLDER)
         fcntl.flock(self._held, fcntl.LOCK_EX)
         self.path.chmod(0o711)
-        for name in ("files", "tmp", "shm", "code", "empty"):
-            inner = self.path / name
-            inner.mkdir(mode=0o755 if name in ("code", "empty") else 0o700)
-            if name not in ("code", "empty"):
-                self._give(inner)
-            else:
-                inner.chmod(0o755)  # independent of the umask
-        if self.places:
-            (self.path / "places").mkdir()
-            (self.path / "places").chmod(0o711)
-            for below in self.places.values():
-                (self.path / below).mkdir(mode=0o700)
-                self._give(self.path / below)
+        for name, mode in (("code", 0o755), ("empty", 0o755), ("places", 0o711)):
+            (self.path / name).mkdir()
+            (self.path / name).chmod(mode)  # independent of the umask
+        for name in ("files", "tmp", "shm", *self.places.values()):
+            (self.path / name).mkdir(mode=0o700)
+            self._give(self.path / name)
         self._put("sitecustomize.py", BEFORE_CODE)
 
     @property
@@ -71,10 +69,10 @@ class Folder:
         return self.path / "files"
 
     def write(self, name: str, data: bytes, *, most_bytes: int) -> None:
-        """Create or replaces a file of the box, and its folders."""
+        """Create or replace a file of the box, and create its parent directories."""
         if len(data) > most_bytes:
             raise SandboxError(
-                f"The file {name!r} of {len(data)} bytes is more than the {most_bytes} that the box may hold.",
+                f"The file {name!r} has {len(data)} bytes, but the box may hold at most {most_bytes}.",
                 hint="Raise SandboxLimits.file_bytes.",
             )
         top, (*folders, last) = self._parts(name)
@@ -88,28 +86,27 @@ class Folder:
                 file.write(data)
 
     def read(self, name: str, *, most_bytes: int) -> bytes:
-        """Return the bytes of a regular file of the box. Links, pipes, devices and files above most_bytes are refused."""
+        """Return the bytes of a regular file of the box. Links, pipes, devices and longer files raise SandboxError."""
         top, (*folders, last) = self._parts(name)
         with _refused(name), self._walk(top, folders) as inside:
             opened = os.open(last, _READ, dir_fd=inside)
             with open(opened, "rb") as file:  # noqa: PTH123
-                found = os.fstat(opened)
-                if not stat.S_ISREG(found.st_mode) or (self.uid is not None and found.st_uid != self.uid):
-                    raise SandboxError(f"{name!r} in the box is not a regular file of the box's own.")
+                status = os.fstat(opened)
+                if not stat.S_ISREG(status.st_mode) or (self.uid is not None and status.st_uid != self.uid):
+                    raise SandboxError(f"{name!r} in the box is not a regular file that the box's user owns.")
                 data = file.read(most_bytes + 1)
         if len(data) > most_bytes:
             raise SandboxError(
-                f"The file {name!r} of the box is longer than {most_bytes} bytes.", hint="Read with more max_bytes."
+                f"The file {name!r} of the box is longer than {most_bytes} bytes.", hint="Increase max_bytes."
             )
         return data
 
     def names(self, *, most: int) -> list[str]:
-        """Return the regular files of the box as paths relative to its working directory, sorted. Links are left out."""
-        found = [name for name, entry in self._entries("files", most) if stat.S_ISREG(entry.st_mode)]
-        return sorted(found)
+        """Return the sorted paths of the box's regular files, relative to its working directory, without links."""
+        return sorted(name for name, entry in self._entries("files", most) if stat.S_ISREG(entry.st_mode))
 
     def used(self, *, most_files: int) -> tuple[int, int]:
-        """(bytes, entries) that the box holds on disk. Entries count as infinite when they lie too deep to count."""
+        """Return (bytes, entries) of the box on disk. Entries count as infinite if they are nested too deeply."""
         total = count = 0
         try:
             for part in ("files", "tmp", "shm", *self.places.values()):
@@ -126,19 +123,19 @@ class Folder:
         return self.path / "code" / "main.py"
 
     def put_code(self, code: bytes) -> None:
-        """Store the program of the box's next run, in the place of whatever was there."""
+        """Store the program of the box's next run, replacing the previous program or FIFO."""
         self._put("next.py", code)
         (self.path / "code" / "next.py").replace(self.program)
 
     def put_fifo(self) -> None:
-        """Put a FIFO in the program's place: an interpreter that opens it waits there for its program."""
+        """Replace the program by a FIFO, on which an interpreter waits for its program."""
         fifo = self.path / "code" / "next.py"
         os.mkfifo(fifo, 0o644)
         fifo.chmod(0o644)  # independent of the umask
         fifo.replace(self.program)
 
     def listen(self, name: str) -> socket.socket:
-        """Return a listening unix socket in the folder of the program, where the box cannot replace it."""
+        """Return a listening Unix socket in the program's directory, where the box cannot replace it."""
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(str(self.path / "code" / name))
@@ -155,35 +152,35 @@ class Folder:
         path.chmod(0o644)
 
     def clear_temporary(self) -> None:
-        """Empty /tmp and /dev/shm of the box. No program may be running in it."""
+        """Empty /tmp and /dev/shm of the box. No program may be running in the box."""
         for name in ("tmp", "shm"):
             if next(os.scandir(self.path / name), None) is not None:
                 _empty(self.path / name)
 
     def clear(self, place: str) -> None:
-        """Empty the working directory (""), or one of the places. No program may be running in the box."""
+        """Empty the working directory ("") or one of the places. No program may be running in the box."""
         if place and place not in self.places:
-            raise SandboxError(f"The box has no place {place!r}.", hint="Name one of `places`.")
+            raise SandboxError(f"The box has no place {place!r}.", hint="Pass one of `places`.")
         path = self.path / (self.places[place] if place else "files")
-        path.chmod(0o700)  # the box's own programs may have closed it
+        path.chmod(0o700)  # the box's programs may have removed permissions
         _empty(path)
         self._give(path)
 
     def remove(self) -> None:
-        """Remove the folder. No program may be running in the box."""
+        """Remove the directory. No program may be running in the box."""
         try:
             remove_tree(self.path)
         finally:
             os.close(self._held)
 
     def _give(self, path: Path) -> None:
-        """Give a folder to the box's user; our group may enter, because process 1 of the box, root without rights, must."""
+        """Make the box's user own a directory. Our group may enter it, as process 1 of the box (root without rights) must."""
         if self.uid is not None:
             os.chown(path, self.uid, os.getegid())
             path.chmod(0o710)
 
     def _parts(self, name: str) -> tuple[str, list[str]]:
-        """Return where a file of the box begins (`files`, or that of a place), and the parts of its path from there."""
+        """Return the directory of a file (`files` or the directory of a place), and the parts of its path below it."""
         for place, below in self.places.items():
             if name.startswith(f"{place}/"):
                 return below, _parts(name.removeprefix(f"{place}/"))
@@ -207,7 +204,11 @@ class Folder:
             os.close(inside)
 
     def _entries(self, part: str, most: int) -> Iterator[tuple[str, os.stat_result]]:
-        """Everything below a folder of the box, without following a link. Raises SandboxError past `most` or DEEPEST."""
+        """Yield all entries below a directory of the box, without following links.
+
+        Raises:
+            SandboxError: There are more than `most` entries, or directories are nested deeper than DEEPEST.
+        """
         waiting = [(part, 0)]
         seen = 0
         while waiting:
@@ -215,19 +216,21 @@ class Folder:
             try:
                 opened = self._open_below(path)
             except OSError:
-                continue  # gone, or replaced by something else, meanwhile
+                continue  # removed or replaced since it was listed
             try:
                 with os.scandir(opened) as entries:
                     for entry in entries:
                         seen += 1
                         if seen > most or depth > DEEPEST:
-                            raise SandboxError(f"The box holds more than {most} files, or folders {DEEPEST} deep.")
+                            raise SandboxError(
+                                f"The box has more than {most} files, or directories nested deeper than {DEEPEST}."
+                            )
                         with contextlib.suppress(OSError):
-                            found = entry.stat(follow_symlinks=False)
+                            status = entry.stat(follow_symlinks=False)
                             below = f"{path}/{entry.name}"
-                            if stat.S_ISDIR(found.st_mode):
+                            if stat.S_ISDIR(status.st_mode):
                                 waiting.append((below, depth + 1))
-                            yield below.partition("/")[2], found
+                            yield below.partition("/")[2], status
             finally:
                 os.close(opened)
 
@@ -246,14 +249,14 @@ def _parts(name: str) -> list[str]:
     parts = name.split("/")
     if not name or "\0" in name or name.startswith("/") or len(parts) > DEEPEST or {"", ".", ".."} & set(parts):
         raise SandboxError(
-            f"{name!r} cannot name a file of a box.", hint='Give a path inside it, such as "out.json" or "data/a.txt".'
+            f"{name!r} is not a valid path in a box.", hint='Use a relative path such as "out.json" or "data/a.txt".'
         )
     return parts
 
 
 @contextlib.contextmanager
 def _refused(name: str) -> Iterator[None]:
-    """Converts OSErrors about a file of the box to SandboxError; a missing file stays FileNotFoundError."""
+    """Convert every OSError about a file of the box to SandboxError, except FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -265,13 +268,13 @@ def _refused(name: str) -> Iterator[None]:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, whatever is in it: any depth, names that are not valid text, folders without permissions."""
+    """Remove a directory tree of any depth, even with undecodable names and directories without permissions."""
     _empty(path)
     path.rmdir()
 
 
 def _empty(path: Path) -> None:
-    """Empty a folder. Nested folders are moved up before they are emptied, so any depth can be removed."""
+    """Empty a directory. Nested directories are moved up before they are emptied, so any depth can be removed."""
     top = os.open(path, _FOLDER)
     try:
         count = 0
@@ -290,7 +293,7 @@ def _empty(path: Path) -> None:
                         below = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed]
                     for child, child_is_folder in below:
                         if child_is_folder:
-                            os.close(_own(child, inner))  # moving a folder takes the right to write into it
+                            os.close(_own(child, inner))  # moving a directory requires write permission on it
                             count += 1
                             moved = f".{os.getpid()}-{time.monotonic_ns()}-{count}"
                             os.rename(child, moved, src_dir_fd=inner, dst_dir_fd=top)
@@ -304,19 +307,19 @@ def _empty(path: Path) -> None:
 
 
 def _own(name: str, inside: int) -> int:
-    """Open a folder and makes it writable."""
+    """Open a directory after making it writable."""
     if os.geteuid() != 0:
-        os.chmod(name, 0o700, dir_fd=inside)  # nothing runs any more, so it cannot be swapped for a link
+        os.chmod(name, 0o700, dir_fd=inside)  # no program is running that could replace it by a link
     return os.open(name, _FOLDER, dir_fd=inside)
 
 
 def sweep() -> int:
-    """Remove the folders of boxes whose process was killed; returns how many. An open box holds a lock on its own."""
+    """Remove the directories of boxes whose process was killed, and return how many. An open box locks its directory."""
     swept = 0
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
-            found = path.lstat()
-            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _OURS_FOR_SECONDS:
+            status = path.lstat()
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _OURS_FOR_SECONDS:
                 continue
             held = os.open(path, _FOLDER)
             try:
@@ -329,5 +332,5 @@ def sweep() -> int:
 
 
 def tool(name: str) -> str | None:
-    """Return the path of a system program, without our own PATH: nothing else can be shown inside a box."""
+    """Return the path of a system program. Our PATH is ignored, because boxes contain system directories only."""
     return shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin")

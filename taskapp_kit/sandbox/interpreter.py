@@ -1,4 +1,4 @@
-"""The Python that runs inside a box, and the part of the host's files that it sees: system programs, not our packages."""
+"""The Python that runs inside a box, and the host's files that boxes can read: system programs, not our packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python for boxes. prefix: the folder that it needs in addition to the system's, None when it is inside them."""
+    """A Python for boxes. `prefix` is its directory, or None if it is in a system directory."""
 
     program: str
     prefix: str | None
@@ -37,7 +37,7 @@ def own() -> Interpreter:
 
 @functools.cache
 def reachable() -> Interpreter | None:
-    """Return a Python that any user id can start: our own, or the system's when ours is in a folder that only we may enter."""
+    """Return a Python that any user can start: our own, or the system's if ours is in a private directory."""
     if _open_to_all(own().program):
         return own()
     for program in ("/usr/bin/python3", "/usr/local/bin/python3"):
@@ -47,29 +47,29 @@ def reachable() -> Interpreter | None:
 
 
 def _open_to_all(program: str) -> bool:
-    """Return whether the program and every folder above it are accessible to other users."""
+    """Return whether other users can access the program and all its parent directories."""
     path = Path(program)
     return all(part.stat().st_mode & stat.S_IXOTH for part in (path, *path.parents))
 
 
 @functools.cache
 def hidden() -> tuple[str, ...]:
-    """Folders below the shown ones that boxes do not see: installed packages, the kit, our working directory."""
+    """Return the directories below `shown_roots` that boxes must not see: installed packages, the kit, our working directory."""
     base = {"base": sys.base_prefix, "platbase": sys.base_prefix}
-    found = {sysconfig.get_path(name, vars=base) for name in ("purelib", "platlib")}
+    private = {sysconfig.get_path(name, vars=base) for name in ("purelib", "platlib")}
     for root in ("/usr/lib", "/usr/local/lib", f"{sys.base_prefix}/lib"):
         for pattern in ("python3*/dist-packages", "python3*/site-packages"):
-            found |= {str(path) for path in Path(root).glob(pattern)}
-    found |= {str(PACKAGE.parent), "/usr/src"}
+            private |= {str(path) for path in Path(root).glob(pattern)}
+    private |= {str(PACKAGE.parent), "/usr/src"}
     with contextlib.suppress(FileNotFoundError):  # the working directory was removed
-        found.add(str(Path.cwd()))
+        private.add(str(Path.cwd()))
     if sys.prefix != sys.base_prefix:
-        found.add(sys.prefix)
+        private.add(sys.prefix)
     shown = [Path(root).resolve() for root in shown_roots()]
     needed = [Path(own().program), Path(os.path.realpath(os.__file__))]
     folders = {
         path
-        for path in map(Path, map(os.path.realpath, found))
+        for path in map(Path, map(os.path.realpath, private))
         if path.is_dir()
         and any(path.is_relative_to(root) for root in shown)
         and not any(file.is_relative_to(path) for file in needed)
@@ -78,16 +78,16 @@ def hidden() -> tuple[str, ...]:
 
 
 def shown_roots() -> list[str]:
-    """Folders of the host that a box can read."""
+    """Return the directories of the host that boxes can read."""
     prefix = own().prefix
     return [root for root in SYSTEM if Path(root).exists()] + ([prefix] if prefix else [])
 
 
 @functools.cache
 def readable(program: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(trees to read, folders to list only), for Landlock, which can only allow: the shown roots without the hidden ones.
+    """Return (trees to read, directories to list only) for Landlock, which can allow but not exclude paths.
 
-    A root with a hidden folder inside is split into its entries, and may itself be listed but not read.
+    A root that contains a hidden directory is split into its entries. It may then be listed but not read.
     """
     trees: list[str] = []
     listed: list[str] = []
@@ -107,5 +107,5 @@ def readable(program: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def command(argv: Sequence[str], program: str) -> list[str]:
-    """Return the argv with `python` and `python3` replaced by the box's own interpreter."""
+    """Return the argv, with the command `python` or `python3` replaced by the box's interpreter."""
     return [program, *argv[1:]] if argv[0] in ("python", "python3") else list(argv)

@@ -1,17 +1,18 @@
-"""A program that confines itself and then becomes the box's program: levels 1 and 2.
+"""A program that confines itself and then executes the box's program, for levels 1 and 2.
 
-Run as `python -I -S launch.py STATUS_FD PARENT UID FOLDER LIMITS FILTER READ LIST WRITE DEVICES COMMAND…`; "-" is nothing:
+Run as `python -I -S launch.py STATUS_FD PARENT UID FOLDER LIMITS FILTER READ LIST WRITE DEVICES COMMAND…`, with "-" for
+an absent value:
 
-    STATUS_FD           where to report why it failed; the command does not inherit it
-    PARENT              the process that started it: when that ends, this one ends
-    UID                 the user and group id of the box
+    STATUS_FD           descriptor for error reports, which the command does not inherit
+    PARENT              pid of the parent process; this process is killed when the parent ends
+    UID                 user and group id of the box
     FOLDER              working directory
-    LIMITS              NAME=value, with commas, names as in RLIMIT_NAME
+    LIMITS              comma-separated NAME=value, with names as in RLIMIT_NAME
     FILTER              seccomp program in hex
-    READ … DEVICES      Landlock: paths, separated by the character 0x1f; READ "-" is no Landlock
+    READ … DEVICES      paths for Landlock, separated by the character 0x1f; READ "-" disables Landlock
 
-The environment is passed on unchanged. If any step fails, this program ends before the command runs. It does not import
-the kit, json, re or typing: importing them takes longer than all its work.
+The environment is passed on unchanged. If any step fails, this program exits before the command runs. It does not import
+the kit, json, re or typing, because importing them takes longer than all its work.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ S_IFMT, S_IFDIR = 0o170000, 0o040000
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 SECCOMP_MODE_FILTER = 2
 
-# Landlock: the calls have the same numbers on every machine.
+# The Landlock calls have the same numbers on every architecture.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION_FLAG, PATH_BENEATH = 1, 1
-# access to files, as bits; a kernel's ABI version says how many of them it knows
+# Bits for access to files. The ABI version of the kernel determines how many of them it supports.
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
-KNOWN_BITS = {1: 13, 2: 14, 3: 15, 4: 15}  # from 5 on 16
+KNOWN_BITS = {1: 13, 2: 14, 3: 15, 4: 15}  # 16 from version 5 on
 OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 NEEDED_ABI = 1
 
@@ -52,20 +53,20 @@ def _checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, *values: int) -> None:
-    """`prctl(2)`. Raises OSError."""
-    given = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4]]
-    _checked(_libc.prctl(option, *given), f"prctl {option}")
+    """Call `prctl(2)`. Raises OSError."""
+    arguments = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4]]
+    _checked(_libc.prctl(option, *arguments), f"prctl {option}")
 
 
 def landlock_abi() -> int:
-    """Return the kernel's Landlock version; 0 if it has none."""
+    """Return the kernel's Landlock version, or 0 without Landlock."""
     return max(
         0, int(_libc.syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(VERSION_FLAG)))
     )
 
 
 def confine_files(rules: dict[str, list[str]]) -> None:
-    """Apply Landlock: only these paths, no TCP (from ABI 4), no abstract sockets or signals outside (6)."""
+    """Apply Landlock: only these paths, no TCP (ABI 4), no abstract sockets of or signals to other processes (ABI 6)."""
     abi = landlock_abi()
     if abi < NEEDED_ABI:
         raise OSError(0, "this kernel has no Landlock")
@@ -120,7 +121,7 @@ def filter_calls(program: bytes) -> None:
 
 
 def confine(parent: str, uid: str, folder: str, limits: str, program: str, paths: list[str]) -> None:
-    """Apply every restriction to this process, the one that needs most rights first."""
+    """Apply every restriction to this process, starting with those that need most rights."""
     for limit in limits.split(","):
         name, value = limit.split("=")
         hard = int(value) + (name == "CPU")  # SIGXCPU at the soft limit, SIGKILL a second later
@@ -131,10 +132,10 @@ def confine(parent: str, uid: str, folder: str, limits: str, program: str, paths
         os.setresuid(int(uid), int(uid), int(uid))
     os.chdir(folder)
     if sys.platform == "linux":
-        prctl(PR_SET_PDEATHSIG, SIGKILL)  # after the ids, which clear it
+        prctl(PR_SET_PDEATHSIG, SIGKILL)  # after changing ids, which clears it
         prctl(PR_SET_NO_NEW_PRIVS, 1)
     if os.getppid() != int(parent):
-        raise OSError(0, "the process that started it is gone")
+        raise OSError(0, "its parent process has ended")
     if paths[0] != NOTHING:
         confine_files(dict(zip(KINDS, (kind.split(BETWEEN) for kind in paths), strict=True)))
     if program != NOTHING:
@@ -142,7 +143,7 @@ def confine(parent: str, uid: str, folder: str, limits: str, program: str, paths
 
 
 def main() -> None:
-    """Confine this process and becomes the command."""
+    """Confine this process, then execute the command."""
     status_fd, parent, uid, folder, limits, program, *rest = sys.argv[1:]
     paths, command = rest[: len(KINDS)], rest[len(KINDS) :]
     os.set_inheritable(int(status_fd), False)
@@ -156,16 +157,16 @@ def main() -> None:
 
 
 def become(command: list[str]) -> None:
-    """`os.execvp` without its imports: once confined, our own library may be out of reach."""
-    why = "No such file or directory"
+    """Execute the command as `os.execvp` does, without its imports: the library may be inaccessible after confinement."""
+    reason = "No such file or directory"
     for folder in [""] if "/" in command[0] else PATH.split(":"):
         try:
             os.execv(f"{folder}/{command[0]}" if folder else command[0], command)  # noqa: S606 (what it is for)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            why = str(error.strerror)
-    os.write(2, f"{command[0]}: {why}\n".encode())
+            reason = str(error.strerror)
+    os.write(2, f"{command[0]}: {reason}\n".encode())
     sys.exit(NOT_FOUND)
 
 

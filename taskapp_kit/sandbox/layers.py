@@ -1,9 +1,9 @@
-"""Builds the start of a program at each level: the command, its environment, the descriptors that it inherits.
+"""How a program is started at each level: the command, its environment, and the descriptors that it inherits.
 
-4  remote       another machine: see remote.py
-3  bubblewrap   namespaces, seccomp, rlimits; as root also a user id of the box's own
-2  landlock     Landlock, seccomp without sockets, rlimits, a user id of the box's own: needs root
-1  rlimits      limits and a clean environment; as root also a user id of the box's own
+4  remote       another machine, see remote.py
+3  bubblewrap   namespaces, seccomp, rlimits; as root also a separate user id
+2  landlock     Landlock, seccomp without sockets, rlimits, a separate user id; requires root
+1  rlimits      limits and a clean environment; as root also a separate user id
 0  none         a plain child process with a clean environment
 """
 
@@ -33,22 +33,26 @@ TEMPORARY, SHARED = "/tmp", "/dev/shm"  # noqa: S108 (in the box)
 TAKEN = frozenset(
     "bin boot box code dev etc lib lib32 lib64 libx32 proc run sbin sys tmp usr var".split()  # noqa: SIM905 (shorter)
 )
-"""Top folders of the machine and of every box, which a box cannot have for itself."""
+"""Top-level directories that every box has, which cannot be `places`."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-# Process 1 of the box: waits for the program, so that its usage is accounted and the program itself is not process 1.
-# When started by root it stays root's, without rights: only then may a dying bubblewrap kill it, and the program may not.
+# Process 1 of the box. It waits for the program, so that the program's usage is accounted and the program is not process 1.
+# If root starts it, it keeps root's id without rights, so that a dying bubblewrap can kill it and the program cannot.
 # Its own messages ("Killed") are discarded.
 #
-# It reports that it is running (one line on stdout) and waits for a line on stdin. Before that nothing ties it to our
-# process; if ours ended meanwhile, no line comes, and it exits.
+# It prints one line when it is running, and waits for a line on stdin, because until then it would survive the end of our
+# process. If our process has ended, the line never arrives, and it exits.
 _FIRST_PROCESS = 'echo; read -r _ || exit 1; cd /box; exec 3>&2 2>/dev/null; (exec "$@" 2>&3 3>&-); exit $?'
 
 
 @dataclass(slots=True)
 class Launch:
-    """A command to start. pass_fds: inherited by it, then closed by us. status_fd: where the launcher reports
-    what the program cannot forge: bubblewrap JSON lines, launch.py why it failed. handshake: it prints a line and waits
-    for an answer before it begins.
+    """A command to start.
+
+    Attributes:
+        pass_fds: Descriptors that it inherits and that we close afterwards.
+        status_fd: Descriptor for reports of the launcher that the program cannot forge: JSON lines of bubblewrap, or the
+            error of launch.py.
+        handshake: Whether it prints a line and waits for a reply before it starts the program.
     """
 
     argv: list[str]
@@ -60,26 +64,34 @@ class Launch:
 
 
 def inner_root(level: int, folder: Folder) -> str:
-    """Return the working directory as the program in the box sees it."""
+    """Return the path of the working directory inside the box."""
     return "/box" if level == 3 else str(folder.files)
 
 
 def own_uid(level: int) -> bool:
-    """Return whether a box of this level runs under a user id of its own."""
+    """Return whether boxes of this level have a separate user id."""
     return level > 0 and os.geteuid() == 0
 
 
 def prepare(
     level: int, folder: Folder, argv: Sequence[str] | None, limits: SandboxLimits, readable: Sequence[str] = ()
 ) -> Launch:
-    """Return the command of one run. argv None: the Python program in the box's code folder. readable: further folders to show.
+    """Return the command of one run.
 
-    Raises Unavailable when this machine lacks what the level needs.
+    Args:
+        level: Sandbox level.
+        folder: Directory of the box.
+        argv: Command, or None for the Python program in the box's code directory.
+        limits: Limits of the run.
+        readable: Additional directories that the program may read.
+
+    Raises:
+        Unavailable: This machine does not support the level.
     """
     python = _interpreter(level)
     if argv is None:
         code = "/code/main.py" if level == 3 else str(folder.path / "code" / "main.py")
-        argv = [python.program, "-s", *(["-P"] if python == interpreter.own() else []), code]  # -P came with 3.11
+        argv = [python.program, "-s", *(["-P"] if python == interpreter.own() else []), code]  # -P requires Python 3.11
     else:
         argv = interpreter.command(argv, python.program)
     if level == 3:
@@ -105,32 +117,32 @@ def prepare(
 def _interpreter(level: int) -> interpreter.Interpreter:
     if level == 3 or not own_uid(level):
         return interpreter.own()
-    found = interpreter.reachable()
-    if found is None:
+    python = interpreter.reachable()
+    if python is None:
         raise Unavailable(
-            f"No Python can be started by another user: {interpreter.own().program} is in a closed folder.",
+            f"Other users cannot start a Python: {interpreter.own().program} is in a private directory.",
             hint="Install the system's Python (apt-get install python3).",
         )
-    return found
+    return python
 
 
 def _environment(home: str, temporary: str, code: str) -> dict[str, str]:
-    """Return all variables of a box. None of ours are passed on."""
+    """Return the environment of a box. Our own variables are not passed on."""
     return {
         "PATH": PATH,
         "HOME": home,
         "TMPDIR": temporary,
         "LANG": "C.UTF-8",
-        "PYTHONPATH": code,  # sitecustomize.py puts the working directory in its place
-        "PYTHONHASHSEED": "0",  # the same program prints the same output
+        "PYTHONPATH": code,  # sitecustomize.py replaces it by the working directory
+        "PYTHONHASHSEED": "0",  # so that a program always prints the same output
         "PYTHONUTF8": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 
 def _rlimits(limits: SandboxLimits, own: bool) -> dict[str, int]:
-    """Limit names of `setrlimit`, without RLIMIT_, to values."""
-    found = {
+    """Return the values of `setrlimit` by name, without the prefix RLIMIT_."""
+    values = {
         "AS": limits.memory_bytes,
         "CPU": max(1, math.ceil(limits.cpu_seconds)),
         "FSIZE": limits.file_bytes,
@@ -140,8 +152,8 @@ def _rlimits(limits: SandboxLimits, own: bool) -> dict[str, int]:
         "MEMLOCK": 0,
     }
     if sys.platform == "linux":
-        found |= {"MSGQUEUE": 0, "RTPRIO": 0, "SIGPENDING": 128}
-    return found
+        values |= {"MSGQUEUE": 0, "RTPRIO": 0, "SIGPENDING": 128}
+    return values
 
 
 @functools.cache
@@ -151,7 +163,7 @@ def _filter(sockets: bool) -> bytes:
 
 def _landlock(folder: Folder, python: interpreter.Interpreter) -> dict[str, list[str]]:
     if folder.uid is None:
-        raise Unavailable("This level needs a user id for each box, which only root can assign.")
+        raise Unavailable("This level requires root, which assigns a separate user id to each box.")
     read, listed = interpreter.readable(python.program)
     return {
         "read": [*read, str(folder.path / "code")],
@@ -162,20 +174,22 @@ def _landlock(folder: Folder, python: interpreter.Interpreter) -> dict[str, list
 
 
 def _bubblewrap(folder: Folder, argv: Sequence[str], limits: SandboxLimits, readable: Sequence[str]) -> Launch:
-    """As root: root's own mounts, then the box's user id inside. Otherwise: a user namespace, where ids have no rights."""
-    found = {name: tool(name) for name in ("bwrap", "prlimit", "setpriv", "sh")}
+    """Return the command of level 3.
+
+    Root mounts as root and then changes to the box's user id. Other users run in a user namespace, where ids have no rights.
+    """
+    tools = {name: tool(name) for name in ("bwrap", "prlimit", "setpriv", "sh")}
     for name, package in (("bwrap", "bubblewrap"), ("prlimit", "util-linux"), ("setpriv", "util-linux")):
-        if found[name] is None:
+        if tools[name] is None:
             raise Unavailable(f"The program {name} is not installed.", hint=f"Install it: apt-get install {package}.")
-    command = [str(found["bwrap"]), "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    command = [str(tools["bwrap"]), "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     command += ["--unshare-cgroup-try", "--hostname", "box", "--new-session", "--die-with-parent", "--as-pid-1"]
     enter: list[str] = []
     if folder.uid is None:
         command += ["--unshare-user", "--cap-drop", "ALL"]
     else:
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-        enter = [str(found["setpriv"]), f"--reuid={folder.uid}", f"--regid={folder.uid}", "--clear-groups"]
-        enter.append("--")
+        enter = [str(tools["setpriv"]), f"--reuid={folder.uid}", f"--regid={folder.uid}", "--clear-groups", "--"]
     for root in interpreter.SYSTEM:
         path = Path(root)
         if path.is_symlink():
@@ -189,45 +203,36 @@ def _bubblewrap(folder: Folder, argv: Sequence[str], limits: SandboxLimits, read
         command += ["--ro-bind-try", str(path), str(path)]
     for hidden in interpreter.hidden():
         command += ["--ro-bind", str(folder.path / "empty"), hidden]
-    command += ["--proc", "/proc", "--dev", "/dev", "--bind", str(folder.path / "shm"), SHARED]
-    command += [
-        "--remount-ro",
-        "/dev",
-        "--bind",
-        str(folder.files),
-        "/box",
-        "--bind",
-        str(folder.path / "tmp"),
-        TEMPORARY,
-    ]
+    command += ["--proc", "/proc", "--dev", "/dev", "--bind", str(folder.path / "shm"), SHARED, "--remount-ro", "/dev"]
+    command += ["--bind", str(folder.files), "/box", "--bind", str(folder.path / "tmp"), TEMPORARY]
     command += ["--ro-bind", str(folder.path / "code"), "/code"]
     for place, below in folder.places.items():
         command += ["--bind", str(folder.path / below), place]
-    for further in readable:
-        command += _shown(os.path.abspath(further))  # noqa: PTH100 (links in it are the box's own to follow)
+    for path_to_read in readable:
+        command += _shown(os.path.abspath(path_to_read))  # noqa: PTH100 (the box resolves links in it)
     command += ["--remount-ro", "/"]
     filter_fd = _readable(_filter(True))
     status_read, status_write = os.pipe()
     command += ["--seccomp", str(filter_fd), "--json-status-fd", str(status_write), "--"]
-    # without an id of its own, process 1 counts too
+    # without a separate user id, process 1 counts as one of the processes
     bounds = _rlimits(limits, True) | {"NPROC": limits.processes + (folder.uid is None)}
     soft = [f"--{name.lower()}={value}" for name, value in bounds.items() if name != "CPU"]
     soft.append(f"--cpu={bounds['CPU']}:{bounds['CPU'] + 1}")
-    command += [str(found["sh"]), "-c", _FIRST_PROCESS, "sh", *enter, str(found["prlimit"]), *soft, "--", *argv]
+    command += [str(tools["sh"]), "-c", _FIRST_PROCESS, "sh", *enter, str(tools["prlimit"]), *soft, "--", *argv]
     return Launch(
         command, _environment("/box", TEMPORARY, "/code"), "/", [filter_fd, status_write], status_read, handshake=True
     )
 
 
 def _shown(path: str) -> list[str]:
-    """Return a folder of the machine in the box. By default bubblewrap makes /root inaccessible to others."""
+    """Return the arguments that mount a directory of the host. Parents are created first, as bubblewrap makes /root private."""
     parents = [str(parent) for parent in list(Path(path).parents)[-2::-1]]
     return [*(word for parent in parents for word in ("--dir", parent)), "--ro-bind", path, path]
 
 
 def _readable(data: bytes) -> int:
     """Return a descriptor from which these bytes can be read once."""
-    found = os.memfd_create("taskapp-filter", os.MFD_CLOEXEC)
-    os.write(found, data)
-    os.lseek(found, 0, os.SEEK_SET)
-    return found
+    descriptor = os.memfd_create("taskapp-filter", os.MFD_CLOEXEC)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -15,21 +14,21 @@ KilledFor = Literal["wall", "cpu", "memory", "disk", "output", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """The limits of one run. `dataclasses.replace(limits, wall_seconds=1)` makes a changed copy.
+    """The limits of one run. `dataclasses.replace(limits, wall_seconds=1)` returns a changed copy.
 
     Attributes:
-        wall_seconds: from start to end, sleep included.
-        cpu_seconds: of all its processes together.
-        memory_bytes: of address space for each process, and of resident memory for all together.
-        processes: at once, threads included.
-        file_bytes: of one file, and of all that the box holds on disk, between runs too.
-        files: how many of them.
-        output_bytes: stored of stdout, and again of stderr; the rest is read and discarded.
-        flood_bytes: of output in all, after which the run is killed.
-        open_files: for each process.
+        wall_seconds: Time from start to end, including sleep.
+        cpu_seconds: Processor time of all processes together.
+        memory_bytes: Address space of each process, and resident memory of all processes together.
+        processes: Concurrent processes, including threads.
+        file_bytes: Size of one file, and of everything that the box stores on disk, also between runs.
+        files: Number of files and directories.
+        output_bytes: Stored bytes of stdout, and of stderr. Further output is discarded.
+        flood_bytes: Total bytes of output after which the run is killed.
+        open_files: Open files of each process.
 
     Raises:
-        SandboxError: a limit is not a positive number.
+        SandboxError: A limit is not a positive number.
     """
 
     wall_seconds: float = 10.0
@@ -45,13 +44,10 @@ class SandboxLimits:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            whole = not item.name.endswith("_seconds")
-            good = isinstance(value, int) or (isinstance(value, float) and not whole)
-            if isinstance(value, bool) or not good or not math.isfinite(value) or not 0 < value < 2**62:
-                kind = "whole number" if whole else "number"
-                raise SandboxError(
-                    f"The sandbox limit {item.name} cannot be {value!r}.", hint=f"Give a {kind} above 0."
-                )
+            kinds = (int, float) if item.name.endswith("_seconds") else (int,)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 2**62:
+                kind = "a number" if float in kinds else "an integer"
+                raise SandboxError(f"The sandbox limit {item.name} cannot be {value!r}.", hint=f"Use {kind} above 0.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +55,17 @@ class RunResult:
     """The result of one run.
 
     Attributes:
-        exit_code: None when a signal ended it. Under bubblewrap a program that exits with 129 to 192 cannot be
-            distinguished from one that a signal ended, and counts as that.
-        signal: the number of the signal that ended it.
-        stdout_bytes: the first `output_bytes`.
-        stderr_bytes: the first `output_bytes`.
-        stdout_truncated: whether there was more.
-        stderr_truncated: whether there was more.
-        wall_seconds: from start to end.
-        cpu_seconds: used by all its processes.
-        killed_for: the limit for which we killed it, None when it ended by itself.
-        level: that it ran under.
+        exit_code: Exit code, or None if a signal ended it. Under bubblewrap, exit codes from 129 to 192 cannot be
+            distinguished from signals and are reported as signals.
+        signal: Number of the signal that ended it, or None.
+        stdout_bytes: Standard output, at most `output_bytes` of the limits.
+        stderr_bytes: Standard error, at most `output_bytes` of the limits.
+        stdout_truncated: Whether standard output was longer.
+        stderr_truncated: Whether standard error was longer.
+        wall_seconds: Time from start to end.
+        cpu_seconds: Processor time of all its processes.
+        killed_for: Limit that it exceeded, or None if it was not killed.
+        level: Sandbox level.
     """
 
     exit_code: int | None
@@ -85,20 +81,20 @@ class RunResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself, with exit code 0."""
+        """Whether it ended with exit code 0 and was not killed."""
         return self.exit_code == 0 and self.killed_for is None
 
     @property
     def timed_out(self) -> bool:
-        """Whether it was killed because its wall or processor time was used up."""
+        """Whether it was killed because it exceeded its wall time or processor time."""
         return self.killed_for in ("wall", "cpu")
 
     @property
     def stdout(self) -> str:
-        """Its standard output as text; bytes that are not UTF-8 become U+FFFD."""
+        """Standard output as text, with U+FFFD for bytes that are not UTF-8."""
         return self.stdout_bytes.decode("utf-8", "replace")
 
     @property
     def stderr(self) -> str:
-        """Its standard error as text; bytes that are not UTF-8 become U+FFFD."""
+        """Standard error as text, with U+FFFD for bytes that are not UTF-8."""
         return self.stderr_bytes.decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Determines which level works on this machine by trying to break out of it, never from a version number.
+"""Which sandbox level works on this machine, determined by trying to break out rather than from version numbers.
 
-`probe_inside.py` runs in a box of a level and attempts what the level should deny, against targets that we provide. A
-level counts when everything that it promises was denied. Probed once in a process.
+`probe_inside.py` runs in a box and attempts everything that the level should deny, against targets that we provide. A
+level works if all attempts that it promises to deny are denied. Each process probes once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CLOSED = {
     "forks": "processes limited",
     "daemon": "nothing outlives a run",
 }
-"""Attempt of the probe to the meaning of its denial."""
+"""What the denial of each attempt means."""
 
 PROMISED = {
     4: frozenset({"tcp_out", "udp_out", "read_outside", "write_outside", "others_environment", "daemon"}),
@@ -51,7 +51,7 @@ PROMISED = {
     1: frozenset({"memory", "big_file"}),
     0: frozenset[str](),
 }
-"""A remote machine only has to keep our own resources out of reach; the rest is reported as found."""
+"""Attempts that each level must deny. A remote machine must only protect our resources; the rest is reported."""
 
 HOW = {
     4: {
@@ -84,7 +84,7 @@ _LIMITS = SandboxLimits(wall_seconds=20, cpu_seconds=10, memory_bytes=256 * MB, 
 
 @dataclass(frozen=True, slots=True)
 class ProbedCapability:
-    """One capability. denied: the probe's attempt was denied. detail: by which mechanism, or the attempt's result."""
+    """One capability: whether the probe's attempt was denied, and by which mechanism (`detail`)."""
 
     name: str
     meaning: str
@@ -97,13 +97,13 @@ class ProbedCapability:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What sandboxes can do here.
+    """What sandboxes on this machine can deny.
 
     Attributes:
-        level: of the sandbox.
-        name: of the level, in words.
-        walls: what was tried from inside, and whether it was denied.
-        refused: the stronger levels that do not work, with the reason, a sentence each.
+        level: The sandbox level.
+        name: Name of the level.
+        walls: The attempts from inside a box, and whether each was denied.
+        refused: One sentence for each stronger level, with the reason why it does not work.
     """
 
     level: int
@@ -117,15 +117,13 @@ class Capabilities:
         return self.level >= layers.SAFE_LEVEL
 
     def lines(self) -> list[str]:
-        """Return a readable report: one line for the level, one for each capability, one for each level that does not work."""
+        """Return a report with a line for the level, for each capability and for each level that does not work."""
         return [f"sandbox level {self.level} ({self.name})", *map(str, self.walls), *self.refused]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as JSON, `walls` as a mapping of name to whether it was denied."""
-        found = asdict(self)
-        found["walls"] = {wall.name: wall.denied for wall in self.walls}
-        found["refused"] = list(self.refused)
-        return found
+        """Return the report as JSON, with `walls` as a mapping from name to whether it was denied."""
+        walls = {wall.name: wall.denied for wall in self.walls}
+        return {**asdict(self), "walls": walls, "refused": list(self.refused)}
 
 
 _lock = threading.RLock()
@@ -134,68 +132,69 @@ _known_remote: dict[int, tuple[remote.Machines, Capabilities]] = {}
 
 
 def at_level(level: int) -> Capabilities:
-    """Return the probe's report for one level. Raises SandboxTooWeak when it does not work here. Cached."""
+    """Return the cached report of one level. Raises SandboxTooWeak if the level does not work here."""
     machines = remote.in_use()
     if level == remote.LEVEL and machines is not None:
         return _at_remote(machines)
     if level not in layers.LOCAL_LEVELS:
         raise SandboxTooWeak(
-            f"There is no sandbox level {level!r} here.",
-            hint=f"Give one of {', '.join(map(str, layers.LOCAL_LEVELS))}.",
+            f"The sandbox level {level!r} does not exist here.",
+            hint=f"Use one of {', '.join(map(str, layers.LOCAL_LEVELS))}.",
         )
     if platform.system() != "Linux":
-        raise SandboxTooWeak(f"Sandboxes need Linux, this is {platform.system()}.", hint="Use a Linux container or VM.")
+        raise SandboxTooWeak(
+            f"Sandboxes require Linux, but this is {platform.system()}.", hint="Use a Linux container or VM."
+        )
     with _lock:
         if level not in _known:
             try:
                 _known[level] = _probe(level)
             except (KitError, OSError) as error:
                 _known[level] = SandboxTooWeak(f"Sandbox level {level} ({layers.NAMES[level]}) does not work: {error}")
-        found = _known[level]
-    if isinstance(found, SandboxError):
-        raise SandboxTooWeak(found.message)
-    return found
+        report = _known[level]
+    if isinstance(report, SandboxError):
+        raise SandboxTooWeak(report.message)
+    return report
 
 
 def _at_remote(machines: remote.Machines) -> Capabilities:
-    """Return the report of boxes on these machines. A failure is not cached: a machine that did not start proves nothing."""
+    """Return the report of boxes on these machines. Failures are not cached, since starting a machine may work later."""
     with _lock:
-        found = _known_remote.get(id(machines))
-        if found is None or found[0] is not machines:
+        known = _known_remote.get(id(machines))
+        if known is None or known[0] is not machines:
             try:
-                found = machines, _probe_remote(machines)
+                known = machines, _probe_remote(machines)
             except KitError as error:
                 raise SandboxTooWeak(f"Sandbox level 4 (remote) does not work: {error}") from error
-            _known_remote[id(machines)] = found
-    return found[1]
+            _known_remote[id(machines)] = known
+    return known[1]
 
 
 def capabilities() -> Capabilities:
-    """Return the strongest level that works here, and what it denies. The first call in a process takes part of a second.
+    """Return the strongest level that works here, and what it denies. The first call takes a fraction of a second.
 
     Raises:
-        SandboxTooWeak: no program can be started in a box here.
+        SandboxTooWeak: No level works, so no box can start a program.
     """
     refused: list[str] = []
     for level in layers.LOCAL_LEVELS if remote.in_use() is None else (remote.LEVEL, *layers.LOCAL_LEVELS):
         try:
-            found = at_level(level)
+            return replace(at_level(level), refused=tuple(refused))
         except SandboxTooWeak as error:
             refused.append(error.message)
-            continue
-        return Capabilities(found.level, found.name, found.walls, tuple(refused))
-    raise SandboxTooWeak(f"No program can be started in a box here. {' '.join(refused)}")
+    raise SandboxTooWeak(f"No sandbox level works on this machine. {' '.join(refused)}")
 
 
 def settle(level: int | None, allow_weak: bool | None) -> int:
-    """Return the level of a new box. Raises SandboxTooWeak below level 2, unless that is allowed, and for one that fails."""
-    found = capabilities() if level is None else at_level(level)
-    if found.safe or (from_environment().allow_weak_sandbox if allow_weak is None else allow_weak):
-        return found.level
-    why = f"Level {found.level} ({found.name}) does not confine files, network and processes."
+    """Return the level of a new box. Raises SandboxTooWeak if it does not work, or if it is a weak level and not allowed."""
+    report = capabilities() if level is None else at_level(level)
+    if report.safe or (from_environment().allow_weak_sandbox if allow_weak is None else allow_weak):
+        return report.level
+    reasons = " ".join(report.refused)
     raise SandboxTooWeak(
-        f"Untrusted code does not run here: {why} {' '.join(found.refused)}",
-        hint="Fix one of these; or, if the code can be trusted with this machine, set TASKAPP_ALLOW_WEAK_SANDBOX=1.",
+        "Untrusted code cannot run safely on this machine: sandbox level "
+        f"{report.level} ({report.name}) does not confine files, network and processes. {reasons}".strip(),
+        hint="Fix one of these problems, or set TASKAPP_ALLOW_WEAK_SANDBOX=1 if you trust the code with this machine.",
     )
 
 
@@ -215,7 +214,7 @@ def _probe(level: int) -> Capabilities:
 
 
 def _probe_remote(machines: remote.Machines) -> Capabilities:
-    """Make the same attempts on a new remote machine, and TCP to an address that we can reach ourselves."""
+    """Make the same attempts on a new remote machine. TCP goes to an address that this process can reach."""
     stop = Stop()
     box = remote.RemoteBox(machines, _LIMITS)
     try:
@@ -248,13 +247,13 @@ def _report(level: int, title: str, outcomes: Mapping[str, str]) -> Capabilities
     )
     broken = [wall.meaning for wall in walls if not wall.denied and wall.name in PROMISED[level]]
     if broken:
-        raise SandboxTooWeak(f"its own probe got through ({'; '.join(broken)}).")
+        raise SandboxTooWeak(f"the probe was not denied ({'; '.join(broken)}).")
     return Capabilities(level, title, walls)
 
 
 def _attempts(level: int, folder: Folder, targets: _Targets) -> dict[str, str]:
     folder.put_code(Path(__file__).with_name("probe_inside.py").read_bytes())
-    limits = _LIMITS if level else replace(_LIMITS, memory_bytes=2**40)  # the probe itself must not hit a limit
+    limits = _LIMITS if level else replace(_LIMITS, memory_bytes=2**40)  # the probe itself must not reach a limit
     launch = layers.prepare(level, folder, None, limits)
     stop = Stop()
     run = Run(launch, folder, limits, level, json.dumps(targets.names).encode())
@@ -271,7 +270,7 @@ def _attempts(level: int, folder: Folder, targets: _Targets) -> dict[str, str]:
 def _outcomes(result: RunResult) -> dict[str, str]:
     if not result.ok:
         last = result.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
-        raise SandboxError(f"the probe could not run (exit {result.exit_code}, signal {result.signal}): {last[0]}")
+        raise SandboxError(f"the probe failed (exit code {result.exit_code}, signal {result.signal}): {last[0]}")
     outcomes: dict[str, str] = json.loads(result.stdout)
     if set(outcomes) != set(CLOSED):
         raise SandboxError("the probe did not finish.")
@@ -279,7 +278,7 @@ def _outcomes(result: RunResult) -> dict[str, str]:
 
 
 def _check_datagram(outcomes: dict[str, str], targets: _Targets) -> None:
-    """Set the outcome of `udp_out`: only the host sees whether a datagram arrived."""
+    """Set the outcome of `udp_out`, because only the host knows whether a datagram arrived."""
     if targets.datagram_arrived():
         outcomes["udp_out"] = "open"
     elif outcomes["udp_out"] == "open":
@@ -287,7 +286,7 @@ def _check_datagram(outcomes: dict[str, str], targets: _Targets) -> None:
 
 
 class _Targets:
-    """The targets of the probe: sockets, files and a process of the host, all of them harmless."""
+    """The targets of the probe: harmless sockets, files and a process of the host."""
 
     def __init__(self, udp: socket.socket, names: Mapping[str, Any]) -> None:
         self._udp = udp

@@ -1,7 +1,7 @@
-"""Runs inside a box to test what its confinement denies: each attempt is real, none does harm if it succeeds.
+"""A program that tests what the confinement of its box denies. Every attempt is real and harmless if it succeeds.
 
-Run as `python probe_inside.py` with a JSON object on stdin that names the targets; prints a JSON object of attempt to
-"open" or "denied: why". It does not import the kit.
+Run as `python probe_inside.py`. Standard input is a JSON object that names the targets; standard output is a JSON object
+from attempt to "open" or "denied: why". It does not import the kit.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class AccessDenied(Exception):
-    """The attempt was denied; the text says how."""
+    """An attempt was denied. The message describes how."""
 
 
 def tcp_out() -> None:
-    """Connect to a listener of the host, or from a remote machine to an address that the host can reach."""
+    """Connect to a listener of the host or, from a remote machine, to an address that the host can reach."""
     host = targets.get("tcp_host", "127.0.0.1")
     socket.create_connection((host, targets["tcp_port"]), timeout=3 if "tcp_host" in targets else 1).close()
 
 
 def udp_out() -> None:
-    """Send a datagram to the host, which checks whether it arrives."""
+    """Send a datagram to the host. The host checks whether it arrives."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"probe", ("127.0.0.1", targets["udp_port"]))
 
 
 def other_sockets() -> None:
-    """Connect to host sockets outside any network namespace: a file, an abstract name, a virtual machine's host."""
+    """Connect to sockets of the host that no network namespace separates: by file, by abstract name, and over vsock."""
     reached = []
     for name in (targets["socket_path"], "\0" + targets["abstract_name"]):
         try:
@@ -67,12 +67,12 @@ def read_outside() -> None:
 
 
 def write_outside() -> None:
-    """Create a file in a folder of the host that any user may write to."""
+    """Create a file in a directory of the host that any user may write to."""
     (Path(targets["writable"]) / "probe").write_bytes(b"x")
 
 
 def others_environment() -> None:
-    """Read the variables of a process of the host."""
+    """Read the environment of a process of the host."""
     if b"TASKAPP_PROBE=" not in Path(f"/proc/{targets['pid']}/environ").read_bytes():
         raise AccessDenied("not its variables")
 
@@ -83,7 +83,7 @@ def signal_others() -> None:
 
 
 def trace_others() -> None:
-    """Attach to a process of the host, or at least to one's own child, as a debugger."""
+    """Attach as a debugger to a process of the host, or to our own child."""
     child = os.fork()
     if child == 0:
         time.sleep(5)
@@ -100,7 +100,7 @@ def trace_others() -> None:
 
 
 def namespaces() -> None:
-    """Create a user namespace, in a child, since it cannot be left."""
+    """Create a user namespace in a child process, because a process cannot leave it."""
     child = os.fork()
     if child == 0:
         os._exit(0 if _libc.unshare(CLONE_NEWUSER) == 0 else 1)
@@ -121,7 +121,7 @@ def big_file() -> None:
 
 
 def forks() -> None:
-    """Start 200 processes at once."""
+    """Start 200 concurrent processes."""
     children: list[int] = []
     try:
         for _ in range(FORKS):
@@ -140,7 +140,7 @@ def forks() -> None:
 
 
 def daemon() -> None:
-    """Leave a process behind, in a session of its own; the host checks whether it survives."""
+    """Leave a process behind in a new session. The host checks whether it survives."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -166,7 +166,7 @@ ATTEMPTS: dict[str, Callable[[], None]] = {
 
 
 def attempt(work: Callable[[], None]) -> str:
-    """`open`, or `denied` and why."""
+    """Return "open", or "denied: " and the reason."""
     try:
         work()
     except (OSError, AccessDenied, MemoryError) as error:
@@ -175,7 +175,7 @@ def attempt(work: Callable[[], None]) -> str:
 
 
 def main() -> None:
-    """Make every attempt and prints the outcomes."""
+    """Make every attempt and print the outcomes."""
     targets.update(json.load(sys.stdin))
     json.dump({name: attempt(work) for name, work in ATTEMPTS.items()}, sys.stdout)
 

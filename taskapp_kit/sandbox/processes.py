@@ -1,4 +1,4 @@
-"""The processes of a box, seen from outside through /proc: finds, measures and kills them."""
+"""Finding, measuring and killing the processes of a box from outside, through /proc."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SET_DUMPABLE, _SET_PDEATHSIG, _GET_PDEATHSIG = 4, 1, 2
 _libc = ctypes.CDLL(None)
 
 GUARD_UID = 60_599
-"""No box and no account has this id; see `acting_as`."""
+"""A user id without boxes or accounts; see `acting_as`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The usage of a box's processes together: resident bytes, processor seconds, bytes of files without a name."""
+    """The total usage of a box's processes: resident bytes, processor seconds, bytes of open files without a name."""
 
     memory_bytes: int
     cpu_seconds: float
@@ -41,32 +41,35 @@ class Usage:
 
 
 def of_uid(uid: int) -> list[int]:
-    """Return the living processes of a user id."""
-    found = []
+    """Return the running processes of a user id."""
+    pids = []
     for entry in os.scandir(_PROC):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if entry.stat().st_uid == uid and _alive(int(entry.name)):
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def descendants(pid: int) -> list[int]:
-    """Return a process and all its descendants, as long as no process between them has ended."""
-    found, waiting = [], [pid]
+    """Return a process and its descendants, except those whose parent has ended."""
+    pids, waiting = [], [pid]
     while waiting:
         pid = waiting.pop()
-        found.append(pid)
+        pids.append(pid)
         with contextlib.suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
                 waiting += map(int, (task / "children").read_text().split())
-    return found
+    return pids
 
 
 def usage(pids: Iterable[int], *, memory_above: int, uid: int | None) -> Usage:
-    """Return the usage of these processes. Shared pages count once, but that is only looked up past `memory_above` bytes.
+    """Return the usage of these processes.
 
-    uid: the user of the processes, None for our own.
+    Args:
+        pids: The processes.
+        memory_above: Resident bytes above which shared pages are counted only once, which takes more time.
+        uid: User of the processes. None means our own user.
     """
     return _usage(pids, memory_above) if uid is None else _acting_as(uid, lambda: _usage(pids, memory_above))
 
@@ -82,26 +85,26 @@ def _usage(pids: Iterable[int], memory_above: int) -> Usage:
         nameless += _nameless(pid)
     memory = sum(resident.values())
     if memory > memory_above:
-        # Only now, because reading the shares takes milliseconds for each process.
+        # Only above the limit, because reading the shared pages takes milliseconds for each process.
         memory = sum(_proportional(pid, else_bytes) for pid, else_bytes in resident.items())
     return Usage(memory, cpu / _TICKS, nameless)
 
 
 def kill_uid(uid: int) -> None:
-    """Kill every process of a user id, as root. Raises SandboxError if some do not end."""
+    """Kill every process of a user id, as root. Raises SandboxError if a process does not end."""
     with contextlib.suppress(OSError):
-        # one call reaches all of them, including those that fork meanwhile, and no other process
+        # a single call reaches all processes of the user, even those that are forking, and no other process
         _acting_as(uid, lambda: os.kill(-1, signal.SIGKILL))
     deadline = time.monotonic() + _KILL_SECONDS
-    # A killed process takes a moment to end, and one that was forked before the signal may only appear now.
+    # A killed process takes a moment to end, and a process forked just before the signal may appear only now.
     while left := of_uid(uid):
         if time.monotonic() > deadline:
-            raise SandboxError(f"{len(left)} processes of a box (user id {uid}) do not end when they are killed.")
+            raise SandboxError(f"{len(left)} processes of a box (user id {uid}) did not end after SIGKILL.")
         time.sleep(0.001)
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Send SIGKILL; a process that has already ended is skipped."""
+    """Send SIGKILL to each process that is still running."""
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -109,18 +112,21 @@ def kill(pids: Iterable[int]) -> None:
 
 @contextlib.contextmanager
 def acting_as(uid: int) -> Iterator[None]:
-    """Gives this thread alone the rights of that user for a while: to signal its processes, and to inspect them.
+    """Give this thread the rights of a user inside the block, to signal and inspect the user's processes.
 
-    Do not use it on the process's first thread: see `_acting_as`.
+    Do not use it on the process's first thread; see `_acting_as`.
 
-    Root without CAP_SYS_PTRACE, as in most containers, may not inspect them; and kill(-1) as root would end the machine,
-    so this checks that no right of root is left. Only the effective id is the user's: the real one is an unused id, so
-    that the user's processes cannot signal us. The system call is made directly, because the C library's version changes
-    every thread. Raises SandboxError.
+    Root without CAP_SYS_PTRACE, as in most containers, may not inspect other users' processes. kill(-1) as root would kill
+    every process of the machine, so this checks that no right of root is left. Only the effective id is the user's. The
+    real id is an unused id, so that the user's processes cannot signal us. The system call is made directly, because the
+    C library's function changes all threads.
+
+    Raises:
+        SandboxError: The rights could not be changed.
     """
     number = _SETRESUID.get(platform.machine())
     if number is None or os.geteuid() != 0:
-        raise SandboxError(f"A box of another user cannot be watched on {platform.machine()}, or without root.")
+        raise SandboxError(f"Measuring another user's box requires root, and does not work on {platform.machine()}.")
     real, effective, saved = os.getresuid()
     group = os.getegid()
     parent_signal = ctypes.c_int(0)
@@ -134,17 +140,17 @@ def acting_as(uid: int) -> Iterator[None]:
     finally:
         restored = _libc.syscall(number, real, effective, saved)
         _libc.setfsgid(group)
-        _libc.prctl(_SET_DUMPABLE, 0)  # a change of ids resets both; see `child_python.hide_memory`
+        _libc.prctl(_SET_DUMPABLE, 0)  # changing ids resets both; see `child_python.hide_memory`
         _libc.prctl(_SET_PDEATHSIG, parent_signal.value)
         if restored != 0:
             raise SandboxError("The rights of root could not be restored.")
 
 
 def _acting_as(uid: int, work: Callable[[], T]) -> T:
-    """Do the work with that user's rights, and never on the process's first thread.
+    """Run `work` with a user's rights, but never on the process's first thread.
 
-    All threads that act as another user share one real id meanwhile, and `kill(-1)` reaches processes with the sender's
-    real id. Of a process it checks the first thread alone: if that one acted, another process's kill would end this one.
+    All threads that act as another user share one real id, and `kill(-1)` reaches processes with the sender's real id. It
+    checks only the first thread of each process: if that thread acted as a user, another process's kill would end us.
     """
 
     def act() -> T:
@@ -168,7 +174,7 @@ def _acting_as(uid: int, work: Callable[[], T]) -> T:
 
 
 def _capable() -> bool:
-    """Return whether this thread has any capability in effect."""
+    """Return whether this thread has any effective capability."""
     for line in Path("/proc/thread-self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16) != 0
@@ -183,7 +189,7 @@ def _alive(pid: int) -> bool:
 
 
 def _proportional(pid: int, else_bytes: int) -> int:
-    """Resident bytes, where a page that n processes share counts 1/n for each; else_bytes if we may not read them."""
+    """Return the resident bytes, with 1/n of each page that n processes share, or `else_bytes` if they are unreadable."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -192,19 +198,19 @@ def _proportional(pid: int, else_bytes: int) -> int:
 
 
 def _nameless(pid: int) -> int:
-    """Bytes on disk of files that a process holds open after their last name was removed."""
+    """Return the bytes on disk of deleted files that a process holds open."""
     total = 0
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                found = entry.stat()
-                if found.st_nlink == 0:
-                    total += found.st_blocks * 512
+                status = entry.stat()
+                if status.st_nlink == 0:
+                    total += status.st_blocks * 512
     return total
 
 
 def threads_of(uid: int) -> int:
-    """Return how many threads run under a user id; RLIMIT_NPROC counts them."""
+    """Return the number of threads of a user id, which RLIMIT_NPROC counts."""
     total = 0
     for entry in os.scandir(_PROC) if _PROC.is_dir() else ():
         if entry.name.isdigit():
@@ -215,7 +221,7 @@ def threads_of(uid: int) -> int:
 
 
 def _real_uid(pid: str) -> int | None:
-    """Return the real user id of a process whose memory is hidden: its folder in /proc belongs to root."""
+    """Return the real user id of a process whose memory is hidden and whose directory in /proc root owns."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])

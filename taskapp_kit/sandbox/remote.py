@@ -1,8 +1,8 @@
-"""Level 4: each box on its own remote machine, reached through two protocols that a provider implements.
+"""Level 4: each box on its own remote machine, through two protocols that a provider implements.
 
-The machine is the outer boundary: it has no network, none of our files, no secret, and is removed when the box is closed.
-Inside it `remote_inside.py` runs each program under a user id of its own and measures it, so that what a program does is
-a result here, too, and only failures of the machine are our errors.
+The machine is the outer boundary. It has no network, files of ours or secrets, and is removed when the box is closed.
+On the machine, `remote_inside.py` runs each program under a separate user id and measures it. As at other levels, whatever
+a program does is a result, and only failures of the machine are errors.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from taskapp_kit.sandbox.supervise import Stop
 
 LEVEL = 4
 FOLDER = "/taskapp-box"
-"""The box's folder on its machine."""
+"""The box's directory on its machine."""
 ROOT = f"{FOLDER}/files"
 UID = 61_200
-"""The user id of the programs; a machine holds one box, so all boxes share it. No local box uses it."""
+"""User id of the programs. Each machine has one box, so all boxes use the same id. Local boxes do not use it."""
 GRACE_SECONDS = 30.0
-"""How much longer a call may take than the program."""
+"""Additional time for a call, beyond the program's time limit."""
 _HEADER_BYTES = 65_536
 _UNPACK = f"""
 import os, pathlib, sys
@@ -44,38 +44,42 @@ os.umask(0o077)
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of a command of ours on the machine. stdout: at most as much as requested."""
+    """The result of our command on the machine. `stdout` is at most as long as requested."""
 
     exit_code: int
     stdout: bytes
 
 
 class Machine(Protocol):
-    """A machine that belongs to one box. Calls block, one at a time; `close` may come from another thread meanwhile."""
+    """The machine of one box. Calls block and do not overlap, but another thread may call `close` during a call."""
 
     def call(self, argv: Sequence[str], stdin: bytes, *, seconds: float, most_bytes: int) -> CommandResult:
-        """Run a command as root and waits for it. Raises SandboxError: unreachable, gone, too slow, too much output."""
+        """Run a command as root and wait for its end.
+
+        Raises:
+            SandboxError: The machine is unreachable, the command took too long, or it printed too much.
+        """
         ...
 
     def close(self) -> None:
-        """Stop the machine and everything on it. A second call does nothing; never raises."""
+        """Stop the machine and everything on it. Further calls do nothing. Never raises."""
         ...
 
 
 class Machines(Protocol):
-    """A provider of machines. name: of the provider, for `/health`."""
+    """A provider of machines."""
 
     @property
     def name(self) -> str:
-        """The provider's name."""
+        """The provider's name, for `/health`."""
         ...
 
     def open(self, limits: SandboxLimits) -> Machine:
-        """Start a machine without network, large enough for programs of these limits. Raises SandboxError."""
+        """Start a machine without network, large enough for programs with these limits. Raises SandboxError."""
         ...
 
     def reachable(self) -> tuple[str, int] | None:
-        """(host, TCP port) that this process can reach and a box must not; None if there is nothing to test."""
+        """Return (host, TCP port) that this process can reach and boxes must not, or None to skip this test."""
         ...
 
 
@@ -84,10 +88,10 @@ _in_use: Machines | None = None
 
 
 def use(machines: Machines | None) -> None:
-    """Set where new boxes of this process are. Open boxes stay.
+    """Set where this process creates new boxes. Open boxes are not affected.
 
     Args:
-        machines: what makes them; None for this machine.
+        machines: Provider of remote machines. None creates boxes on this machine.
     """
     global _in_use
     with _lock:
@@ -95,12 +99,12 @@ def use(machines: Machines | None) -> None:
 
 
 def in_use() -> Machines | None:
-    """Return where this process's boxes are; None for this machine."""
+    """Return the provider of machines for new boxes, or None for this machine."""
     return _in_use
 
 
 class RemoteBox:
-    """A box on a machine of its own, with the methods of `folder.Folder` that `box.Sandbox` uses, and `run`."""
+    """A box on its own machine, with `run` and the methods of `folder.Folder` that `box.Sandbox` uses."""
 
     def __init__(self, machines: Machines, limits: SandboxLimits) -> None:
         self._machine = machines.open(limits)
@@ -108,7 +112,9 @@ class RemoteBox:
             argv = ["python3", "-I", "-S", "-c", _UNPACK]
             ended = self._machine.call(argv, agent(), seconds=GRACE_SECONDS, most_bytes=1)
             if ended.exit_code != 0:
-                raise SandboxError("A remote box could not be prepared: its machine has no usable Python, or no root.")
+                raise SandboxError(
+                    "A remote box could not be prepared: its machine has no usable Python or no root user."
+                )
         except BaseException:
             self._machine.close()
             raise
@@ -125,8 +131,8 @@ class RemoteBox:
     def names(self, *, most: int) -> list[str]:
         """See `Folder.names`."""
         _, data = self._request({"do": "names", "most": most}, most_bytes=4096 * most)
-        found: list[str] = json.loads(data)
-        return found
+        paths: list[str] = json.loads(data)
+        return paths
 
     def remove(self) -> None:
         """Stop the machine."""
@@ -135,7 +141,7 @@ class RemoteBox:
     def run(
         self, program: str | None, argv: Sequence[str] | None, limits: SandboxLimits, stdin: bytes, stop: Stop
     ) -> RunResult:
-        """Run Python source, or a command. Stopping a run stops the whole machine: the box cannot be used again."""
+        """Run Python source or a command. Stopping a run stops the machine, so the box cannot be used again."""
         code = b"" if program is None else program.encode("utf-8", "surrogatepass")
         request = {
             "do": "run",
@@ -154,18 +160,18 @@ class RemoteBox:
         except SandboxError:
             if not stop.stopped:
                 raise
-            nothing: dict[str, Any] = {"signal": 9, "killed_for": "cancelled", "kept": [0, 0], "seen": [0, 0]}
-            reply, data = (
-                {"exit_code": None, "cpu_seconds": 0.0, "wall_seconds": time.monotonic() - began} | nothing,
-                b"",
-            )
+            data = b""
+            reply = {
+                "exit_code": None, "signal": 9, "killed_for": "cancelled", "kept": [0, 0], "seen": [0, 0],
+                "cpu_seconds": 0.0, "wall_seconds": time.monotonic() - began,
+            }  # fmt: skip
         finally:
             over.stop()
             watcher.join()
             over.close()
         out, err = reply["kept"]
         if len(data) != out + err:
-            raise SandboxError("A remote box returned less output than it announced.")
+            raise SandboxError("A remote box returned output of another length than it announced.")
         return RunResult(
             exit_code=reply["exit_code"],
             signal=reply["signal"],
@@ -180,7 +186,7 @@ class RemoteBox:
         )
 
     def _watch(self, stop: Stop, over: Stop) -> None:
-        """Stop the machine when the run is to be stopped before it is over."""
+        """Close the machine if the run is stopped before it has ended."""
         readable, _, _ = select.select([stop, over], [], [])
         if over not in readable:
             self._machine.close()
@@ -188,7 +194,7 @@ class RemoteBox:
     def _request(
         self, request: dict[str, Any], data: bytes = b"", *, seconds: float = 0.0, most_bytes: int = 0
     ) -> tuple[dict[str, Any], bytes]:
-        """(our agent's JSON reply, the bytes after it). Only our agent writes there, never a program of the box."""
+        """Return our agent's JSON reply and the bytes after it. Programs of the box cannot write to this stream."""
         argv = ["python3", "-I", f"{FOLDER}/agent.zip"]
         sent = json.dumps(request | {"folder": FOLDER, "uid": UID}).encode() + b"\n" + data
         ended = self._machine.call(argv, sent, seconds=seconds + GRACE_SECONDS, most_bytes=most_bytes + _HEADER_BYTES)
@@ -196,7 +202,7 @@ class RemoteBox:
         try:
             reply = json.loads(line)
         except ValueError:
-            raise SandboxError(f"A remote box did not answer (its program ended with {ended.exit_code}).") from None
+            raise SandboxError(f"A remote box did not reply. Its agent exited with {ended.exit_code}.") from None
         if reply.get("missing"):
             raise FileNotFoundError(2, "The box has no such file", request.get("name", ""))
         if "error" in reply:
@@ -206,7 +212,7 @@ class RemoteBox:
 
 @functools.cache
 def agent() -> bytes:
-    """Return the program for the machine: `remote_inside.py` and the two modules that it needs, in a zip file."""
+    """Return the agent for the machine, a zip file of `remote_inside.py` and the two modules that it needs."""
     here = Path(__file__).parent
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:

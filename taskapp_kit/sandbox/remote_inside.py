@@ -1,10 +1,10 @@
-"""The agent on a remote box's machine: handles one request from `remote.py`, as root, and writes the reply.
+"""The agent on a remote box's machine. It handles one request from `remote.py`, as root, and writes the reply.
 
-Standard input is a JSON line, then bytes; standard output a JSON line, then bytes. Programs of the box run under a user id
-of their own and hold none of our descriptors, so they can neither kill this program nor write to its output.
+Standard input and standard output are a JSON line, then bytes. Programs of the box run under a separate user id and do not
+inherit our descriptors, so they can neither kill this program nor write to its output.
 
-Uses only the standard library, and `folder.py` and `errors.py` beside it in the zip file. Features of Linux that a
-sandboxed kernel may lack (pidfd, cgroups, Landlock, namespaces) are not used; the machine itself is the outer boundary.
+It imports only the standard library, and `folder.py` and `errors.py` from its zip file. It does not use Linux features that
+a sandboxed kernel may lack (pidfd, cgroups, Landlock, namespaces), because the machine itself is the outer boundary.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class RemoteFolder(Folder):
-    """The folder of the box on this machine, the same one in every call."""
+    """The directory of the box on this machine, which persists between calls."""
 
     def __init__(self, path: Path, uid: int) -> None:
         self.uid = uid
-        self.places = {}  # level 3 alone has them
+        self.places = {}  # only level 3 has them
         self.path = path
         for name in ("files", "tmp", "shm", "code", "empty"):
             inner = path / name
@@ -55,7 +55,7 @@ class RemoteFolder(Folder):
 
 
 class Output:
-    """One of a program's two outputs: the first bytes are stored, the rest is counted."""
+    """One of a program's two outputs. The first bytes are stored, the rest is only counted."""
 
     def __init__(self, pipe: IO[bytes], most: int) -> None:
         self.kept = bytearray()
@@ -72,7 +72,7 @@ class Output:
 
 
 def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Run one program, from its start to the end of every process that it left behind."""
+    """Run one program, and kill every process that it leaves behind."""
     limits, uid = request["limits"], folder.uid
     assert uid is not None
     code, stdin = data[: request["code_bytes"]], data[request["code_bytes"] :]
@@ -89,7 +89,7 @@ def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dic
             stderr=subprocess.PIPE, bufsize=0, start_new_session=True,
             preexec_fn=lambda: confine(limits, uid),  # noqa: PLW1509 (no thread was started yet)
         )  # fmt: skip
-    except OSError as error:  # reported as a shell would
+    except OSError as error:  # reported like in a shell
         text = f"{argv[0]}: {error.strerror}\n".encode()
         counts = [0, len(text)]
         return {
@@ -97,7 +97,7 @@ def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dic
             "wall_seconds": 0.0, "cpu_seconds": 0.0,
         }, text  # fmt: skip
     except subprocess.SubprocessError:
-        raise SandboxError("A remote box could not be confined: its machine does not allow it.") from None
+        raise SandboxError("A remote box could not be confined: its machine does not allow setting limits.") from None
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -143,7 +143,7 @@ def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dic
 
 
 def variables(folder: RemoteFolder) -> dict[str, str]:
-    """Return all variables of a program: as in boxes of the other levels."""
+    """Return the environment of a program, the same as at other levels."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(folder.files),
@@ -157,7 +157,7 @@ def variables(folder: RemoteFolder) -> dict[str, str]:
 
 
 def confine(limits: dict[str, Any], uid: int) -> None:
-    """Set the limits and the user id, in the new process before the program."""
+    """Set the limits and the user id, in the new process before it executes the program."""
     cpu = max(1, math.ceil(limits["cpu_seconds"]))
     bounds = {
         "AS": limits["memory_bytes"], "FSIZE": limits["file_bytes"], "NOFILE": limits["open_files"],
@@ -175,7 +175,7 @@ def confine(limits: dict[str, Any], uid: int) -> None:
 
 
 def feed(pipe: IO[bytes], data: bytes) -> None:
-    """Write the program's standard input; the program may close it early."""
+    """Write the program's standard input, which the program may close early."""
     with contextlib.suppress(OSError):
         view = memoryview(data)
         while view:
@@ -185,7 +185,7 @@ def feed(pipe: IO[bytes], data: bytes) -> None:
 
 
 def look(folder: RemoteFolder, limits: dict[str, Any], before: float) -> tuple[str | None, float]:
-    """(the limit that all processes together have reached, None if none; processor seconds so far)."""
+    """Return the limit that all processes together exceed, or None, and their processor seconds so far."""
     memory, cpu, count = 0, 0.0, 0
     for pid in of_uid(folder.uid or 0):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -203,23 +203,23 @@ def look(folder: RemoteFolder, limits: dict[str, Any], before: float) -> tuple[s
 
 
 def of_uid(uid: int) -> list[int]:
-    """Return the living processes of a user id."""
-    found = []
+    """Return the running processes of a user id."""
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, IndexError):
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                 if entry.stat().st_uid == uid and state not in "ZX":
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def end(uid: int) -> None:
-    """Kill every process of the box, from a child with the box's user id, which signals all that it may."""
+    """Kill every process of the box, with a signal from a child process that has the box's user id."""
     deadline = time.monotonic() + KILL_SECONDS
     while of_uid(uid):
         if time.monotonic() > deadline:
-            raise SandboxError("Processes of a remote box do not end when they are killed.")
+            raise SandboxError("Processes of a remote box did not end after SIGKILL.")
         child = os.fork()
         if child == 0:
             try:
@@ -234,7 +234,7 @@ def end(uid: int) -> None:
 
 
 def write(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Create or replaces a file."""
+    """Create or replace a file."""
     folder.write(request["name"], data, most_bytes=request["most_bytes"])
     return {}, b""
 
@@ -269,10 +269,10 @@ def main() -> None:
     except SandboxError as error:
         reply, after = {"error": error.message, "hint": error.hint}, b""
     except OSError as error:
-        reply, after = {"error": f"A remote box could not do it: {error.strerror}."}, b""
+        reply, after = {"error": f"The request {request['do']!r} to a remote box failed: {error.strerror}."}, b""
     sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n" + after)
     sys.stdout.buffer.flush()
-    os._exit(0)  # does not wait for a thread that still writes standard input
+    os._exit(0)  # without waiting for a thread that is still writing to standard input
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Supervises one run from outside: feeds, reads and measures it, and kills it when a limit is reached.
+"""Supervision of one run from outside: input, output, measurement, and killing it when it reaches a limit.
 
-All of it runs in one thread, which must live as long as the run: the kernel kills a box whose parent thread ends.
+All of this happens on one thread, which must live as long as the run, because the kernel kills a box when its parent thread
+ends.
 """
 
 from __future__ import annotations
@@ -43,35 +44,37 @@ class _Output:
 
 
 class Stop:
-    """Stops a run from another thread. `stop()` may be called at any time, before the run begins or after it ended."""
+    """A switch that stops a run from another thread, at any time before, during or after the run."""
 
     def __init__(self) -> None:
         self.stopped = False
         self._read, self._write = os.pipe()
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable once the run is to be stopped."""
+        """Return a descriptor that becomes readable when `stop()` is called."""
         return self._read
 
     def stop(self) -> None:
-        """Request that the run ends now."""
+        """Stop the run."""
         if not self.stopped:
             self.stopped = True
             with contextlib.suppress(OSError):
                 os.write(self._write, b"x")
 
     def close(self) -> None:
-        """Release it; called by the run's own thread when `stop()` is no longer needed."""
+        """Close the descriptors. Only the run's own thread may call this, after the run."""
         self.stopped = True
         os.close(self._read)
         os.close(self._write)
 
 
 class Run:
-    """One started program. `result()` watches it until it ends.
+    """One started program. `result()` supervises it until it ends.
 
-    stdin: None for one that is started before its program is known: `wait_at_program`, then `hand_over`.
-    left_behind: afterwards, whether a process still held its output open, which only levels 0 and 1 allow.
+    If `stdin` is None, only the interpreter is started: call `wait_at_program`, then `hand_over`.
+
+    Attributes:
+        left_behind: Whether a process still held the output open after the run, which only levels 0 and 1 allow.
     """
 
     def __init__(self, launch: Launch, folder: Folder, limits: SandboxLimits, level: int, stdin: bytes | None) -> None:
@@ -90,8 +93,8 @@ class Run:
         self._begun = not launch.handshake
         self._unsent = memoryview(b"\n" + (stdin or b"") if launch.handshake else stdin or b"")
         self._program: int | None = None
-        """Where an interpreter that was started early waits for its program."""
-        # Before the program runs: at weak levels it has our user id and could read our memory through /proc.
+        """Descriptor of the FIFO on which an interpreter that was started early waits for its program."""
+        # At weak levels, the program has our user id and could read our memory through /proc.
         hide_memory()
         try:
             self._process = subprocess.Popen(  # noqa: S603 (what it is for)
@@ -108,9 +111,9 @@ class Run:
                 os.close(number)
 
     def wait_at_program(self, seconds: float) -> bool:
-        """Wait until the interpreter has started and opens its program, a FIFO in the box's code folder; whether it does.
+        """Wait until the interpreter opens its program, a FIFO in the box's code directory. Return whether it did.
 
-        No other code than the interpreter's own, and what the box's folder has of its modules, has run then.
+        Until then, only the interpreter's start-up code has run, and modules of the box that it imports.
         """
         deadline = time.monotonic() + seconds
         process = self._process
@@ -126,15 +129,15 @@ class Run:
             try:
                 self._program = os.open(self._folder.program, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as error:
-                if error.errno != errno.ENXIO:  # not: no reader yet
+                if error.errno != errno.ENXIO:  # ENXIO: the interpreter has not opened it yet
                     raise
                 time.sleep(_OPENS_SECONDS)
         return self._program is not None
 
     def hand_over(self, code: bytes, stdin: bytes) -> bool:
-        """Give it its program, from when its time counts; whether it was still there to take it."""
+        """Pass the program to the waiting interpreter and start its clock. Return whether the interpreter still ran."""
         number, self._program = self._program, None
-        assert number is not None, "it waits at its program"
+        assert number is not None, "wait_at_program returned True"
         self._started = time.monotonic()
         self._unsent = memoryview(stdin)
         try:
@@ -149,14 +152,14 @@ class Run:
         return True
 
     def discard(self) -> None:
-        """End one that was started early and is not needed."""
+        """End an interpreter that was started early and is not needed."""
         if self._process.returncode is None:
             self._end("cancelled")
             self._reap()
         self._close()
 
     def result(self, stop: Stop) -> RunResult:
-        """Wait until the run ends or a limit ends it. Raises SandboxError when it could not be confined."""
+        """Wait until the run ends or reaches a limit. Raises SandboxError if it could not be confined."""
         outputs = {"stdout": _Output(self._limits.output_bytes), "stderr": _Output(self._limits.output_bytes)}
         try:
             with selectors.DefaultSelector() as selector:
@@ -169,7 +172,7 @@ class Run:
         code = os.waitstatus_to_exitcode(status)
         if self._level == 3 and 128 < code <= 192:
             code = 128 - code
-        if not self._begun and self._killed_for is not None:  # before it began
+        if not self._begun and self._killed_for is not None:  # killed before the program started
             code = -signal.SIGKILL
         used_up = self._cpu_seconds >= self._limits.cpu_seconds
         if self._killed_for is None and (-code == signal.SIGXCPU or (-code == signal.SIGKILL and used_up)):
@@ -190,7 +193,7 @@ class Run:
         )
 
     def _check_walls(self, error: _Output) -> None:
-        """Raise SandboxError if the program could not be confined. The program cannot write to the status descriptor."""
+        """Raise SandboxError if the program could not be confined. Programs cannot write to the status descriptor."""
         self._read_status()
         why = ""
         if self._level == 3 and b'"exit-code"' not in self._status and self._killed_for is None:
@@ -205,7 +208,7 @@ class Run:
         process = self._process
         pidfd = os.pidfd_open(process.pid)
         try:
-            selector.register(pidfd, selectors.EVENT_READ, self._nothing)
+            selector.register(pidfd, selectors.EVENT_READ, lambda: None)  # the loop checks for the program's end
             selector.register(stop, selectors.EVENT_READ, lambda: self._stopped(selector, stop))
             for name, output in outputs.items():
                 number = getattr(process, name).fileno()
@@ -223,7 +226,7 @@ class Run:
                     ending, deadline = True, time.monotonic() + _GOING_SECONDS
                 now = time.monotonic()
                 if ending and now >= deadline:
-                    raise SandboxError("A killed program of a box does not end.")
+                    raise SandboxError("A program of a box did not end after it was killed.")
                 if not ending and now >= deadline:
                     self._end("wall")
                 elif not ending and now >= look_at:
@@ -241,9 +244,6 @@ class Run:
     def _stopped(self, selector: selectors.BaseSelector, stop: Stop) -> None:
         selector.unregister(stop)
         self._end("cancelled")
-
-    def _nothing(self) -> None:
-        """Handle the program's end: nothing to do, the loop checks for it."""
 
     def _reader(self, selector: selectors.BaseSelector, number: int, output: _Output) -> Callable[[], None]:
         assert self._process.stdout is not None
@@ -285,14 +285,14 @@ class Run:
             pipe.close()
 
     def _read_status(self) -> None:
-        """Read the launcher's status so far: bubblewrap's JSON lines, or why launch.py failed."""
+        """Read the launcher's status: bubblewrap's JSON lines, or the error of launch.py."""
         if self._status_fd is not None:
             with contextlib.suppress(BlockingIOError):
                 while data := os.read(self._status_fd, _CHUNK):
                     self._status += data
 
     def _root_pid(self) -> int:
-        """Process 1 of the box by its number outside, once bubblewrap reported it; else the program that we started."""
+        """Return the pid of process 1 of the box once bubblewrap has reported it, else of the process that we started."""
         if self._level == 3:
             self._read_status()
             with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -300,7 +300,7 @@ class Run:
         return self._process.pid
 
     def _look(self, outputs: dict[str, _Output]) -> None:
-        """Measure limits that one process alone cannot exceed, but many together can."""
+        """Check the limits that no single process can exceed but several processes together can."""
         limits = self._limits
         used = processes.usage(self._family(), memory_above=limits.memory_bytes, uid=self._folder.uid)
         self._cpu_seconds = max(self._cpu_seconds, used.cpu_seconds)
@@ -320,10 +320,10 @@ class Run:
         return processes.descendants(self._root_pid())
 
     def _end(self, cause: KilledFor) -> None:
-        """Kill the run. At level 3 process 1 is killed, and the kernel kills every other process of its namespace.
+        """Kill the run. At level 3, process 1 is killed, and the kernel kills all other processes of its namespace.
 
-        Before process 1 exists bubblewrap may be about to start it: killed now, it would leave one that dies a moment
-        later. So its stdin is closed instead, and process 1 exits when it gets no answer.
+        If process 1 has not reported yet, bubblewrap may be about to start it, and killing bubblewrap could leave process 1
+        running for a moment. So only stdin is closed, which makes process 1 exit.
         """
         self._killed_for = self._killed_for or cause
         if self._level == 3:
@@ -339,7 +339,7 @@ class Run:
             processes.kill(reversed(processes.descendants(self._process.pid)))
 
     def _reap(self) -> tuple[int, float]:
-        """(wait status, processor seconds of all reaped processes); kills what the program left behind."""
+        """Kill what the program left behind. Return the wait status and the processor seconds of all reaped processes."""
         self._read_status()
         if self._folder.uid is not None and (self._level != 3 or b'"exit-code"' not in self._status):
             processes.kill_uid(self._folder.uid)
@@ -351,7 +351,7 @@ class Run:
         return status, used.ru_utime + used.ru_stime
 
     def _drain(self, outputs: dict[str, _Output]) -> None:
-        """Read what is left in the pipes, without waiting: a daemon that no level could kill may hold them open."""
+        """Read the rest of the pipes without waiting, because a daemon that could not be killed may hold them open."""
         for name, output in outputs.items():
             number = getattr(self._process, name).fileno()
             while output.seen <= self._limits.flood_bytes:
@@ -362,11 +362,11 @@ class Run:
                     break
                 if not data:
                     break
-                if self._begun or name != "stdout":  # else it is the line of process 1, which was never answered
+                if self._begun or name != "stdout":  # else it is the line of process 1, which nobody has read
                     output.take(data)
 
     def _close(self) -> None:
-        if self._process.returncode is None:  # it was not watched to its end: Ctrl-C, or it does not die
+        if self._process.returncode is None:  # supervision was interrupted (Ctrl-C), or the process does not end
             with contextlib.suppress(SandboxError, subprocess.TimeoutExpired):
                 self._end("cancelled")
                 self._process.wait(_GOING_SECONDS)

@@ -1,1 +1,1 @@
-"""The operating system: child Python processes, private files, programs that end with their parent."""
+"""Operating system utilities: child processes, private files, programs that end with their parent."""

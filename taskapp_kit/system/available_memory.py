@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Return the smaller of what the machine has available and what is left of this container's limit.
+    """Return the available memory of the machine or the rest of this container's limit, whichever is smaller.
 
-    Pages of files count as available, because the kernel drops them. Where Linux's files are missing, as on macOS, all
-    memory of the machine counts as available; None where that is unknown, too. root: of the file system.
+    Cached pages of files count as available, because the kernel can drop them. Without Linux's files, as on macOS, this is
+    all memory of the machine, or None if that is also unknown.
     """
-    found = [value for value in (_of_machine(root), _of_container(root)) if value is not None]
-    if found:
-        return max(min(found), 0)
+    values = [value for value in (_of_machine(root), _of_container(root)) if value is not None]
+    if values:
+        return max(min(values), 0)
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -31,14 +31,14 @@ def _of_machine(root: Path) -> int | None:
 
 
 def _of_container(root: Path) -> int | None:
-    """Read the limit of control groups, version 2, then 1; None where there is no limit."""
+    """Return what is left of the limit of control groups (version 2 or 1), or None without a limit."""
     for folder, limit, used, inactive in (
         ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
         ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
         with suppress(OSError, ValueError, IndexError):
             at = root / folder
-            free = int((at / limit).read_text()) - int((at / used).read_text())  # "max": no limit, no number
+            free = int((at / limit).read_text()) - int((at / used).read_text())  # "max" (no limit) raises ValueError
             lines = (line.split() for line in (at / "memory.stat").read_text().splitlines())
             return free + next((int(words[1]) for words in lines if words[0] == inactive), 0)
     return None

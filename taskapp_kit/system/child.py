@@ -1,6 +1,6 @@
-"""A child process: it ends with this process, its output is read, and its last lines explain its end.
+"""A child process that ends with this process, and whose last lines of output explain its end.
 
-The workers of rollouts and the sandbox have their own processes: they exchange frames, and limit what a child may do.
+Rollout workers and the sandbox do not use this class, because they exchange frames and restrict their children.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from taskapp_kit.system.child_python import python_command
 Ready = TypeVar("Ready")
 
 END_SECONDS = 5.0
-"""Between the request to end and SIGKILL."""
+"""Time between the request to end and SIGKILL."""
 LOOK_SECONDS = 0.05
 KEPT_LINES, QUOTED_LINES, LINE_CHARACTERS = 20, 6, 300
-"""Of the output: lines that are kept, lines that a sentence quotes, and the length to which each is cut."""
+"""Output lines that are stored, output lines that messages quote, and the length to which each line is truncated."""
 LONGEST_LINE = 2**16
-"""Bytes of a line; the rest of a longer one is skipped, because a child may print without end."""
+"""Maximum bytes of a line. The rest of a longer line is skipped, because a child may print endlessly."""
 
 
 class OwnedProcess(Generic[Ready]):
-    """A running child process, in a session of its own; `with` ends it and its descendants.
+    """A running child process in a new session. `with` ends it and its descendants.
 
-    It does not outlive this process, however that ends: a child with `input` has to end when its standard input does;
-    any other one is killed by the kernel (Linux), and at the end of the interpreter. When the child ends by itself, what
-    is left of its process group is killed.
+    The child never outlives this process. A child with `input` must end when its standard input ends. Other children are
+    killed by the kernel (Linux) and when the interpreter exits. When the child ends, the rest of its process group is
+    killed.
 
     Args:
-        command: The program's full path first. Keys do not belong here: every user of the machine can read it.
-        env: The whole environment.
-        name: Of the threads that wait for the child and read its output.
-        cwd: The working directory; this process's by default.
-        input: Written to standard input, which then stays open until `close`; None: there is no input.
-        reads: What of the output is read. With `stdout`, standard error goes where this process's goes; with `stderr`,
-            standard output is discarded.
+        command: Absolute path of the program, then its arguments. Must not contain keys, because all users can read it.
+        env: The child's complete environment.
+        name: Name of the threads that wait for the child and read its output.
+        cwd: Working directory. Defaults to this process's.
+        input: Data for standard input, which stays open until `close`. None means no standard input.
+        reads: Which output is read. With `stdout`, standard error is inherited; with `stderr`, standard output is discarded.
         pass_fds: Descriptors that the child inherits.
-        clean: Applied to each line before anything else sees it: removes keys.
-        ready: Called with each line until it returns a value other than None, for `wait_ready`. That line is not kept.
-        on_line: Called with each line that is not blank, in a thread.
-        on_exit: Called with the exit status, in a thread, when the output has been read.
-        end_seconds: How long `close` waits before it kills.
+        clean: Function that removes keys from a line. It is applied before any other use of the line.
+        ready: Function called with each line until it returns a value other than None, which `wait_ready` returns. That
+            line is not stored.
+        on_line: Function called on a thread with each line that is not blank.
+        on_exit: Function called on a thread with the exit status, after all output has been read.
+        end_seconds: Seconds that `close` waits before it kills the child.
 
     Raises:
-        OSError: No process can be started.
+        OSError: The process cannot be started.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class OwnedProcess(Generic[Ready]):
         end_seconds: float = END_SECONDS,
     ) -> None:
         self.status: int | None = None
-        """The exit status once it has ended; as of `subprocess`, negative for a signal."""
+        """The exit status once it has ended, negative for a signal as in `subprocess`."""
         self.ended = threading.Event()
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._answer: Ready | None = None
         self._clean, self._ready, self._on_line, self._on_exit = clean, ready, on_line, on_exit
         self._end_seconds = end_seconds
-        self._starting = threading.Lock()  # an Event is left broken where Ctrl-C interrupts who waits for it
-        self._settled = threading.Event()  # by the answer of `ready`, or at the end
+        self._starting = threading.Lock()  # not an Event, which breaks if Ctrl-C interrupts a waiting thread
+        self._settled = threading.Event()  # set by the result of `ready`, or at the end of the process
         self._error: Exception | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -100,14 +100,14 @@ class OwnedProcess(Generic[Ready]):
                 start_new_session=True,  # Ctrl-C reaches this process only, and a signal reaches all descendants
             )
 
-        # the thread that waits for the process starts it: the kernel kills the process when that thread ends
+        # the waiting thread starts the process, because the kernel kills a process when the thread that started it ends
         self._thread = threading.Thread(target=self._run, args=(start, input), name=name, daemon=True)
         self._starting.acquire()
         try:
             self._thread.start()
             with self._starting:
                 pass
-        except BaseException:  # Ctrl-C: it may be about to be started
+        except BaseException:  # Ctrl-C, possibly just before the process is started
             self._starting.acquire(timeout=END_SECONDS)
             self.close()
             raise
@@ -122,19 +122,19 @@ class OwnedProcess(Generic[Ready]):
 
     @property
     def lines(self) -> list[str]:
-        """The last lines of the output, cleaned and cut."""
+        """The last lines of the output, cleaned and truncated."""
         return list(self._lines)
 
     @property
     def end(self) -> str:
-        """How the process ended, with its last lines; empty while it runs."""
+        """How the process ended, with its last lines. Empty while it is running."""
         if self.status is None:
             return ""
         lines = " | ".join(self.lines[-QUOTED_LINES:])
         return death(self.status) + (f"; its last lines: {lines}" if lines else "")
 
     def wait_ready(self, seconds: float, leave: threading.Event | None = None) -> Ready | None:
-        """Return the value of `ready`; None when the child ends, the time does, or `leave` is set."""
+        """Return the value of `ready`, or None if the child ends, the time is up, or `leave` is set."""
         last = time.monotonic() + seconds
         while not self._settled.wait(LOOK_SECONDS) and time.monotonic() < last:
             if leave is not None and leave.is_set():
@@ -142,25 +142,25 @@ class OwnedProcess(Generic[Ready]):
         return self._answer
 
     def signal(self, number: int, *, group: bool = True) -> None:
-        """Send a signal to the process group, or to the process alone, while the process runs."""
+        """Send a signal to the process group, or only to the process, if it is still running."""
         process = self._process
-        if process is not None and process.returncode is None:  # later, the id may belong to another process
+        if process is not None and process.returncode is None:  # afterwards, another process may have the id
             with suppress(ProcessLookupError, PermissionError):
                 (os.killpg if group else os.kill)(process.pid, number)
 
     def close(self) -> None:
-        """End the child: its input ends or, if it has none, it gets SIGTERM; then SIGKILL. A second call does nothing."""
+        """End the child by closing its input or, without input, by SIGTERM; then by SIGKILL. Further calls do nothing."""
         process = self._process
-        if process is None:  # it could not be started
+        if process is None:  # the process could not be started
             return
         if process.stdin is None:
             self.signal(signal.SIGTERM)
         else:
-            with suppress(OSError):  # what could not be written to a process that has ended
+            with suppress(OSError):  # the process has ended before it read all input
                 process.stdin.close()
         try:
             self.ended.wait(self._end_seconds)
-        finally:  # also at Ctrl-C
+        finally:  # also after Ctrl-C
             self.kill()
 
     def kill(self) -> None:
@@ -176,28 +176,28 @@ class OwnedProcess(Generic[Ready]):
     ) -> None:
         self.close()
 
-    # in the thread
+    # on the thread
 
-    def _run(self, start: Callable[[], subprocess.Popen[bytes]], given: bytes | None) -> None:
+    def _run(self, start: Callable[[], subprocess.Popen[bytes]], given_input: bytes | None) -> None:
         try:
             self._process = process = start()
-            at_exit = weakref.finalize(self, _kill_group, process)  # where the kernel does not kill it
-            at_exit.atexit = given is None  # the end of its input ends it, with processes of other groups
-        except Exception as error:  # raised to the waiting caller, whatever it is
+            at_exit = weakref.finalize(self, _kill_group, process)  # for systems whose kernel does not kill it
+            at_exit.atexit = given_input is None  # the end of input ends the child and its processes in other groups
+        except Exception as error:  # raised in the waiting caller
             self._error = error
             return
         finally:
             self._starting.release()
         output = process.stdout or process.stderr
-        assert output is not None, "one of them is a pipe"
+        assert output is not None, "stdout or stderr is a pipe"
         reader = threading.Thread(target=self._read, args=(output,), name=self._thread.name, daemon=True)
         reader.start()
         if process.stdin is not None:
-            with suppress(OSError, ValueError):  # it has ended, or `close` was called
-                process.stdin.write(given or b"")
+            with suppress(OSError, ValueError):  # the process has ended, or `close` was called
+                process.stdin.write(given_input or b"")
                 process.stdin.flush()
         status = process.wait()
-        _kill_group(process)  # descendants, which may hold its output open
+        _kill_group(process)  # descendants may hold its output open
         reader.join(END_SECONDS)
         at_exit.detach()
         self.status = status
@@ -222,16 +222,16 @@ class OwnedProcess(Generic[Ready]):
             self._answer = self._ready(line)
             if self._answer is not None:
                 self._settled.set()
-                return  # it may hold a key
-        words = "".join(letter for letter in line if letter.isprintable()).strip()
-        if words:
-            self._lines.append(words if len(words) <= LINE_CHARACTERS else f"{words[: LINE_CHARACTERS - 1]}…")
+                return  # the line may contain a key
+        text = "".join(character for character in line if character.isprintable()).strip()
+        if text:
+            self._lines.append(text if len(text) <= LINE_CHARACTERS else f"{text[: LINE_CHARACTERS - 1]}…")
         if self._on_line is not None:
             self._on_line(line)
 
 
 def end_with_input() -> None:
-    """Have this process, a child with `input`, end when its standard input does, as when its parent is killed."""
+    """Make this process, a child with `input`, exit when its standard input ends, for example because its parent died."""
 
     def wait() -> None:
         sys.stdin.buffer.read()
@@ -241,7 +241,7 @@ def end_with_input() -> None:
 
 
 def signal_name(status: int | None) -> str | None:
-    """Return the name of the signal that ended a process with this exit status; None if none did."""
+    """Return the name of the signal that ended a process with this exit status, or None."""
     if status is None or status >= 0:
         return None
     try:
@@ -251,7 +251,7 @@ def signal_name(status: int | None) -> str | None:
 
 
 def death(status: int) -> str:
-    """Return in words how a process with this exit status died."""
+    """Describe how a process with this exit status ended."""
     name = signal_name(status)
     if name is None:
         return f"exited {status}"

@@ -1,10 +1,10 @@
-"""Child Python processes: the command line that starts them, and the import path of each.
+"""Command lines and import paths of child Python processes.
 
-`python -m MODULE` and `python -c` put the working directory before the standard library: a `random.py` there would run
-instead of Python's, in a process that may hold keys. So a child is started with `-P` and this file as its program:
-`python -P child_python.py MODULE ARGUMENT…`. It finds the same kit as its parent and adds nothing else.
+`python -m MODULE` and `python -c` put the working directory before the standard library: a `random.py` there would replace
+Python's module, in a process that may hold keys. So children are started with `-P` and this file as the program:
+`python -P child_python.py MODULE ARGUMENT…`. They import the same kit as their parent and add nothing else to the path.
 
-This file imports nothing of the kit at its top: in a child, it runs before the kit can be found.
+This file does not import the kit at module level, because in a child it runs before the kit is importable.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ _PR_SET_DUMPABLE = 4
 
 
 def python_command(program: str | Path, *arguments: str) -> list[str]:
-    """Return the command that runs `program` with this interpreter; every Python process of the kit uses it.
+    """Return the command that runs `program` with this interpreter. Every Python process of the kit uses it.
 
-    program: a module's name, which is run as `python -m` does; or a file that needs only the standard library, which
-    gets neither installed packages nor Python's environment variables. `config.child_environment()` gives the environment
-    of a child that runs an author's code.
+    It also calls `hide_memory`. `config.child_environment()` returns the environment for a child that runs author code.
 
-    From now on other processes of this user cannot read this one's memory and environment; see `hide_memory`.
+    Args:
+        program: Name of a module, to run like `python -m`, or a file that needs only the standard library, to run without
+            installed packages and Python's environment variables.
+        arguments: Arguments of the program.
     """
     hide_memory()
     if isinstance(program, Path):
@@ -33,16 +34,16 @@ def python_command(program: str | Path, *arguments: str) -> list[str]:
 
 
 def add_import_folder(folder: str) -> None:
-    """Add `folder` to the import path, after the standard library and before installed packages.
+    """Add a directory to the import path, after the standard library and before installed packages.
 
-    A folder that is on the path already stays where it is.
+    A directory that is already on the path keeps its position.
     """
     if folder not in sys.path:
         sys.path.insert(_end_of_standard_library(), folder)
 
 
 def leave_working_directory() -> None:
-    """Remove the working directory from the import path, where `python -m` put it; the kit stays importable."""
+    """Remove the working directory, which `python -m` adds, from the import path. The kit remains importable."""
     if not sys.flags.safe_path:
         del sys.path[0]
         add_import_folder(_KIT_PARENT)
@@ -51,9 +52,9 @@ def leave_working_directory() -> None:
 def hide_memory() -> None:
     """Make this process's memory and environment (`/proc/PID/mem`, `/proc/PID/environ`) unreadable for its own user.
 
-    A child that runs an author's code has the same user id, and this process may hold keys. Processes with
-    CAP_SYS_PTRACE, CAP_SYS_ADMIN or CAP_PERFMON (root, unless a container drops them) can still read them. Linux only;
-    elsewhere this does nothing.
+    This process may hold keys, and a child that runs author code has the same user id. Processes with CAP_SYS_PTRACE,
+    CAP_SYS_ADMIN or CAP_PERFMON (root, unless a container drops them) can still read both. Only Linux supports this; on
+    other systems the function does nothing.
     """
     if sys.platform == "linux":
         import ctypes
@@ -72,7 +73,7 @@ def _end_of_standard_library() -> int:
 
 
 def main() -> None:
-    """Run the module named by the first argument, with the remaining arguments. The child's entry point."""
+    """Run the module that the first argument names, with the remaining arguments. This is the child's entry point."""
     import runpy
 
     del sys.argv[0]

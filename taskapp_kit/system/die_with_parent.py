@@ -1,8 +1,8 @@
-"""Runs a program that dies with the process that started it: `python die_with_parent.py PARENT_PID PROGRAM ARGUMENT…`.
+"""A program that runs another program until the parent process ends: `python die_with_parent.py PARENT_PID PROGRAM ARGUMENT…`.
 
-This is a separate program so that no code of the kit runs between fork and exec in a process with threads. Where the
-kernel has no parent-death signal (only Linux does) the program simply runs. The kernel watches the *thread* that started
-the program: that thread has to live as long as the program should.
+This is a separate program so that no code of the kit runs between fork and exec in a process with threads. Only Linux has a
+parent-death signal; on other systems the program just runs. The kernel watches the *thread* that started the program, so
+that thread must live as long as the program should.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Replace this process by the program. Returns 127 when it cannot be run, as a shell does; else never returns."""
+    """Replace this process by the program. Returns only on failure; 127 means that the program cannot be run."""
     parent, command = int(arguments[0]), arguments[1:]
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # the parent has died before
+        if os.getppid() != parent:  # the parent has already ended
             return 1
     try:
         os.execv(command[0], command)  # noqa: S606

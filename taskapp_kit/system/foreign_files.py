@@ -1,7 +1,7 @@
-"""Reads folders that others wrote (a task, an app, an evaluation): only regular files whose real path is inside the folder.
+"""Safe reading of directories that others wrote, such as a task, an app or an evaluation.
 
-A link in such a folder may lead to any file that this process may read, a FIFO blocks its reader, and a file may be of any
-size.
+Only regular files whose real path is inside the directory are read. A link in such a directory may lead to any file that
+this process can read, reading a FIFO blocks, and a file may have any size.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 
 class ForeignFileRefused(OSError):
-    """A file of a folder leads out of it, is not a regular file, or is too large. `filename` is its path in the folder."""
+    """A file leads outside its directory, is not a regular file, or is too large. `filename` is its relative path."""
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the real path of a regular file of a folder. Raises ForeignFileRefused, OSError."""
+    """Return the real path of a regular file of a directory. Raises ForeignFileRefused, OSError."""
     real = _inside(folder, name)
     if not stat.S_ISREG(real.stat().st_mode):
         raise ForeignFileRefused(errno.EINVAL, "is not a regular file", name)
@@ -25,7 +25,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def read_inside(folder: Path, name: str, most_bytes: int) -> bytes:
-    """Return the content of a file of a folder. Raises ForeignFileRefused, OSError."""
+    """Return the content of a file of a directory. Raises ForeignFileRefused, OSError."""
     real = inside(folder, name)
     with open(os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
         if not os.path.samestat(os.fstat(file.fileno()), inside(folder, name).stat()):
@@ -37,9 +37,11 @@ def read_inside(folder: Path, name: str, most_bytes: int) -> bytes:
 
 
 def files_inside(folder: Path, most: int) -> list[str]:
-    """Return the paths of all files in a folder and below, relative to it, sorted. Links within it are followed.
+    """Return the sorted relative paths of all files in a directory tree. Links within the tree are followed.
 
-    Raises ForeignFileRefused for more than `most` files and folders, and for a file that `inside` refuses; OSError.
+    Raises:
+        ForeignFileRefused: There are more than `most` files and directories, or `inside` raises it for one of the files.
+        OSError: The tree cannot be read.
     """
 
     def failed(error: OSError) -> None:
@@ -51,7 +53,7 @@ def files_inside(folder: Path, most: int) -> list[str]:
         below = Path(place).relative_to(folder)
         seen += len(folders) + len(files)
         if seen > most:
-            raise ForeignFileRefused(errno.EFBIG, f"has more than {most} files and folders", str(folder))
+            raise ForeignFileRefused(errno.EFBIG, f"has more than {most} files and directories", str(folder))
         for name in folders:
             _inside(folder, (below / name).as_posix())
         for name in files:
@@ -63,5 +65,5 @@ def files_inside(folder: Path, most: int) -> list[str]:
 def _inside(folder: Path, name: str) -> Path:
     real = Path(os.path.realpath(folder / name, strict=True))
     if not real.is_relative_to(os.path.realpath(folder)):
-        raise ForeignFileRefused(errno.EACCES, "leads out of the folder", name)
+        raise ForeignFileRefused(errno.EACCES, "leads outside the directory", name)
     return real

@@ -1,8 +1,9 @@
-"""Runs a program with all of its children until standard input ends: `python group_with_parent.py FOLDER PROGRAM ARGUMENT…`.
+"""A program that runs another program and its children until standard input ends.
 
-Standard input ends when the process that holds its other end closes it or dies, however. Then the program's process group
-gets SIGTERM, and after a while SIGKILL; `die_with_parent.py` reaches a single process only. FOLDER, the program's own, is
-removed at the end. The status is the program's, 128 + the signal's number where one ended it, 127 if it cannot be run.
+Usage: `python group_with_parent.py FOLDER PROGRAM ARGUMENT…`. Standard input ends when the process at its other end closes
+it or dies. Then the program's process group gets SIGTERM and later SIGKILL, whereas `die_with_parent.py` ends only a single
+process. FOLDER is a directory of the program that is removed at the end. The exit status is the program's, 128 + the number
+of the signal that ended it, or 127 if it cannot be run.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import threading
 from contextlib import suppress
 
 END_SECONDS = 10.0
-"""Between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the program; return the status."""
+    """Run the program and return the exit status."""
     folder, command = arguments[0], arguments[1:]
-    for number in (signal.SIGINT, signal.SIGTERM):  # the end of standard input is what ends it
+    for number in (signal.SIGINT, signal.SIGTERM):  # ignored, because only the end of standard input ends the program
         signal.signal(number, lambda *_: None)
     try:
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _end_with_input(program: subprocess.Popen[bytes]) -> None:
-    while os.read(0, 1024):  # not sys.stdin, whose lock a thread would hold at this process's end
+    while os.read(0, 1024):  # not sys.stdin, whose lock this thread would hold when the process exits
         pass
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):

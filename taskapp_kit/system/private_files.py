@@ -1,6 +1,6 @@
-"""Files and folders that only their owner may read, whatever the umask: rollouts and results hold conversations.
+"""Files and directories that only their owner can read, regardless of the umask, because results contain conversations.
 
-Files are replaced as a whole and durably, and locks exclude other processes.
+Files are replaced atomically and durably, and locks exclude other processes.
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ LOOK_SECONDS = 0.01
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder and its missing parents with mode 700. An existing one is unchanged. Raises OSError."""
+    """Create a directory and its missing parents with mode 700. Existing directories are unchanged. Raises OSError."""
     for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_private(path: Path, flags: int = os.O_RDWR) -> int:
-    """Open a file and return its descriptor; it is created with mode 600, an existing one keeps its mode.
-
-    Raises OSError.
-    """
+    """Open a file and return its descriptor. A new file has mode 600, an existing file keeps its mode. Raises OSError."""
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def write_private(path: Path, content: bytes, *, flush_to_disk: bool = False) -> None:
-    """Write a whole file, replacing its content. Raises OSError."""
+    """Replace the content of a file. Raises OSError."""
     with os.fdopen(open_private(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
         file.write(content)
         if flush_to_disk:
@@ -41,9 +38,9 @@ def write_private(path: Path, content: bytes, *, flush_to_disk: bool = False) ->
 
 @contextmanager
 def replaced(path: Path) -> Generator[Path]:
-    """Yield a new file in the same folder, mode 600, that replaces `path` when the block has ended.
+    """Yield a new file with mode 600 in the same directory, which replaces `path` at the end of the block.
 
-    A reader finds the old or the new content, also after a power cut. Nothing is left of a block that raises.
+    Readers see either the old or the new content, also after a power failure. If the block raises, the new file is removed.
     Raises OSError.
     """
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
@@ -60,13 +57,13 @@ def replaced(path: Path) -> Generator[Path]:
 
 
 def write_durable(path: Path, content: bytes) -> None:
-    """Replace a file's content as `replaced` does; its mode is 600 then. Raises OSError."""
+    """Replace a file's content as `replaced` does, with mode 600. Raises OSError."""
     with replaced(path) as new:
         new.write_bytes(content)
 
 
 def flush(path: Path) -> None:
-    """Flush a file's content, or a folder's entries, to the disk. Raises OSError."""
+    """Flush the content of a file, or the entries of a directory, to disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -75,9 +72,11 @@ def flush(path: Path) -> None:
 
 
 def lock(descriptor: int, seconds: float = 0.0) -> None:
-    """Lock an open file or folder against all others that lock it, until the descriptor is closed.
+    """Lock an open file or directory until the descriptor is closed.
 
-    Raises BlockingIOError when another still has the lock after `seconds`; OSError.
+    Raises:
+        BlockingIOError: Another descriptor still holds the lock after `seconds`.
+        OSError: The file cannot be locked.
     """
     end = time.monotonic() + seconds
     while True:
@@ -92,7 +91,7 @@ def lock(descriptor: int, seconds: float = 0.0) -> None:
 
 @contextmanager
 def locked(path: Path, seconds: float = 0.0) -> Generator[None]:
-    """Hold the lock of a folder, or of a file that is created if it is missing. Raises as `lock` does."""
+    """Lock a directory, or a file that is created if it is missing, during the block. Raises the errors of `lock`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path.is_dir() else open_private(path)
     try:
         lock(descriptor, seconds)

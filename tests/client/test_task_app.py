@@ -372,7 +372,7 @@ def test_submit_to_a_server_that_does_not_know_it() -> None:
 
 
 def test_a_submitted_rollout_that_takes_too_long_is_cancelled(played: Counted) -> None:
-    with pytest.raises(TimeoutError, match="cancelled there"):
+    with pytest.raises(TimeoutError, match="was cancelled"):
         ask(played.url, a_rollout(21, seconds=2.5), submit=True, timeout_seconds=0.5)
 
 

@@ -314,7 +314,7 @@ def test_a_limit_that_is_none_is_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("wrong", [[], ["a\0b"], [1]])
 def test_a_command_that_is_none_is_refused(level: int, wrong: list[str]) -> None:
-    with box(level) as opened, pytest.raises(SandboxError, match="sequence"):
+    with box(level) as opened, pytest.raises(SandboxError, match="list of strings"):
         opened.run_sync(wrong)
 
 
@@ -336,13 +336,13 @@ def test_a_socket_leads_out_of_a_box_of_level_3_only(level: int) -> None:
 
 def test_further_folders_are_shown_at_level_3_only(level: int, tmp_path: Path) -> None:
     if level in (1, 2):
-        with pytest.raises(SandboxError, match="further folders"), box(level, readable=[str(tmp_path)]):
+        with pytest.raises(SandboxError, match="readable directories"), box(level, readable=[str(tmp_path)]):
             pass
 
 
 def test_places_are_folders_of_the_box_at_paths_of_their_own(level: int) -> None:
     if level != 3:
-        with pytest.raises(SandboxError, match="cannot have places"), box(level, places=["/app"]):
+        with pytest.raises(SandboxError, match="does not support places"), box(level, places=["/app"]):
             pass
         return
     with box(3, places=["/app", "/logs"]) as opened:

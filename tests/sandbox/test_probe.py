@@ -88,7 +88,7 @@ def test_a_weak_box_is_refused_unless_it_is_allowed(weak: int, monkeypatch: pyte
 
 @pytest.mark.parametrize("wrong", [4, 7, -1])
 def test_a_level_that_is_not_built_is_refused(wrong: int) -> None:
-    with pytest.raises(SandboxTooWeak, match=f"no .*level {wrong} "):
+    with pytest.raises(SandboxTooWeak, match=f"level {wrong} does not exist"):
         Sandbox(level=wrong, allow_weak=True).__enter__()
 
 

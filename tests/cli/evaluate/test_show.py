@@ -227,7 +227,7 @@ def test_rollouts_at_a_server(run: Run, tmp_path: Path) -> None:
             }  # fmt: skip
             httpx.post(f"{served.url}/rollout", json=body, headers={"X-API-Key": served.key or ""})
         refused = run("show", served.url, status=1)
-        assert "refuses a request without a key" in refused.stderr
+        assert "rejects a request without a key" in refused.stderr
         given = ("--key", served.key or "")
         assert [row["seed"] for row in listed(run, served.url, "--worst", "5", *given)] == [2, 1]
         done = run("show", served.url, "--failed", *given)

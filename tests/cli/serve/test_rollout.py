@@ -280,7 +280,7 @@ def test_a_server_that_refuses(run: Run, adder_server: Served) -> None:
 
 def test_nobody_answers(run: Run) -> None:
     told = run("rollout", "http://127.0.0.1:9", status=1)
-    assert "Nothing answers at http://127.0.0.1:9." in told.stderr
+    assert "Nothing is listening at http://127.0.0.1:9." in told.stderr
 
 
 @pytest.mark.parametrize(

@@ -245,25 +245,25 @@ def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
     [
         ({"root": dropped}, "task app", "dropped the connection"),
         ({"health": dropped}, "task app", "/health dropped the connection"),
-        ({"root": HTML, "health": HTML}, "task app", "GET / gives 200 with a web page, GET /health gives 200 with a web page"),
-        ({"root": REDIRECT, "health": REDIRECT}, "task app", "gives 307, a redirect to elsewhere.example"),
-        ({"root": None, "health": None}, "task app", "not as a task app: GET / gives 404"),
-        ({"health": HTML}, "contract", "GET /health answers 200 with a web page"),
-        ({"health": answer(500, body={})}, "contract", "GET /health answers 500; expected 200"),
+        ({"root": HTML, "health": HTML}, "task app", "GET / returns 200 with a web page, GET /health 200 with a web page"),
+        ({"root": REDIRECT, "health": REDIRECT}, "task app", "returns 307, a redirect to elsewhere.example"),
+        ({"root": None, "health": None}, "task app", "not as a task app: GET / returns 404"),
+        ({"health": HTML}, "contract", "GET /health returns 200 with a web page"),
+        ({"health": answer(500, body={})}, "contract", "GET /health returns 500; expected 200"),
         ({"health": answer(body={"healthy": False, "status": "draining"})}, "task app", "reports that it is draining"),
         ({"health": answer(400, body={"detail": {"error": {"code": "unauthorised", "message": f"try {KEY}"}}})}, "key", "(400)"),
-        ({"health": answer(403, text=f"no {KEY}")}, "key", "refuses the key (403)"),
-        ({"health": answer(503, body={"detail": {"error": {"code": "missing_environment_api_key", "message": ""}}})}, "key", "no key of its own"),
-        ({"task_info": None}, "contract", "GET /task_info answers 404"),
-        ({"task_info": answer(401, body={})}, "key", "GET /task_info refuses the key (401), and GET /health does not ask for one"),
-        ({"task_info": HTML}, "contract", "GET /task_info answers 200 with a web page"),
-        ({"task_info": answer(body=[1])}, "contract", "something that is no JSON object"),
+        ({"health": answer(403, text=f"no {KEY}")}, "key", "rejects the key (403)"),
+        ({"health": answer(503, body={"detail": {"error": {"code": "missing_environment_api_key", "message": ""}}})}, "key", "without a key"),
+        ({"task_info": None}, "contract", "GET /task_info returns 404"),
+        ({"task_info": answer(401, body={})}, "key", "GET /task_info rejects the key (401), but GET /health does not require one"),
+        ({"task_info": HTML}, "contract", "GET /task_info returns 200 with a web page"),
+        ({"task_info": answer(body=[1])}, "contract", "200 without a JSON object"),
         ({"task_info": answer(body={"x": 1})}, "contract", "describes no data set"),
         ({"task_info": answer(body={"taskset": {"id": "d", "splits": ["train"]}})}, "contract", "?seed=0 lacks task.id, environment, dataset"),
         ({"task_info": dropped}, "contract", "dropped the connection"),
-        ({"info": answer(500, body={})}, "contract", "GET /info answers 500"),
+        ({"info": answer(500, body={})}, "contract", "GET /info returns 500"),
         ({"info": answer(body={"service": 1})}, "contract", "GET /info lacks service.task"),
-        ({"rollout": None}, "contract", "There is no POST /rollout (404)"),
+        ({"rollout": None}, "contract", "POST /rollout does not exist (404)"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_under_its_part(changed: dict[str, Any], part: str, found: str) -> None:
@@ -277,8 +277,8 @@ def test_what_is_wrong_is_told_under_its_part(changed: dict[str, Any], part: str
     [
         ({"root": None}, "answers as a task app."),
         ({"root": REDIRECT}, "answers as a task app."),
-        ({"info": None}, "There is no GET /info (404)."),
-        ({"info": answer(body={"service": {"task": {}}, "rubrics": None})}, "No rubric is advertised."),
+        ({"info": None}, "GET /info does not exist (404)."),
+        ({"info": answer(body={"service": {"task": {}}, "rubrics": None})}, "GET /info advertises no rubric."),
         ({"root": answer(body={"status": "ok", "service": f"x \x1b[31m{KEY} " + "y" * 500})}, "answers as task app x"),
     ],
 )
@@ -297,7 +297,7 @@ def test_splits_of_another_shape_are_none(splits: Any) -> None:
 
     with scripted(task_info=task_info) as (url, _):
         findings = look(url)
-    assert [finding for finding in findings if "names no splits" in finding.found and finding.ok]
+    assert [finding for finding in findings if "has no splits" in finding.found and finding.ok]
 
 
 def test_the_key_goes_to_that_address_alone_and_only_what_is_needed_is_asked() -> None:
@@ -315,7 +315,7 @@ def test_the_key_goes_to_that_address_alone_and_only_what_is_needed_is_asked() -
     assert all(request.headers.get("X-API-Key") == (None if request.path == "/" else KEY) for request in seen)
     with scripted() as (url, _):
         open_door = look(url, None)
-    assert open_door[1] == Finding("key", True, "The task app asks for no key.", open_door[1].do) and open_door[1].do
+    assert open_door[1] == Finding("key", True, "The task app does not require a key.", open_door[1].do) and open_door[1].do
 
 
 # backends
