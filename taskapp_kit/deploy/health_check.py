@@ -1,7 +1,7 @@
-"""`GET /health` of a task app, sent as a job's backend would send it. Anybody may answer, so the response is read with care.
+"""`GET /health` of a task app, sent the way a job's backend sends it. The response is untrusted.
 
-One blocking request, which stops the loop of its thread if there is one. The six requests of `client.check_task_app` about
-the whole contract would refuse applications that an in-process job can use.
+`client.check_task_app` tests the whole contract with six requests, which would reject applications that an in-process job
+can use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from taskapp_kit.net.http import NoAnswer, Transport
 MAX_BYTES = 64 * 1024
 ASK_SECONDS = 5.0
 REFUSED = (400, 401, 403)
-"""The statuses of a refused key; apps built on Synth's package answer 400."""
+"""The statuses for a rejected key; apps built on Synth's package answer 400."""
 
 
 def key_headers(key: str | None) -> dict[str, str]:
@@ -26,9 +26,9 @@ def key_headers(key: str | None) -> dict[str, str]:
 def ask_health(
     url: str, headers: Mapping[str, str], *, check_tls: bool = True, seconds: float = ASK_SECONDS
 ) -> ProbeResult:
-    """Return the response, or why there is none. Follows no redirect.
+    """Return the response, or the reason that none arrived. Blocks, and follows no redirect.
 
-    seconds: for each step of the exchange; a body that drips gets twice that in all.
+    seconds: the limit on each step of the exchange. A slow body gets twice as long in total.
     """
 
     async def ask() -> ProbeResult:
@@ -46,7 +46,7 @@ def ask_health(
 
 
 def in_words(health: ProbeResult) -> str:
-    """Return the response in a few words, without anything of its body, which may come from any server."""
+    """Return a short description of the response, without its body, which may come from any server."""
     return f"no answer: it {health.words}" if health.answer is None else f"HTTP {health.status}"
 
 

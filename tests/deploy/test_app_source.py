@@ -165,7 +165,7 @@ def test_an_authors_own_signal_handler_stays(tmp_path: Path) -> None:
 def test_their_package_is_missing(tmp_path: Path) -> None:
     file = tmp_path / "theirs.py"
     file.write_text(SYNTH_FILE.format(module="synth_ai.sdk.task.server"))
-    with pytest.raises(Unavailable, match=r"theirs\.py .*\(pip install synth-ai"):
+    with pytest.raises(Unavailable, match=r"theirs\.py .*pip install synth-ai"):
         found(task_app_path=file)
 
     class Config:
@@ -174,7 +174,7 @@ def test_their_package_is_missing(tmp_path: Path) -> None:
         def rollout(self) -> None:
             """Looks like theirs."""
 
-    with pytest.raises(Unavailable, match=r"^config .*\(pip install synth-ai"):
+    with pytest.raises(Unavailable, match=r"^config .*pip install synth-ai"):
         found(config=Config())
 
 
@@ -194,7 +194,7 @@ def test_their_package_lacks_something(tmp_path: Path, sdk: str) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "exactly one of app, config, config_factory and task_app_path; none is given"),
+        ({}, "exactly one of app, config, config_factory and task_app_path; none is set"),
         ({"app": 1, "task_app_path": "a.py"}, "; app and task_app_path"),
         ({"app": 3}, r"^app .*\bint; .*TaskApp"),
         ({"app": TaskApp}, r"^app .*\btype; .*TaskApp"),

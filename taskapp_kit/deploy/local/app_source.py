@@ -1,12 +1,12 @@
-"""Makes the ASGI application of a task app on this machine from one of four arguments.
+"""Finds the task app that a caller names by one of four arguments, and makes its ASGI application.
 
-    app=             a TaskApp of ours, or any ASGI application
+    app=             a TaskApp, or any ASGI application
     config=          the result of Synth's `build_config()`
     config_factory=  a function that returns one of these
     task_app_path=   a file: `adder.py`, `adder.py:app`, a bundled name, `module:attribute`; it holds a TaskApp, an ASGI
                      application called `app`, or a `build_config()`
 
-A config of theirs is served by their own package, which must be installed. Nothing here needs it otherwise.
+Synth's own package serves its configs, so it must be installed for them.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from taskapp_kit.config import Settings
 
 FOREIGN_SERVERS = ("synth_ai.sdk.task.server", "synth_ai.task.server")
-"""The modules of `create_task_app` in their releases: from 0.2.23, and before."""
+"""The modules of `create_task_app` in synth-ai: since 0.2.23, and before."""
 FOREIGN_PACKAGE = "synth_ai"
 LOOKED_FOR = ("app", "build_config")
 
 
 @dataclass(frozen=True, slots=True)
 class AppSource:
-    """The application to serve. name: for messages. app: a TaskApp of ours, or any ASGI application."""
+    """The application to serve. name: for messages. app: a TaskApp, or any ASGI application."""
 
     name: str
     app: TaskApp | ASGIApp
 
     @property
     def ours(self) -> bool:
-        """Whether it is a TaskApp, which takes its key from settings; others may read theirs from the environment."""
+        """Whether it is a TaskApp, which takes its key from settings. Other apps may read it from the environment."""
         return isinstance(self.app, TaskApp)
 
     def asgi(self, settings: Settings, exposure: Exposure) -> ASGIApp:
-        """The application. Raises DeclarationError, ConfigError, Unavailable, StoreError."""
+        """Return the application. Raises DeclarationError, ConfigError, Unavailable, StoreError."""
         if not isinstance(self.app, TaskApp):
             return self.app
         from taskapp_kit.asgi import build
@@ -60,14 +60,14 @@ class AppSource:
 
 
 def check_sources(*, app: Any, config: Any, config_factory: Any, task_app_path: str | Path | None) -> None:
-    """Raises BadArgument unless exactly one is given, FileMissing for a path that does not exist."""
+    """Raise BadArgument unless exactly one argument is set, and FileMissing if the path does not exist."""
     given = {"app": app, "config": config, "config_factory": config_factory, "task_app_path": task_app_path}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
         found = f"{' and '.join(named)} are" if named else "none is"
         raise BadArgument(
-            f"Give exactly one of app, config, config_factory and task_app_path; {found} given.",
-            hint='The usual one is a file of yours: task_app_path="my_task_app.py".',
+            f"Pass exactly one of app, config, config_factory and task_app_path; {found} set.",
+            hint='Usually it is your file: task_app_path="my_task_app.py".',
         )
     if config_factory is not None and not callable(config_factory):
         raise BadArgument(
@@ -75,18 +75,20 @@ def check_sources(*, app: Any, config: Any, config_factory: Any, task_app_path: 
         )
     if task_app_path is not None:
         if not isinstance(task_app_path, (str, Path)) or not str(task_app_path):
-            raise BadArgument("task_app_path names no file; expected a path such as my_task_app.py.")
+            raise BadArgument("task_app_path is empty or not a path. Expected a path such as my_task_app.py.")
         file = _file_of(str(task_app_path))[0]
         if file is not None and not file.exists():
             raise FileMissing(
-                f"There is no file {file}.",
-                hint=f"Check the path; it is taken from the working directory, {Path.cwd()}.",
+                f"The file {file} does not exist.",
+                hint=f"Check the path, which is relative to the working directory {Path.cwd()}.",
             )
 
 
 def find_source(*, app: Any, config: Any, config_factory: Any, task_app_path: str | Path | None) -> AppSource:
-    """Finds the app that the argument names. Imports and calls author's code, in the caller's thread: Synth's package can be
-    imported on the main thread only. Raises DiscoveryError, BadArgument, Unavailable, or what a kit app's file raises.
+    """Find the app that the argument names.
+
+    Imports and calls the author's code in the caller's thread, because Synth's package can only be imported on the main
+    thread. Raises DiscoveryError, BadArgument, Unavailable, or the error of the app's file.
     """
     check_sources(app=app, config=config, config_factory=config_factory, task_app_path=task_app_path)
     with _own_signals():
@@ -105,7 +107,7 @@ def _from_reference(reference: str) -> AppSource:
     except DiscoveryError as error:
         file, attribute = _file_of(reference)
         module = None if file is None else _loaded(file)
-        if module is None:  # it is not there, or its import failed
+        if module is None:  # the file is missing, or its import failed
             missing = error.__cause__
             if isinstance(missing, ModuleNotFoundError) and (missing.name or "").split(".")[0] == FOREIGN_PACKAGE:
                 raise _not_installed(str(file or reference)) from error
@@ -115,10 +117,10 @@ def _from_reference(reference: str) -> AppSource:
 
 
 def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -> AppSource:
-    """The app of another kind in a file without a TaskApp, as `error` says."""
+    """Return the app of a module in which `error` found no TaskApp to use: an ASGI application or a config of Synth's."""
     held = vars(module)
     if not attribute and any(isinstance(value, TaskApp) for value in held.values()):
-        raise error  # several: it names them
+        raise error  # it lists the several TaskApps
     for name in (attribute,) if attribute else LOOKED_FOR:
         value = held.get(name)
         if value is not None:
@@ -128,7 +130,7 @@ def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -
     if attribute:
         raise error
     raise DiscoveryError(
-        f"{module.__file__} makes no task app; looked for a TaskApp, an ASGI application called app, and build_config().",
+        f"{module.__file__} defines no task app. Expected a TaskApp, an ASGI application called app, or build_config().",
         hint='Write: app = TaskApp("name", version="1.0.0")',
     )
 
@@ -153,7 +155,7 @@ def _recognised(value: Any, where: str) -> AppSource:
         return AppSource(str(value.app_id), _served_by_them(value, where))
     if _is_asgi(value):
         return AppSource(str(getattr(value, "title", "") or where), value)
-    hint = "Give the TaskApp itself." if isinstance(getattr(value, "__self__", None), TaskApp) else ""
+    hint = "Pass the TaskApp itself." if isinstance(getattr(value, "__self__", None), TaskApp) else ""
     raise BadArgument(
         f"{where} is of type {type(value).__name__}; expected a TaskApp, an ASGI application, or a task app config of synth-ai.",
         hint=hint,
@@ -178,7 +180,7 @@ def _served_by_them(config: Any, where: str) -> ASGIApp:
 def _not_installed(what: str) -> Unavailable:
     return Unavailable(
         f"{what} needs synth-ai, which is not installed here.",
-        hint="Install it beside the kit (pip install synth-ai==0.3.9), or write the app as a TaskApp of the kit.",
+        hint="Install it with pip install synth-ai==0.3.9, or write the app as a TaskApp.",
     )
 
 
@@ -194,7 +196,7 @@ def _is_asgi(value: Any) -> bool:
 
 
 def _file_of(reference: str) -> tuple[Path | None, str | None]:
-    """The file (or folder) that a reference names, and the attribute; no file for a bundled name or a module."""
+    """Return the file or directory that a reference names, and the attribute; no file for a bundled name or a module."""
     before, colon, attribute = reference.rpartition(":")
     if colon and len(before) > 1 and (before.endswith(".py") or Path(before).exists()):
         return Path(before), attribute or None
@@ -204,13 +206,13 @@ def _file_of(reference: str) -> tuple[Path | None, str | None]:
 
 
 def _loaded(file: Path) -> ModuleType | None:
-    """The module that was imported from this file."""
-    wanted = str((file / "app.py" if file.is_dir() else file).resolve())
+    """Return the module that was imported from this file."""
+    path = str((file / "app.py" if file.is_dir() else file).resolve())
     return next(
         (
             module
             for name, module in list(sys.modules.items())
-            if name.startswith("_taskapp_") and getattr(module, "__file__", None) == wanted
+            if name.startswith("_taskapp_") and getattr(module, "__file__", None) == path
         ),
         None,
     )
@@ -218,7 +220,7 @@ def _loaded(file: Path) -> ModuleType | None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Restores the handlers of Ctrl-C and SIGTERM that importing Synth's package replaces: its own only stop tunnels."""
+    """Restore the handlers of Ctrl-C and SIGTERM, because importing Synth's package replaces them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -3,8 +3,8 @@
     async with InProcessTaskApp(task_app_path="my_task_app.py", port=8114) as task_app:
         job = RLJob.from_config("rl_config.toml", task_app_url=task_app.url, task_app_api_key=task_app.api_key)
 
-Plain `with` does the same. Importing this module has no side effects, and no other process is ever touched. The block
-releases what it uses (port, thread, tunnel, store), however it ends.
+A plain `with` block does the same. Importing this module has no side effects. However the block ends, it releases the port,
+the thread, the tunnel and the store.
 """
 
 from __future__ import annotations
@@ -36,52 +36,54 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskapp_kit.deploy")
 
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (what the guide offers)
-"""Maps an address that means all interfaces to the one by which this machine reaches itself."""
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (the guide offers them)
+"""Maps an address that means all interfaces to the loopback address."""
 HOSTS = ("127.0.0.1", "localhost", "::1", *EVERYWHERE)
 STOP_SECONDS = 30.0
-"""The time that the server has to end by itself before its running requests are cancelled."""
+"""How long the server may take to end before its running requests are cancelled."""
 
 Callback = Callable[["InProcessTaskApp"], Any]
 
 
 class InProcessTaskApp:
-    """Serves one task app while its block runs. Exactly one of app, config, config_factory, task_app_path is given.
+    """A server for one task app, which runs while the `with` block runs.
+
+    Pass exactly one of app, config, config_factory and task_app_path.
 
     Args:
-        app: a TaskApp, or any ASGI application.
-        config: of Synth's package, which must be installed.
-        config_factory: makes such a config.
-        task_app_path: a file (`adder.py`, `adder.py:app`) or a bundled name; see `app_source.py`.
-        port: where it listens; 0 takes any free one.
-        host: the interface; an address that means all of them makes it public.
-        tunnel_mode: which tunnel is opened; see `deploy/tunnel/tunnel_settings.py`, also for the arguments that begin with
+        app: A TaskApp, or any ASGI application.
+        config: A config of Synth's package, which must be installed.
+        config_factory: A function that returns such a config.
+        task_app_path: A file (`adder.py`, `adder.py:app`) or a bundled name; see `app_source.py`.
+        port: The port to listen on, or 0 for any free one.
+        host: The interface. An address that means all interfaces makes the app public.
+        tunnel_mode: The kind of tunnel; see `deploy/tunnel/tunnel_settings.py`, also for the arguments that begin with
             preconfigured_ and tunnel_, cloudflared and skip_tunnel_verification.
-        preconfigured_url: an address that leads here already.
-        preconfigured_auth_header: a header that this address needs.
-        preconfigured_auth_token: the header's value.
-        api_key: its API key; by default ENVIRONMENT_API_KEY, else, for a TaskApp, a new key for this run.
-        health_check_timeout: seconds until the app itself must answer.
-        auto_find_port: whether the next free one of a hundred is used when the port is taken.
-        skip_tunnel_verification: whether the tunnel is used without a test.
-        on_start: called with this object when everything is open; may be async in `async with`. What it raises is
-            raised after everything is closed again.
-        on_stop: called with this object before anything closes. What it raises is raised, too, unless the block has
-            already raised: then it is logged.
-        backend_url: decides in mode "auto" whether a tunnel is needed.
-        tunnel_hostname: of a named tunnel.
-        tunnel_token: of a named tunnel.
-        cloudflared: the program.
-        timing: the tunnel's timeouts, from SYNTH_TUNNEL_… variables when None.
+        preconfigured_url: An address that already leads here.
+        preconfigured_auth_header: A header that this address requires.
+        preconfigured_auth_token: The header's value.
+        api_key: The API key. Defaults to ENVIRONMENT_API_KEY or, for a TaskApp without it, to a new key for this run.
+        health_check_timeout: Seconds within which the app must become healthy.
+        auto_find_port: Whether to use one of the next hundred ports if the port is taken.
+        skip_tunnel_verification: Whether to use the tunnel without a test.
+        on_start: Called with this object when everything is open; may be async in `async with`. An exception closes
+            everything and propagates.
+        on_stop: Called with this object before anything closes. An exception propagates, or is logged if the block
+            itself has raised.
+        backend_url: The backend, which decides in mode "auto" whether a tunnel is needed.
+        tunnel_hostname: The host name of a named tunnel.
+        tunnel_token: The token of a named tunnel.
+        cloudflared: The cloudflared program.
+        timing: The tunnel's timeouts. Defaults to the SYNTH_TUNNEL_… variables.
 
     Raises:
-        BadArgument: an argument cannot be used; it is a ConfigError and ValueError. The following are raised on
-            entering.
-        DiscoveryError: the app's file cannot be found or imported.
-        DeclarationError: its declarations have mistakes.
-        ConfigError: the port cannot be used.
-        TaskAppError: the app does not answer well.
-        TunnelError: the tunnel could not be opened.
+        BadArgument: An argument is invalid. It is a ConfigError and a ValueError. The other errors are raised on entering
+            the block.
+        DiscoveryError: The app's file cannot be found or imported.
+        DeclarationError: The app's declarations are invalid.
+        ConfigError: The port is not available.
+        TaskAppError: The app is not healthy.
+        TunnelError: The tunnel could not be opened.
     """
 
     def __init__(
@@ -111,11 +113,11 @@ class InProcessTaskApp:
     ) -> None:
         check_sources(app=app, config=config, config_factory=config_factory, task_app_path=task_app_path)
         if isinstance(port, bool) or not isinstance(port, int) or not (port == 0 or 1024 <= port <= 65_535):
-            raise BadArgument("port cannot be used; expected a whole number from 1024 to 65535, or 0 for a free one.")
+            raise BadArgument("port is invalid. Expected an integer from 1024 to 65535, or 0 for any free port.")
         if host not in HOSTS:
-            raise BadArgument(f"host {str(host)[:60]!r} cannot be used; expected one of {', '.join(HOSTS)}.")
+            raise BadArgument(f"host {str(host)[:60]!r} is not supported. Expected one of {', '.join(HOSTS)}.")
         if not 0 < health_check_timeout < math.inf:
-            raise BadArgument("health_check_timeout cannot be used; expected a number of seconds above 0.")
+            raise BadArgument("health_check_timeout is invalid. Expected a number of seconds above 0.")
         if api_key is not None:
             _check_key(api_key)
         self._sources = {
@@ -148,14 +150,14 @@ class InProcessTaskApp:
 
     @property
     def url(self) -> str:
-        """The address for a backend: the tunnel's, or the local one. Raises ConfigError before the start."""
+        """The address for a backend: the tunnel's, or the local one. Raises ConfigError if the app is not running."""
         if self._tunnel is None:
             raise _not_running("url")
         return self._tunnel.url
 
     @property
     def local_url(self) -> str:
-        """The address on this machine. Raises ConfigError before the start."""
+        """The address on this machine. Raises ConfigError if the app is not running."""
         from taskapp_kit.serve.uvicorn_server import url_of
 
         if self._server is None:
@@ -164,17 +166,17 @@ class InProcessTaskApp:
 
     @property
     def port(self) -> int:
-        """The port it listens on; before the start, the requested one."""
+        """The port that it listens on; before the start, the requested port."""
         return self._wanted_port if self._server is None else self._server.port
 
     @property
     def api_key(self) -> str | None:
-        """Its API key. None before the start, and for a foreign app without ENVIRONMENT_API_KEY."""
+        """The API key. None before the start, and for an app of another kind without ENVIRONMENT_API_KEY."""
         return self._key
 
     @property
     def key_was_minted(self) -> bool:
-        """Whether the key was created for this run, so that no other program can know it."""
+        """Whether the key was created for this run, so that no other program knows it."""
         return self._minted
 
     @property
@@ -187,7 +189,7 @@ class InProcessTaskApp:
         return f"<InProcessTaskApp {where}>"
 
     def start(self) -> None:
-        """Opens everything and calls on_start; blocks. The caller must call `stop`, too."""
+        """Open everything and call on_start. Blocks. The caller must also call `stop`."""
         self._hold()
         try:
             self._open(self._source())
@@ -197,7 +199,7 @@ class InProcessTaskApp:
             raise
 
     def stop(self) -> None:
-        """Calls on_stop and closes everything. May be called twice."""
+        """Call on_stop and close everything. A second call has no effect."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -214,7 +216,7 @@ class InProcessTaskApp:
             await self._elsewhere(lambda: self._open(source))
             await self._call(self._on_start)
         except BaseException:
-            # Also after a cancellation: what the thread still opens has to be closed after it, not while it opens.
+            # By now the thread has ended, even after a cancellation, so nothing opens while this closes.
             await self._elsewhere(self._close)
             raise
 
@@ -258,7 +260,7 @@ class InProcessTaskApp:
 
     def _hold(self) -> None:
         if self._running:
-            raise BadArgument("This InProcessTaskApp is running already; make another one for a second server.")
+            raise BadArgument("This InProcessTaskApp is already running. Create another one for a second server.")
         self._running, self._stopping = True, False
         self._leave.clear()
 
@@ -266,7 +268,7 @@ class InProcessTaskApp:
         return find_source(**self._sources)
 
     def _open(self, source: AppSource) -> None:
-        """Opens everything, without the callbacks. Blocks, on any thread. `_close` closes it."""
+        """Open everything, without calling the callbacks. Blocks; runs on any thread."""
         settings = self._settings(source)
         fixed = self._plan.way in ("named", "preconfigured")  # the public address leads to this port only
         bound = take_port(self._host, self._wanted_port, search=self._search and not fixed)
@@ -293,7 +295,7 @@ class InProcessTaskApp:
         self._tunnel = open_tunnel(self._plan, self.local_url, self._key, health_fields(health), self._leave)
 
     def _settings(self, source: AppSource) -> Settings:
-        """The environment's settings with the API key of this run. A foreign app has its own key."""
+        """Return the environment's settings with this run's API key. An app of another kind brings its own key."""
         settings = from_environment()
         self._key = self._given_key or process_variable("ENVIRONMENT_API_KEY")
         self._minted = self._key is None and source.ours
@@ -302,13 +304,12 @@ class InProcessTaskApp:
         return replace(
             settings,
             environment_api_key=self._key,
-            # The program waits for this server's end; a deploy's grace period would hold it up.
+            # The program waits until the server has ended, so the long grace period of a deployment would delay it.
             grace_seconds=min(settings.grace_seconds, GRACE_SECONDS),
             hosts=(*settings.hosts, *self._plan.hosts),
         )
 
     def _close(self) -> None:
-        """Closes everything."""
         tunnel, server = self._tunnel, self._server
         self._tunnel = None
         try:
@@ -318,7 +319,7 @@ class InProcessTaskApp:
             try:
                 if server is not None and not server.stop(STOP_SECONDS):
                     log.error(
-                        "the task app on port %d does not end and still uses its port: its code blocks the server's thread",
+                        "the task app does not stop and still uses port %d: its code blocks the server's thread",
                         server.port,
                     )
             except BaseException:  # Ctrl-C: no more waiting
@@ -334,7 +335,7 @@ class InProcessTaskApp:
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
-            raise BadArgument(f"{name} is async; use `async with`, or give a plain function.")
+            raise BadArgument(f"{name} is async. Use `async with`, or pass a plain function.")
 
     async def _call(self, callback: Callback | None) -> None:
         result = None if callback is None else callback(self)
@@ -342,13 +343,13 @@ class InProcessTaskApp:
             await result
 
     async def _elsewhere(self, work: Callable[[], None]) -> None:
-        """Runs `work` in another thread. When the waiting task is cancelled, `work` is asked to stop and is awaited."""
+        """Run `work` in another thread. If the waiting task is cancelled, signal `work` to stop and wait for its end."""
         running = asyncio.ensure_future(asyncio.to_thread(work))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             self._leave.set()
-            while not running.done():  # even if cancelled again: what the thread opens must be closed after it
+            while not running.done():  # even if cancelled again, because the caller then closes what the thread opened
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([running])
             if not running.cancelled():
@@ -357,13 +358,15 @@ class InProcessTaskApp:
 
 
 def _not_running(name: str) -> ConfigError:
-    return BadArgument(f"There is no {name} yet: the task app is not running.", hint="Read it inside the with block.")
+    return BadArgument(
+        f"{name} is not available because the task app is not running.", hint="Read it inside the with block."
+    )
 
 
 def _check_key(key: str) -> None:
-    letters = isinstance(key, str) and key == key.strip() and key.isprintable() and "," not in key
-    if not letters or not 0 < len(key.encode()) <= MAX_KEY_BYTES:
+    clean = isinstance(key, str) and key == key.strip() and key.isprintable() and "," not in key
+    if not clean or not 0 < len(key.encode()) <= MAX_KEY_BYTES:
         raise BadArgument(
-            f"api_key cannot be used; expected one key of at most {MAX_KEY_BYTES} bytes, without commas, blanks around "
-            "it or control characters."
+            f"api_key is invalid. Expected one key of at most {MAX_KEY_BYTES} bytes, without commas, control characters or "
+            "surrounding whitespace."
         )

@@ -1,10 +1,10 @@
-"""Runs an RL job in one call: serves the task app in this program, submits the job to a backend, waits for its end.
+"""Runs an RL job in one call: serves the task app in this program, submits the job to a backend, and waits for its end.
 
     result = run_in_process_job(config_path="rl_config.toml", task_app_path="my_task_app.py", on_status=print)
     print(result.status, result.final_reward)
 
-The job needs its task app for as long as it runs, and the task app ends with this call. So if the call ends before the job,
-the log and a note on the exception name the job that continues without one.
+The task app ends with this call. If the call ends before the job, the log and a note on the exception name the job, which
+continues without a task app.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from taskapp_kit.jobs.client.rl_job import RLJob, backend_key
 log = logging.getLogger("taskapp_kit.deploy")
 
 CANCEL_SECONDS = 10.0
-"""The limit on a backend's answer to a cancellation while the caller waits to exit."""
+"""How long a backend may take to answer a cancellation while the caller waits to exit."""
 LATER = "http://127.0.0.1:1"
-"""Replaces the task app's address while the config is checked, before there is one. It is never called."""
+"""Stands in for the task app's address while the config is checked. It is never called."""
 OnStatus = Callable[[dict[str, Any]], None] | Callable[[dict[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class InProcessJobResult:
-    """The end of the job.
+    """The result of a job.
 
     Attributes:
-        job_id: of the job.
+        job_id: The job's id.
         status: succeeded, completed, failed, cancelled or canceled.
-        final_reward: None when the backend reported none.
-        metrics: name to number.
-        task_app_url: the task app's address for the backend; it is closed by now.
-        job: the backend's last report.
+        final_reward: The final reward; None if the backend did not report it.
+        metrics: Numbers by name.
+        task_app_url: The address at which the backend reached the task app, which is closed by now.
+        job: The backend's last report.
     """
 
     job_id: str
@@ -54,7 +54,7 @@ class InProcessJobResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the job succeeded; if not, `job` may say why."""
+        """Whether the job succeeded. If not, `job` may contain the reason."""
         return self.status in ("succeeded", "completed")
 
 
@@ -82,44 +82,42 @@ def run_in_process_job(
     model: str | None = None,
     **task_app: Any,
 ) -> InProcessJobResult:
-    """Starts the task app, submits the job, waits for its end, closes everything. Blocks.
+    """Start the task app, submit the job, wait for its end, and close everything. Blocks.
 
-    A job that fails is a result like another: look at `status`.
+    A failed job raises nothing: check `status`.
 
     Args:
-        config_path: the job's TOML.
+        config_path: The job's TOML file.
         job_type: "rl".
-        task_app_path: as of InProcessTaskApp, like app, config, config_factory and port.
-        app: see task_app_path.
-        config: see task_app_path.
-        config_factory: see task_app_path.
-        backend_url: as of RLJob, like api_key, overrides, on_status, timeout, interval, allow_experimental,
-            idempotency_key, trainer_id and model.
-        api_key: see backend_url.
-        task_app_api_key: the `api_key` of InProcessTaskApp.
-        port: see task_app_path.
-        overrides: see backend_url.
-        on_status: see backend_url.
-        timeout: see backend_url.
-        interval: see backend_url.
-        upload_key: whether the task app's key is stored, sealed, at the backend, where it replaces the previous one.
-            None: a key created for this run is uploaded to a backend on this machine, which could not know it
-            otherwise; for a remote backend it is refused (BadArgument) before any request: nothing is uploaded without
-            the caller's consent.
-        cancel_on_interrupt: whether Ctrl-C (or a cancellation) also cancels the job; else it is left running.
-        allow_experimental: see backend_url.
-        idempotency_key: see backend_url.
-        trainer_id: see backend_url.
-        model: see backend_url.
-        task_app: further arguments of InProcessTaskApp.
+        task_app_path: See InProcessTaskApp.
+        app: See InProcessTaskApp.
+        config: See InProcessTaskApp.
+        config_factory: See InProcessTaskApp.
+        backend_url: See RLJob.
+        api_key: See RLJob.
+        task_app_api_key: The `api_key` of InProcessTaskApp.
+        port: See InProcessTaskApp.
+        overrides: See RLJob.
+        on_status: See RLJob.
+        timeout: See RLJob.
+        interval: See RLJob.
+        upload_key: Whether to store the task app's key, sealed, at the backend, where it replaces the previous key.
+            By default a key that was created for this run is uploaded only to a backend on this machine. A remote
+            backend would need the caller's consent, so BadArgument is raised before any request.
+        cancel_on_interrupt: Whether Ctrl-C or a cancellation also cancels the job. By default the job continues.
+        allow_experimental: See RLJob.
+        idempotency_key: See RLJob.
+        trainer_id: See RLJob.
+        model: See RLJob.
+        task_app: Further arguments of InProcessTaskApp.
 
     Raises:
-        BadArgument: an argument cannot be used; raised before anything is started.
-        JobConfigError: the config cannot be used; raised before anything is started.
-        TunnelError: the tunnel could not be opened.
-        TaskAppError: the task app does not answer well.
-        BackendError: the backend refused or broke.
-        JobTimeout: the job ran longer than `timeout`; it is a TimeoutError.
+        BadArgument: An argument is invalid. Nothing was started.
+        JobConfigError: The config is invalid. Nothing was started.
+        TunnelError: The tunnel could not be opened.
+        TaskAppError: The task app is not healthy.
+        BackendError: The backend rejected a request, or failed.
+        JobTimeout: The job ran longer than `timeout`. It is a TimeoutError.
     """
     given = {**locals(), **task_app}
     del given["task_app"]
@@ -135,7 +133,7 @@ def run_in_process_job(
 async def run_in_process_job_async(
     *, config_path: str | Path, job_type: str = "rl", **given: Any
 ) -> InProcessJobResult:
-    """Like `run_in_process_job`, with the same arguments, without blocking the event loop. on_status may be async."""
+    """Do the same as `run_in_process_job` without blocking the event loop. on_status may be async."""
     return await _run([], config_path=config_path, job_type=job_type, **given)
 
 
@@ -149,7 +147,7 @@ async def _run(
     task_app_api_key: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     on_status: OnStatus | None = None,
-    timeout: float = 7200.0,  # noqa: ASYNC109 (the name that the guide gives it)
+    timeout: float = 7200.0,  # noqa: ASYNC109 (the guide's name)
     interval: float = 10.0,
     upload_key: bool | None = None,
     cancel_on_interrupt: bool = False,
@@ -160,7 +158,7 @@ async def _run(
     **task_app: Any,
 ) -> InProcessJobResult:
     if job_type != "rl":
-        raise BadArgument(f"job_type {str(job_type)[:40]!r} is unknown; expected rl.")
+        raise BadArgument(f"job_type {str(job_type)[:40]!r} is unknown. Expected rl.")
 
     def made(url: str, key: str | None) -> RLJob:
         return RLJob.from_config(
@@ -176,18 +174,20 @@ async def _run(
             model=model,
         )
 
-    # The config is checked as a whole before a port, a tunnel or a job exists.
+    # This checks the whole config before a port, a tunnel or a job exists.
     backend = made(LATER, task_app_api_key).backend_url.removesuffix("/api")
     async with InProcessTaskApp(backend_url=backend, api_key=task_app_api_key, **task_app) as served:
         if upload_key or (upload_key is None and served.key_was_minted and on_loopback(backend)):
             await _upload(backend, api_key, served.api_key)
         elif served.key_was_minted and upload_key is None:
             raise BadArgument(
-                f"The task app has no key, and the backend at {backend} would have to receive a new one.",
-                hint="Set ENVIRONMENT_API_KEY to the key that it has; or upload_key=True stores a new one in its place.",
+                f"The task app has no key, so the backend at {backend} would need a new one.",
+                hint="Set ENVIRONMENT_API_KEY to the key that the backend has, or replace that key with upload_key=True.",
             )
         elif served.key_was_minted:
-            log.warning("the task app's key was created for this run and is not uploaded: the backend cannot know it")
+            log.warning(
+                "the task app's key was created for this run and is not uploaded, so the backend does not know it"
+            )
         job = made(served.url, served.api_key)
         job_id = ""
         try:
@@ -197,8 +197,8 @@ async def _run(
         except BaseException as error:
             interrupted = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
             if not job_id and not interrupted:
-                raise  # the backend refused it, and said why
-            # The job goes on elsewhere and costs money, so its id must not be lost with this call.
+                raise  # the backend rejected the job and reported why
+            # The job continues elsewhere and costs money, so its id must not be lost with this call.
             note = await _left(job, job_id, backend, cancel=interrupted and cancel_on_interrupt)
             notes.append(note)
             error.add_note(note)
@@ -216,15 +216,15 @@ async def _run(
 
 async def _upload(backend: str, api_key: str | None, key: str | None) -> None:
     if key is None:
-        raise BadArgument("There is no key of the task app to upload.", hint="Set ENVIRONMENT_API_KEY.")
+        raise BadArgument("The task app has no key to upload.", hint="Set ENVIRONMENT_API_KEY.")
     await setup_environment_api_key_async(backend, backend_key(api_key), key)
     log.info("the task app's key is stored, sealed, at %s as ENVIRONMENT_API_KEY", backend)
 
 
 async def _left(job: RLJob, job_id: str, backend: str, *, cancel: bool) -> str:
-    """A sentence on the state of the job, which is cancelled first if `cancel`."""
+    """Cancel the job if `cancel` is set, and return a sentence about its state."""
     if not job_id:
-        note = f"A job was being submitted to {backend} and may run there, under an unknown id; its task app is closed."
+        note = f"A job may run at {backend} under an unknown id, without its task app: its submission was interrupted."
         log.warning(note)
         return note
     why = ""
@@ -234,9 +234,9 @@ async def _left(job: RLJob, job_id: str, backend: str, *, cancel: bool) -> str:
         except Exception as error:
             why = f" (it could not be cancelled: {type(error).__name__})"
         else:
-            note = f"Job {job_id} at {backend} was asked to cancel."
+            note = f"Job {job_id} at {backend} is being cancelled."
             log.warning(note)
             return note
-    note = f"Job {job_id} at {backend} was left running{why}; its task app is closed, so its rollouts will fail."
+    note = f"Job {job_id} at {backend} is still running{why}. Its task app is closed, so its rollouts will fail."
     log.warning(note)
     return note

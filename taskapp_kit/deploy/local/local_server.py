@@ -1,4 +1,4 @@
-"""The local part of an in-process task app: binds a port, starts a server on it, and waits until it is healthy."""
+"""The local server of an in-process task app: binds a port, starts the server, and waits until it is healthy."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ log = logging.getLogger("taskapp_kit.deploy")
 
 PORTS_TRIED = 100
 GRACE_SECONDS = 5
-"""The time that running requests have to finish when the server stops."""
+"""How long running requests may take to finish when the server stops."""
 EVEN = Backoff(first_seconds=0.1, growth=1.0)
 NO_KEY = "missing_environment_api_key"
 
 
 def take_port(host: str, port: int, *, search: bool) -> socket.socket:
-    """A listening socket on this port or, with `search`, on the next free one. No other program's port is taken over.
+    """Return a listening socket on this port or, with `search`, on the next free one. Raises ConfigError.
 
-    It listens at once, so that two programs which search at the same time never get the same one. Raises ConfigError.
+    It already listens, so two programs that search at the same time never get the same port.
     """
     from taskapp_kit.serve.uvicorn_server import BACKLOG, bind
 
@@ -43,7 +43,7 @@ def take_port(host: str, port: int, *, search: bool) -> socket.socket:
                 errno.EADDRINUSE,
                 errno.EACCES,
             ):
-                raise  # another port does not help: this machine has no such address
+                raise  # this machine has no such address, so no other port would help
             continue
         try:
             bound.listen(BACKLOG)
@@ -54,17 +54,17 @@ def take_port(host: str, port: int, *, search: bool) -> socket.socket:
             log.info("port %d on %s is taken; the task app listens on %d", port, host, candidate)
         return bound
     if last > port:
-        raise ConfigError(f"No port from {port} to {last} on {host} can be had.", hint="Give another port, or 0.")
+        raise ConfigError(f"No port between {port} and {last} on {host} is free.", hint="Pass another port, or 0.")
     raise ConfigError(
-        f"Port {port} on {host} cannot be had: another program uses it.",
-        hint="Stop that server, give another port, or use the next free one with auto_find_port=True.",
+        f"Port {port} on {host} is in use by another program.",
+        hint="Stop that program, pass another port, or use the next free one with auto_find_port=True.",
     )
 
 
 def start_server(
     app: ASGIApp, bound: socket.socket, *, name: str, host: str, seconds: float, leave: threading.Event
 ) -> BackgroundServer:
-    """Starts the server. Raises the error of the app's own startup, as TaskAppError unless it is an error of the kit."""
+    """Start the server. Raises the app's startup error: a KitError as it is, any other as a TaskAppError."""
     from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
     server = BackgroundServer(app, host=host, bound=bound, grace_seconds=GRACE_SECONDS)
@@ -95,7 +95,7 @@ def wait_until_well(
     seconds: float,
     leave: threading.Event,
 ) -> ProbeResult:
-    """Waits for a healthy response of `/health`. Raises TaskAppError with the cause, as soon as it is known."""
+    """Wait until `/health` is healthy. Raises TaskAppError as soon as the cause of a failure is known."""
     attempts = Attempts(EVEN, seconds=seconds)
     while True:
         answer = ask_health(url, key_headers(key), seconds=min(ASK_SECONDS, max(0.1, attempts.left)))
@@ -104,7 +104,7 @@ def wait_until_well(
         if not server.running:
             failure = server.failure
             why = "" if failure is None else f": {type(failure).__name__}: {failure}"
-            raise TaskAppError(f"The server of task app {name} ended right after its start{why}.") from failure
+            raise TaskAppError(f"The server of task app {name} stopped right after it started{why}.") from failure
         problem = _final(answer, name, key, ours)
         if problem is not None:
             raise problem
@@ -113,37 +113,37 @@ def wait_until_well(
             raise TaskAppError(
                 f"Task app {name} was not healthy within {seconds:g} s: GET {url}/health: {in_words(answer)}.",
                 status=answer.status,
-                hint="Check its log; health_check_timeout= gives it more time.",
+                hint="Check its log, or allow more time with health_check_timeout=.",
             )
 
 
 def _final(answer: ProbeResult, name: str, key: str | None, ours: bool) -> TaskAppError | None:
-    """The error of a response that waiting cannot change; None for others."""
+    """Return the error for a response that waiting cannot change; None for other responses."""
     reads = "it reads ENVIRONMENT_API_KEY from the environment of this process at each request"
     if answer.status == 503 and answer.code == NO_KEY:
         return TaskAppError(
-            f"Task app {name} runs, but no key is configured for it: {reads}, and there is none.",
+            f"Task app {name} is running, but has no key: {reads}, and the variable is not set.",
             status=503,
             code=NO_KEY,
-            hint="Set ENVIRONMENT_API_KEY before the task app starts; api_key= alone reaches TaskApps of the kit only.",
+            hint="Set ENVIRONMENT_API_KEY before the task app starts. api_key= only reaches apps that are a TaskApp.",
         )
     if answer.status in REFUSED:
-        why = "the key that it was given" if key else "to answer without a key"
+        rejected = "its key" if key else "requests without a key"
         hint = (
             ""
             if ours
-            else f"Set ENVIRONMENT_API_KEY to the key that the app was made with, or pass it; usually {reads}."
+            else f"Set ENVIRONMENT_API_KEY to the key that the app expects, or pass api_key=. Usually {reads}."
         )
         return TaskAppError(
-            f"Task app {name} runs, but refuses {why} (HTTP {answer.status}).",
+            f"Task app {name} is running, but rejects {rejected} (HTTP {answer.status}).",
             status=answer.status,
             code=answer.code,
             hint=hint,
         )
     if answer.status in (404, 405):
         return TaskAppError(
-            f"Task app {name} runs, but GET /health answers HTTP {answer.status}; a task app has that route.",
+            f"Task app {name} is running, but GET /health returns HTTP {answer.status}.",
             status=answer.status,
-            hint="Serve a task app: jobs call /health, /task_info and /rollout.",
+            hint="Serve a task app, which has the routes /health, /task_info and /rollout.",
         )
     return None

@@ -1,1 +1,1 @@
-"""How a backend elsewhere reaches a task app on this machine."""
+"""Tunnels through which a remote backend reaches a task app on this machine."""

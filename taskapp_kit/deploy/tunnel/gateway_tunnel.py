@@ -1,4 +1,4 @@
-"""Opens a quick tunnel to a gateway of the learning engine, so that task apps elsewhere reach this machine's policy."""
+"""Opens a quick tunnel to a gateway of the learning engine, so that remote task apps reach this machine's policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskapp_kit.serve.uvicorn_server import bind, url_of
 from taskapp_kit.train.gateway.gateway_options import LISTEN, TUNNEL, URL, GatewayOptions
 
 HINT = (
-    f"{TUNNEL} needs cloudflared (developers.cloudflare.com/tunnel) and a way out; or give an address that leads here: "
+    f"{TUNNEL} needs cloudflared (developers.cloudflare.com/tunnel) and internet access. Or pass an address that leads here: "
     f"{URL} https://… {LISTEN} 127.0.0.1:PORT."
 )
 
@@ -30,10 +30,10 @@ def gateway_tunnel(
 ) -> Iterator[GatewayOptions]:
     """Open a tunnel while the block runs; return the options with its https address and the port that it leads to.
 
-    The gateway need not listen yet: the turn that is played before a job (`train.driver.reachability`) proves the way.
-    Blocks until cloudflared prints the address. leave: ends the waiting. Raises TunnelError, ConfigError.
+    The gateway need not listen yet, because `train.driver.reachability` plays a turn through the tunnel before a job.
+    Blocks until cloudflared prints the address, or `leave` is set. Raises TunnelError, ConfigError.
     """
-    # The tunnel is opened before the gateway listens, so the gateway needs a port that is known by then.
+    # The tunnel opens before the gateway listens, so the port must be chosen here.
     if not options.port:
         with bind(options.host, 0) as free:
             options = replace(options, port=free.getsockname()[1])

@@ -1,7 +1,6 @@
-"""Opens and tests the tunnel that `tunnel_settings.py` selected; and the cloudflared process behind it.
+"""Opens and tests the tunnel that `tunnel_settings.py` selected, and runs the cloudflared process behind it.
 
-`/health` is requested with the key through the tunnel before its address is returned. Nothing is created at Cloudflare or a
-backend except by cloudflared itself.
+A test requests `/health` with the key through the tunnel.
 """
 
 from __future__ import annotations
@@ -22,30 +21,30 @@ from taskapp_kit.net.redact import without_whole
 from taskapp_kit.system.child import OwnedProcess
 
 QUICK_ADDRESS = re.compile(r"https://(?!api\.|www\.)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.trycloudflare\.com(?![\w.-])")
-"""The address in a box of log lines; `api.` is whom cloudflared asks for one, and stands in its errors."""
+"""The address in cloudflared's log. `api.` is the host that assigns addresses, which appears in error messages."""
 PASSED_ON = frozenset(
     {"PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"}
     | {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"}
 )
-"""Of our variables it gets these, and its own settings: no key of anybody."""
+"""The variables that cloudflared gets besides its own settings. None of them contains a key."""
 OTHER_TUNNELS = frozenset(
     f"TUNNEL_{name}" for name in ("TOKEN", "TOKEN_FILE", "NAME", "HOSTNAME", "URL", "CRED_FILE", "CRED_CONTENTS")
 )
-"""Settings of its own that name a tunnel: it would open that one instead of the one that it is started for."""
+"""Settings of cloudflared that name a tunnel, which it would open in place of the requested one."""
 END_SECONDS = 3.0
-"""The time that it has to disconnect from Cloudflare before it is killed."""
+"""How long cloudflared may take to disconnect before it is killed."""
 
 
 class Cloudflared(OwnedProcess[str]):
-    """The cloudflared process. arguments: the program's full path first. secret: variables that go to it alone.
+    """The cloudflared process.
 
-    Raises OSError when no process can be started.
+    arguments: The program's full path, then its arguments. secret: variables for this process alone. Raises OSError if the
+    process cannot be started.
     """
 
     def __init__(self, arguments: Sequence[str], *, secret: Mapping[str, str] | None = None) -> None:
         secrets = dict(secret or {})
         self.address: str | None = None
-        """As it was printed."""
         self._closing = False
         super().__init__(
             arguments,
@@ -59,18 +58,18 @@ class Cloudflared(OwnedProcess[str]):
 
     @property
     def last_words(self) -> str:
-        """The last line in which it complains, else its last line; "" when it said nothing."""
+        """The last line of output that reports an error, else the last line; "" without any output."""
         lines = self.lines
         complaints = [line for line in lines if re.search(r"\b(ERR|FTL|error|failed)\b", line, re.IGNORECASE)]
         return (complaints or lines or [""])[-1]
 
     def wait_for_address(self, seconds: float, leave: threading.Event) -> str | None:
-        """The address that it prints; None when it ends, or the time does, or `leave` is set."""
+        """Return the address that cloudflared prints; None if it ends, the time is up, or `leave` is set."""
         self.address = self.wait_ready(seconds, leave)
         return self.address
 
     def close(self) -> None:
-        """Ends it and whatever it started. May be called twice."""
+        """End the process and its children. A second call has no effect."""
         self._closing = True
         super().close()
 
@@ -97,7 +96,7 @@ log = logging.getLogger("taskapp_kit.deploy")
 
 @dataclass(frozen=True, slots=True)
 class Tunnel:
-    """An open way in. url: the address for a backend, without a slash at its end."""
+    """An open tunnel. url: the address for a backend, without a trailing slash."""
 
     url: str
     close: Callable[[], None] = field(repr=False)
@@ -106,9 +105,9 @@ class Tunnel:
 def open_tunnel(
     plan: TunnelPlan, local_url: str, key: str | None, seen: frozenset[str] | None, leave: threading.Event
 ) -> Tunnel:
-    """Opens and tries it; blocks. Raises TunnelError.
+    """Open and test the tunnel. Blocks until `leave` is set. Raises TunnelError.
 
-    seen: the fields of the app's own answer, None if they are not known. leave: ends the waiting.
+    seen: the fields of the app's own response to `/health`; None if they are unknown.
     """
     if plan.way == "local":
         return Tunnel(local_url, _nothing)
@@ -118,7 +117,7 @@ def open_tunnel(
         if problem:
             raise TunnelError(
                 f"{plan.url} does not lead to the task app on {local_url}: {problem}.",
-                hint="Check the address and what stands before it (preconfigured_auth_header), or pass "
+                hint="Check the address and any login in front of it (preconfigured_auth_header), or pass "
                 "skip_tunnel_verification=True.",
             )
         return Tunnel(plan.url, _nothing)
@@ -132,19 +131,21 @@ def open_tunnel(
             return opened
         log.warning("tunnel attempt %d of %d: %s", attempt + 1, plan.timing.attempts, problem)
     times = "once" if plan.timing.attempts == 1 else f"{plan.timing.attempts} times"
-    raise TunnelError(f"No {plan.way} tunnel to {local_url}, tried {times}; at last: {problem}.", hint=hint)
+    raise TunnelError(
+        f"The {plan.way} tunnel to {local_url} could not be opened (tried {times}): {problem}.", hint=hint
+    )
 
 
 def _attempt(
     plan: TunnelPlan, local_url: str, key: str | None, seen: frozenset[str] | None, leave: threading.Event
 ) -> tuple[Tunnel | None, str, str]:
-    """The open tunnel, or the problem and a hint."""
-    # a config file in the home folder would answer in the app's place: its last rule is usually "404"
+    """Return the open tunnel, or the problem and a hint."""
+    # the rules of a config file in the home directory would apply, and the last rule is usually "404"
     arguments = [plan.program, "tunnel", "--no-autoupdate", "--config", os.devnull, "--url", local_url]
     try:
         if plan.token is None:
             process = Cloudflared(arguments)
-        else:  # not among the arguments, which every user of the machine can read
+        else:  # a variable, because every user of the machine can read the arguments
             process = Cloudflared([*arguments, "run"], secret={"TUNNEL_TOKEN": plan.token})
     except OSError as error:
         return None, f"{plan.program} cannot be started ({error.strerror})", INSTALL
@@ -159,7 +160,7 @@ def _attempt(
     process.close()
     if plan.way == "named":
         return None, problem, f"Check the token, and that the tunnel's public host name leads to {local_url}."
-    return None, problem, "Try again; quick tunnels have no guarantee, a named or preconfigured one is steadier."
+    return None, problem, "Try again, or use a named or preconfigured tunnel: quick tunnels are not guaranteed to work."
 
 
 def _no_address(plan: TunnelPlan, process: Cloudflared) -> str:
@@ -167,7 +168,7 @@ def _no_address(plan: TunnelPlan, process: Cloudflared) -> str:
         return _ended(process)
     words = process.last_words
     problem = f"cloudflared printed no address within {plan.timing.address_seconds:g} s"
-    return problem + (f"; it said: {words}" if words else "")
+    return problem + (f"; its last output: {words}" if words else "")
 
 
 def _ended(process: Cloudflared) -> str:
@@ -183,15 +184,15 @@ def _verify(
     leave: threading.Event,
     process: Cloudflared | None = None,
 ) -> str:
-    """What is wrong with the address; "" when the task app answers there."""
+    """Return what is wrong with the address; "" if the task app answers there."""
     if not plan.verify:
         return _ended(process) if process is not None and process.ended.wait(0.1) else ""
-    timing, problem = plan.timing, "it was not asked"
+    timing, problem = plan.timing, "no request was sent"
     headers = {**key_headers(key), **plan.headers}
     begun = time.monotonic()
     for number in range(timing.tries):
         if leave.wait(timing.pause_seconds if number else timing.first_seconds):
-            return "it was interrupted"
+            return "the test was interrupted"
         if process is not None and process.ended.is_set():
             return _ended(process)
         answer = ask_health(url, headers, check_tls=timing.check_tls)
@@ -199,11 +200,11 @@ def _verify(
         if answer.status == 200 and (seen is None or seen == health_fields(answer)):
             return ""
         if answer.status == 200:
-            return f"{problem}, but from something else than this task app"
+            return f"{problem}, but from a server other than this task app"
         if answer.status in REFUSED:
-            return f"{problem}: the key is refused there, so another server or a login stands before it"
+            return f"{problem}: the key was rejected, so another server or a login is in front of the app"
         if 300 <= answer.status < 400:
-            return f"{problem}, a redirect: a login page may stand before it"
+            return f"{problem}, a redirect: a login page may be in front of the app"
     tries = "1 try" if timing.tries == 1 else f"{timing.tries} tries"
     return f"{problem} ({tries} in {time.monotonic() - begun:.0f} s)"
 

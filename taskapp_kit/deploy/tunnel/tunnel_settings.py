@@ -1,11 +1,11 @@
 """Selects how a remote backend reaches a task app on this machine. `open_tunnel.py` opens the tunnel.
 
-local          no tunnel: the backend runs here
-quick          `cloudflared tunnel --url`: a new public address, no account
-named          `cloudflared tunnel run` with the token of a tunnel of yours, under its own host name
-preconfigured  an address that leads here already
-auto           preconfigured when its address is given, named when its host name is; else local for a backend on
-               loopback, else quick
+local          no tunnel: the backend runs on this machine
+quick          `cloudflared tunnel --url`: a new public address, without an account
+named          `cloudflared tunnel run` with the token and the host name of your own tunnel
+preconfigured  an address that already leads here
+auto           preconfigured if its address is set, named if its host name is set, else local for a backend on loopback,
+               else quick
 """
 
 from __future__ import annotations
@@ -27,16 +27,22 @@ Mode = Literal["auto", "local", "quick", "named", "preconfigured"]
 BACKEND_VARIABLES = ("BACKEND_BASE_URL", "PROD_BACKEND_URL")
 QUICK_HOSTS = "*.trycloudflare.com"
 INSTALL = (
-    'Install cloudflared (developers.cloudflare.com/tunnel), or pass tunnel_mode="local" when the backend runs on this '
+    'Install cloudflared (developers.cloudflare.com/tunnel), or pass tunnel_mode="local" if the backend runs on this '
     "machine, or preconfigured_url with an address that leads here."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """attempts: how often cloudflared is started at most. address_seconds: until it prints its address. tries: how often
-    `/health` is asked through the tunnel, after first_seconds, then each pause_seconds; a new name takes some seconds to
-    be known. check_tls: whether the certificate must be right.
+    """Timeouts and retries of a tunnel.
+
+    Attributes:
+        attempts: The most starts of cloudflared.
+        address_seconds: How long cloudflared may take to print its address.
+        tries: The most requests of `/health` through the tunnel. A new name takes some seconds to resolve.
+        first_seconds: The pause before the first request.
+        pause_seconds: The pause between requests.
+        check_tls: Whether to verify the certificate.
     """
 
     attempts: int = 3
@@ -48,21 +54,30 @@ class Timing:
 
     @classmethod
     def of(cls, environ: Mapping[str, str] | None, way: Way) -> Timing:
-        """As the SYNTH_TUNNEL_… variables say; an address that is there already gets fewer and quicker tries."""
-        there = way == "preconfigured"
+        """Read the SYNTH_TUNNEL_… variables. A preconfigured address gets fewer and quicker requests by default."""
+        preconfigured = way == "preconfigured"
         return cls(
             attempts=int(_number("SYNTH_TUNNEL_MAX_ATTEMPTS", 3, environ, low=1)),
-            tries=int(_number("SYNTH_TUNNEL_VERIFY_MAX_RETRIES", 10 if there else 30, environ, low=1)),
-            first_seconds=0.0 if there else _number("SYNTH_TUNNEL_VERIFY_INITIAL_DELAY_SECS", 3.0, environ),
-            pause_seconds=_number("SYNTH_TUNNEL_VERIFY_DELAY_SECS", 1.0 if there else 2.0, environ),
+            tries=int(_number("SYNTH_TUNNEL_VERIFY_MAX_RETRIES", 10 if preconfigured else 30, environ, low=1)),
+            first_seconds=0.0 if preconfigured else _number("SYNTH_TUNNEL_VERIFY_INITIAL_DELAY_SECS", 3.0, environ),
+            pause_seconds=_number("SYNTH_TUNNEL_VERIFY_DELAY_SECS", 1.0 if preconfigured else 2.0, environ),
             check_tls=_switch("SYNTH_TUNNEL_VERIFY_TLS", environ),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelPlan:
-    """What will be opened. url: of `named` and `preconfigured`. headers: sent with each try besides the key. program:
-    cloudflared's full path. verify: whether it is tried. why: one sentence for a log.
+    """The tunnel to open.
+
+    Attributes:
+        way: The kind of tunnel.
+        url: The address of a named or preconfigured tunnel.
+        headers: Headers for each test request, besides the key.
+        token: The token of a named tunnel.
+        program: The full path of cloudflared.
+        verify: Whether to test the tunnel.
+        timing: Timeouts and retries.
+        why: The reason for this kind, for a log.
     """
 
     way: Way
@@ -76,7 +91,7 @@ class TunnelPlan:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts under which the task app is called; none where no tunnel is opened."""
+        """The host names by which a backend reaches the task app; empty without a tunnel."""
         if self.url is not None:
             return (urlsplit(self.url).hostname or "",)
         return (QUICK_HOSTS,) if self.way == "quick" else ()
@@ -96,52 +111,68 @@ def plan_tunnel(
     timing: Timing | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> TunnelPlan:
-    """Which way is taken; opens nothing. Raises BadArgument for what does not go together, TunnelError when there is no way.
+    """Select the kind of tunnel, without opening it.
 
-    backend_url: None means BACKEND_BASE_URL, then PROD_BACKEND_URL. token: of a named tunnel; None means
-    SYNTH_TUNNEL_TOKEN, then cloudflared's own TUNNEL_TOKEN. environ: the process environment when None.
+    Args:
+        mode: The requested kind; see the module.
+        backend_url: Defaults to BACKEND_BASE_URL, then PROD_BACKEND_URL.
+        preconfigured_url: An address that already leads here. Defaults to SYNTH_TASK_APP_URL.
+        preconfigured_auth_header: A header that this address requires.
+        preconfigured_auth_token: The header's value.
+        hostname: The host name of a named tunnel. Defaults to SYNTH_TUNNEL_HOSTNAME.
+        token: The token of a named tunnel. Defaults to SYNTH_TUNNEL_TOKEN, then cloudflared's own TUNNEL_TOKEN.
+        cloudflared: The cloudflared program.
+        skip_verification: Whether to use the tunnel without a test.
+        timing: Timeouts and retries. Defaults to the SYNTH_TUNNEL_… variables.
+        environ: The variables. Defaults to the process environment.
+
+    Raises:
+        BadArgument: Arguments are invalid or contradict each other.
+        TunnelError: cloudflared is not installed.
     """
     if mode not in get_args(Mode):
-        raise BadArgument(f"tunnel_mode {str(mode)[:40]!r} is unknown; expected one of {', '.join(get_args(Mode))}.")
+        raise BadArgument(f"tunnel_mode {str(mode)[:40]!r} is unknown. Expected one of {', '.join(get_args(Mode))}.")
     if preconfigured_url and mode not in ("auto", "preconfigured"):
-        raise BadArgument(f'preconfigured_url goes with tunnel_mode="preconfigured", not with {mode!r}.')
+        raise BadArgument(f'preconfigured_url requires tunnel_mode="preconfigured" or "auto", not {mode!r}.')
     if hostname and mode not in ("auto", "named"):
-        raise BadArgument(f'tunnel_hostname goes with tunnel_mode="named", not with {mode!r}.')
+        raise BadArgument(f'tunnel_hostname requires tunnel_mode="named" or "auto", not {mode!r}.')
     if bool(preconfigured_auth_header) != bool(preconfigured_auth_token):
-        raise BadArgument("preconfigured_auth_header and preconfigured_auth_token go together; one of them is missing.")
+        raise BadArgument(
+            "preconfigured_auth_header and preconfigured_auth_token must be set together. One of them is missing."
+        )
     way, why = _choose(mode, backend_url, preconfigured_url, hostname, environ)
     if way == "local":
         return TunnelPlan(way, why=why)
     timing = timing or Timing.of(environ, way)
     verify = not skip_verification
     if way == "preconfigured":
-        given = preconfigured_url or process_variable("SYNTH_TASK_APP_URL", environ)
-        if not given:
+        url = preconfigured_url or process_variable("SYNTH_TASK_APP_URL", environ)
+        if not url:
             raise BadArgument('tunnel_mode="preconfigured" needs an address: preconfigured_url or SYNTH_TASK_APP_URL.')
         headers = _header(preconfigured_auth_header, preconfigured_auth_token)
-        return TunnelPlan(way, _address(given), headers, verify=verify, timing=timing, why=why)
+        return TunnelPlan(way, _address(url), headers, verify=verify, timing=timing, why=why)
     if way == "quick":
         return TunnelPlan(way, program=_program(cloudflared, why), verify=verify, timing=timing, why=why)
     hostname = hostname or process_variable("SYNTH_TUNNEL_HOSTNAME", environ)
     token = token or process_variable("SYNTH_TUNNEL_TOKEN", environ) or process_variable("TUNNEL_TOKEN", environ)
     if not hostname or not token:
-        lacking = [
+        missing = [
             *(() if hostname else ("a host name (tunnel_hostname or SYNTH_TUNNEL_HOSTNAME)",)),
             *(() if token else ("its token (tunnel_token or SYNTH_TUNNEL_TOKEN)",)),
         ]
         raise BadArgument(
-            f'tunnel_mode="named" needs {" and ".join(lacking)}.',
-            hint="Cloudflare's dashboard shows both at the tunnel.",
+            f'tunnel_mode="named" needs {" and ".join(missing)}.',
+            hint="Cloudflare's dashboard shows both on the tunnel's page.",
         )
     if not token.isascii() or not token.isprintable():
-        raise BadArgument("The tunnel's token cannot be used; expected one line of plain letters.")
+        raise BadArgument("The tunnel's token is invalid. Expected one line of printable ASCII characters.")
     url = _address(hostname if "://" in hostname else f"https://{hostname}")
     program = _program(cloudflared, why)
     return TunnelPlan(way, url, token=token, program=program, verify=verify, timing=timing, why=why)
 
 
 def on_loopback(url: str) -> bool:
-    """The address says that it is this machine's own; no name is looked up."""
+    """Whether the address is a loopback address. No name is looked up."""
     try:
         host = urlsplit(url if "://" in url else f"//{url}").hostname or ""
     except ValueError:
@@ -165,12 +196,12 @@ def _choose(
         return "named", "tunnel_hostname is given"
     if process_variable("SYNTH_TASK_APP_URL", environ):
         return "preconfigured", "SYNTH_TASK_APP_URL is set"
-    wished = process_variable("SYNTH_TUNNEL_MODE", environ)
-    if wished and wished != "auto":
+    requested = process_variable("SYNTH_TUNNEL_MODE", environ)
+    if requested and requested != "auto":
         for way in get_args(Way):
-            if wished == way:
+            if requested == way:
                 return way, f"SYNTH_TUNNEL_MODE is {way}"
-        raise BadArgument(f"SYNTH_TUNNEL_MODE is unknown; expected one of {', '.join(get_args(Mode))}.")
+        raise BadArgument(f"The value of SYNTH_TUNNEL_MODE is unknown. Expected one of {', '.join(get_args(Mode))}.")
     backend = backend_url
     for name in BACKEND_VARIABLES:
         backend = backend or process_variable(name, environ)
@@ -178,19 +209,21 @@ def _choose(
         return "local", "the backend is on this machine"
     return (
         "quick",
-        "the backend is on another machine" if backend else "it is not known that the backend is on this machine",
+        "the backend is on another machine" if backend else "the backend's address is unknown",
     )
 
 
 def _program(cloudflared: str | Path, why: str) -> str:
     found = shutil.which(str(cloudflared))
     if found is None:
-        raise TunnelError(f"No tunnel can be opened ({why}), because there is no program {cloudflared}.", hint=INSTALL)
+        raise TunnelError(
+            f"A tunnel is needed because {why}, but the program {cloudflared} was not found.", hint=INSTALL
+        )
     return str(Path(found).absolute())
 
 
 def _address(text: str) -> str:
-    """An http or https address without a slash at its end. Raises BadArgument."""
+    """Return an http or https address without a trailing slash. Raises BadArgument."""
     try:
         parts = urlsplit(text.strip())
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -198,7 +231,7 @@ def _address(text: str) -> str:
         usable = False
     if not usable or "@" in parts.netloc or parts.query or parts.fragment or not text.strip().isprintable():
         raise BadArgument(
-            "The task app's outside address cannot be used; expected one like https://task-app.example.org, without a "
+            "The task app's public address is invalid. Expected an address like https://task-app.example.org, without a "
             "user name, query or fragment."
         )
     return text.strip().rstrip("/")
@@ -208,9 +241,9 @@ def _header(name: str | None, value: str | None) -> dict[str, str]:
     if not name or not value:
         return {}
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}", name):
-        raise BadArgument("preconfigured_auth_header is no header's name; expected one like CF-Access-Token.")
+        raise BadArgument("preconfigured_auth_header is not a valid header name. Expected a name like CF-Access-Token.")
     if not value.isascii() or not value.isprintable():
-        raise BadArgument("preconfigured_auth_token cannot stand in a header; expected plain letters.")
+        raise BadArgument("preconfigured_auth_token is not a valid header value. Expected printable ASCII characters.")
     return {name: value}
 
 
@@ -223,7 +256,7 @@ def _number(name: str, default: float, environ: Mapping[str, str] | None, low: f
     except ValueError:
         number = -1.0
     if not low <= number <= 3600:
-        raise BadArgument(f"{name} cannot be used; expected a number from {low:g} to 3600.")
+        raise BadArgument(f"{name} is invalid. Expected a number from {low:g} to 3600.")
     return number
 
 
