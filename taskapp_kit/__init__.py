@@ -1,6 +1,6 @@
 """taskapp-kit: declare an environment once, serve it to every trainer.
 
-What is promised is listed in `__all__`; importing it loads the declarations only.
+The stable names are in `__all__`; importing the package loads only the declarations.
 """
 
 from taskapp_kit.declare.app import TaskApp

@@ -1,4 +1,4 @@
-"""Builds the server of a task app: the only module that connects service, store, HTTP, protocols and viewer."""
+"""The server of a task app. Only this module connects service, store, HTTP, protocols and viewer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build(
 
     Args:
         app: The task app to serve. It is frozen by this call.
-        settings: The server's settings. Defaults to those of the process environment.
+        settings: The server's settings. Defaults to the values in the process environment.
         exposure: Who can reach the server: `local` or `public`.
         store: Where rollouts are saved. Defaults to the store named in `settings`; without one nothing is saved.
         clock: The clock of timestamps and limits. Defaults to the system's.
@@ -70,10 +70,13 @@ def build(
 def create(
     service: Service, settings: Settings, *, exposure: Exposure = "public", coordinator: IdempotencyStore | None = None
 ) -> FastAPI:
-    """Return the application that serves `service`. Raises ConfigError: the key file cannot be read, or a protocol loaded.
+    """Return the application that serves `service`, with the protocols of `settings`.
 
-    It has the protocols of `settings`, and with exposure `local` the viewer at `/ui`, unless `settings.ui` says otherwise.
-    Else as `serve.app.create_app`.
+    The viewer is at `/ui` if `settings.ui` is set, or if it is None and the exposure is `local`. Otherwise as
+    `serve.app.create_app`.
+
+    Raises:
+        ConfigError: The key file cannot be read, or a protocol cannot be loaded.
     """
     protocols = load_protocols(settings.protocols)
     app = create_app(service, settings, protocols=protocols, exposure=exposure, coordinator=coordinator)
@@ -88,7 +91,7 @@ def create(
             clock=service.clock,
             on_answer=lambda method, status: metrics.answered(method, UI, status),
         )
-        # outside CORS: no other site reads these pages
+        # outside CORS: no other site may read these pages
         app.state.viewer, app.gate = viewer, UiMount(viewer, app.gate or app.routed)
     return app
 

@@ -1,45 +1,45 @@
 """Every error that taskapp-kit raises, as a tree.
 
     KitError
-    ├── DeclarationError        the author's file is wrong; holds every Problem with file:line
+    ├── DeclarationError        the author's file is invalid; has every Problem with file:line
     ├── LateRegistration        a decorator was used after the app was frozen
-    ├── DiscoveryError          no app under that name, or the author's file failed while importing
-    │   └── FileMissing         there is no such file (a FileNotFoundError, too)
-    ├── ConfigError             a flag, environment variable or file has an unusable value
-    │   └── BadArgument         an argument of a Python call has (a ValueError, too)
-    ├── Unavailable             an optional package or a later part of the kit is missing
-    ├── RequestError            the caller's request is wrong (HTTP 422)
+    ├── DiscoveryError          no app with that name, or the author's file failed during its import
+    │   └── FileMissing         a file does not exist (also a FileNotFoundError)
+    ├── ConfigError             a flag, environment variable or file has an invalid value
+    │   └── BadArgument         an argument of a Python call is invalid (also a ValueError)
+    ├── Unavailable             an optional package or a feature is missing
+    ├── RequestError            the caller's request is invalid (HTTP 422)
     ├── Saturated               no capacity now; retry later (HTTP 503, for a key's own quota 429)
     ├── SessionError            a session does not exist, or the call does not fit its state (HTTP 404, 409)
     ├── IdempotencyKeyReused    an Idempotency-Key was sent again with another request (HTTP 409)
     ├── SandboxError            a box could not run a program, or read or write a file
     │   └── SandboxTooWeak      this machine confines untrusted code less than required
     ├── StoreError              the store could not save or load a rollout
-    │   └── StoreRefusal        the store refuses this one rollout; it accepts others
-    ├── EvaluationStopped       an evaluation ended early because rollouts fail alike
-    │   └── EvaluationLimitReached  or because it used as much as it may
-    ├── JobError                a job, its backend or a task app was unreachable, refused or broke (`client/`)
-    │   ├── JobConfigError      an RL config cannot be used; holds every problem (a ConfigError and ValueError, too)
-    │   ├── BackendError        the backend refused or broke, with its HTTP status
+    │   └── StoreRefusal        the store rejects this one rollout; it accepts others
+    ├── EvaluationStopped       an evaluation ended early because rollouts fail for one reason
+    │   └── EvaluationLimitReached  or because it reached a limit
+    ├── JobError                a job, its backend or a task app was unreachable, rejected a request or broke (`client/`)
+    │   ├── JobConfigError      an RL config is invalid; has every problem (also a ConfigError and a ValueError)
+    │   ├── BackendError        the backend rejected a request or broke, with its HTTP status
     │   │   └── BackendUnreachable
-    │   ├── TaskAppError        the task app refused or broke, with its HTTP status, code and boundary
+    │   ├── TaskAppError        the task app rejected a request or broke, with its HTTP status, code and boundary
     │   │   └── TaskAppUnreachable
     │   ├── TunnelError         no tunnel to a task app on this machine
-    │   ├── JobFailed           the job ended in another status than succeeded
-    │   └── JobTimeout          the job ran longer than the caller waits (a TimeoutError, too)
+    │   ├── JobFailed           the job ended with another status than succeeded
+    │   └── JobTimeout          the job ran longer than the caller waits (also a TimeoutError)
     ├── TrainingError           the learning engine's sampler or update broke (`train/`)
     │   └── CheckpointError     a checkpoint cannot be saved, read, exported or imported
-    ├── ServiceError            a service could not do a call (`services/`)
+    ├── ServiceError            a service could not complete a call (`services/`)
     │   ├── ReplicaStartFailed  a replica could not be started
     │   ├── ReplicaDied         its replica ended during the call, or with the session
-    │   ├── CallTimeout         the call took longer than it may (a TimeoutError, too)
+    │   ├── CallTimeout         the call exceeded its time limit (also a TimeoutError)
     │   └── EndpointRaised      the method itself raised
-    └── RolloutFailed           a rollout broke; exactly one `boundary` says where
+    └── RolloutFailed           a rollout failed at exactly one `boundary`
         └── UndefinedReward     it was played, and a part of its reward is undefined
 
     InvalidAction               not a failure: an environment refuses an action, and the policy reads why
 
-A message says what happened, to what, what was expected and what to do. No message ever holds a key.
+A message states what happened, to what, what was expected and what to do. No message ever contains a key.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Boundary = Literal["environment", "policy", "scoring", "timeout", "cancelled"]
 
 
 class KitError(Exception):
-    """Base class of the kit's errors. `hint` is what to do about it, in one sentence; may be empty."""
+    """Base class of the kit's errors. `hint` is one sentence about what to do; it may be empty."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -67,8 +67,11 @@ class KitError(Exception):
 class Problem:
     """One mistake in an author's file.
 
-    `place` is `file:line` (or the app's name when there is no line), `found` what is wrong there, `expected` what
-    the kit accepts, `fix` what to change.
+    Attributes:
+        place: `file:line`, or the app's name if no line is known.
+        found: What is wrong there.
+        expected: What the kit accepts.
+        fix: What to change.
     """
 
     place: str
@@ -92,7 +95,7 @@ class DeclarationError(KitError):
 
 
 class LateRegistration(KitError):
-    """Something was declared on an app that already serves: only some callers would see it."""
+    """Something was declared on an app that is already being served, so only some callers would see it."""
 
 
 class DiscoveryError(KitError):
@@ -100,19 +103,19 @@ class DiscoveryError(KitError):
 
 
 class FileMissing(DiscoveryError, FileNotFoundError):
-    """There is no such file."""
+    """A file does not exist."""
 
 
 class ConfigError(KitError):
-    """A setting cannot be used. The message names the setting and where it came from, never a secret's value."""
+    """A setting is invalid. The message names the setting and its source, never a secret's value."""
 
 
 class BadArgument(ConfigError, ValueError):
-    """An argument of a Python call cannot be used, alone or beside another."""
+    """An argument of a Python call is invalid, alone or together with another argument."""
 
 
 class Unavailable(KitError):
-    """A requested part is not installed or not in this version. The message names what it needs."""
+    """A requested feature is not installed or not in this version. The message names what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ class FieldProblem:
 
 
 class RequestError(KitError):
-    """The caller's request is invalid. `fields` names each field that is wrong."""
+    """The caller's request is invalid. `fields` names each invalid field."""
 
     def __init__(
         self, message: str, *, fields: tuple[FieldProblem, ...] = (), code: str = "invalid_request", hint: str = ""
@@ -136,14 +139,14 @@ class RequestError(KitError):
 
 
 class Saturated(KitError):
-    """The server has no capacity for the rollout now. `retry_after_seconds` is when to try again.
+    """The server has no capacity for the rollout now. Retry after `retry_after_seconds`.
 
     code: `saturated` (the server's limit is reached), `key_quota_reached` (the key's own limit is), `draining` (the
     server is stopping), `store_failing` (the last write to the store failed).
     """
 
     def __init__(self, message: str, *, code: str = "saturated", retry_after_seconds: int = 1) -> None:
-        super().__init__(message, hint=f"Ask again in {retry_after_seconds} s.")
+        super().__init__(message, hint=f"Try again in {retry_after_seconds} s.")
         self.code = code
         self.retry_after_seconds = retry_after_seconds
 
@@ -151,7 +154,7 @@ class Saturated(KitError):
 class SessionError(KitError):
     """A call does not fit its session.
 
-    code: `session_not_found` (closed, expired, or another key's), `session_busy` (a call is under way), `no_episode`
+    code: `session_not_found` (closed, expired, or another key's), `session_busy` (another call is running), `no_episode`
     (nothing was reset yet), `episode_over` (a step after the end).
     """
 
@@ -161,7 +164,7 @@ class SessionError(KitError):
 
 
 class IdempotencyKeyReused(KitError):
-    """The caller sent an Idempotency-Key again, with another request."""
+    """The caller sent an Idempotency-Key again with another request."""
 
 
 class StoreError(KitError):
@@ -169,11 +172,11 @@ class StoreError(KitError):
 
 
 class StoreRefusal(StoreError):
-    """The store works but refuses one rollout: it would not read back equal, holds a key, or is too large."""
+    """The store works but rejects one rollout: it would not be read back equal, contains a key, or is too large."""
 
 
 class EvaluationStopped(KitError):
-    """An evaluation ended early: rollout after rollout failed because of the same model, judge or criterion."""
+    """An evaluation ended early, because every rollout failed at the same model, judge or criterion."""
 
 
 class EvaluationLimitReached(EvaluationStopped):
@@ -183,7 +186,7 @@ class EvaluationLimitReached(EvaluationStopped):
 class JobError(KitError):
     """A job, its backend or its task app could not do what was requested over HTTP.
 
-    code: of a reason that programs can tell apart, such as `no_rewards`; "" for others.
+    code: The reason for programs, such as `no_rewards`; "" if there is no code for it.
     """
 
     def __init__(self, message: str, *, code: str = "", hint: str = "") -> None:
@@ -192,10 +195,11 @@ class JobError(KitError):
 
 
 class JobConfigError(JobError, ConfigError, ValueError):
-    """An RL config cannot be used.
+    """An RL config is invalid.
 
-    problems: every message, each with its line where there is one. places: of each in the config, such as
-    ("training", "batch_size"), where they are known.
+    Attributes:
+        problems: Every message, with its line if it has one.
+        places: The location of each problem in the config, such as ("training", "batch_size"), or ().
     """
 
     def __init__(
@@ -213,9 +217,11 @@ class JobConfigError(JobError, ConfigError, ValueError):
 
 
 class BackendError(JobError):
-    """The backend refused or broke.
+    """The backend rejected a request or broke.
 
-    status: its HTTP status, 0 when there was none. fields: the parts of the request that it names, and why.
+    Attributes:
+        status: Its HTTP status, 0 without a response.
+        fields: The fields of the request that it names, and what is wrong with them.
     """
 
     def __init__(self, message: str, *, status: int = 0, fields: tuple[FieldProblem, ...] = (), hint: str = "") -> None:
@@ -229,10 +235,13 @@ class BackendUnreachable(BackendError):
 
 
 class TaskAppError(JobError):
-    """The task app refused or broke.
+    """The task app rejected a request or broke.
 
-    status: HTTP status, 0 when there was none. code: the stable code of the answer, "" when it had none. boundary:
-    where a rollout failed, None for a refusal. rollout_id: of the rollout that failed, "" when there is none.
+    Attributes:
+        status: Its HTTP status, 0 without a response.
+        code: The stable code of the response, or "".
+        boundary: Where a rollout failed, None if the request was rejected.
+        rollout_id: The id of the failed rollout, or "".
     """
 
     def __init__(
@@ -260,7 +269,7 @@ class TunnelError(JobError):
 
 
 class JobFailed(JobError):
-    """The job ended in another status than succeeded. `job` is its last status as the backend reported it."""
+    """The job ended with another status than succeeded. `job` is its last status as the backend reported it."""
 
     def __init__(self, message: str, *, job: dict[str, object] | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -268,11 +277,11 @@ class JobFailed(JobError):
 
 
 class JobTimeout(JobError, TimeoutError):
-    """The job ran longer than the caller was ready to wait; it is still running."""
+    """The caller stopped waiting for the job, which is still running."""
 
 
 class TrainingError(KitError):
-    """The learning engine's sampler or update broke: the model failed, or its weights or gradients are not finite."""
+    """The learning engine's sampler or update failed: the model raised, or its weights or gradients are not finite."""
 
 
 class CheckpointError(TrainingError):
@@ -280,25 +289,28 @@ class CheckpointError(TrainingError):
 
 
 class ServiceError(KitError):
-    """A service could not do a call, or cannot be used so."""
+    """A service could not complete a call, or does not support it."""
 
 
 class ReplicaStartFailed(ServiceError):
-    """A replica of a service could not be started; the message includes its own."""
+    """A replica of a service could not be started; the message includes the replica's error."""
 
 
 class ReplicaDied(ServiceError):
-    """The replica of a call or a session has ended. Whether the call was done is unknown."""
+    """The replica of a call or a session has ended. Whether the call was completed is unknown."""
 
 
 class CallTimeout(ServiceError, TimeoutError):
-    """A call took longer than its service allows. Its replica was replaced."""
+    """A call exceeded its service's time limit. Its replica was replaced."""
 
 
 class EndpointRaised(ServiceError):
     """The method of a service raised.
 
-    error_type: the exception's class, such as `ValueError`. error_text: its text. traceback: the replica's.
+    Attributes:
+        error_type: The exception's class, such as `ValueError`.
+        error_text: The exception's text.
+        traceback: The traceback in the replica.
     """
 
     def __init__(self, message: str, *, error_type: str, error_text: str, traceback: str, hint: str = "") -> None:
@@ -309,19 +321,24 @@ class EndpointRaised(ServiceError):
 
 
 class SandboxError(KitError):
-    """A box could not be made, start a program, or read or write a file. A program's own failure is not this error."""
+    """A box could not be created, start a program, or read or write a file. A program's own failure is not this error."""
 
 
 class SandboxTooWeak(SandboxError):
-    """This machine cannot confine untrusted code at the required level; the message says what is missing."""
+    """This machine cannot confine untrusted code at the required level; the message names what is missing."""
 
 
 @dataclass(slots=True)
 class Failure:
-    """The record of a failed rollout: never the exception's own text, which may hold anything.
+    """The record of a failed rollout, without the exception's own text, which may contain anything.
 
-    `error_id` is the opaque id under which the log has the traceback. `code` is a stable code, e.g.
-    `environment_raised`, `step_not_json`, `deadline`.
+    Attributes:
+        boundary: Where the rollout failed.
+        code: A stable code, such as `environment_raised` or `deadline`.
+        message: What happened.
+        hint: What to do; may be empty.
+        error_id: The opaque id of the traceback in the log.
+        metadata: Further text by name.
     """
 
     boundary: Boundary
@@ -333,7 +350,7 @@ class Failure:
 
 
 class RolloutFailed(KitError):
-    """A rollout broke at exactly one boundary; it has no reward. The cause, when there is one, is `__cause__`."""
+    """A rollout failed at exactly one boundary and has no reward. `__cause__` is the original exception, if any."""
 
     def __init__(self, failure: Failure, *, rollout_id: str = "") -> None:
         super().__init__(failure.message, hint=failure.hint)
@@ -342,24 +359,27 @@ class RolloutFailed(KitError):
 
     @property
     def boundary(self) -> Boundary:
-        """Where it broke."""
+        """Return where the rollout failed."""
         return self.failure.boundary
 
 
 class UndefinedReward(RolloutFailed):
-    """A rollout was played and its reward is undefined; raised only where a caller has to have a number."""
+    """A rollout was played and its reward is undefined; raised only where a caller needs a number."""
 
     def __init__(self, *, rollout_id: str = "") -> None:
-        message = "the episode was played, and a part of its reward is undefined"
+        message = "The episode was played, but a part of its reward is undefined."
         hint = "A criterion or judge with weight > 0 was not applicable; see the scorecard of such a rollout."
         super().__init__(Failure("scoring", "reward_undefined", message, hint), rollout_id=rollout_id)
 
 
 class InvalidAction(Exception):
-    """Raised by an author's action to refuse it: "not in the word list".
+    """Raised by an author's action to refuse the call: "not in the word list".
 
-    The text goes back to the policy as its next observation, is counted, costs a step, and is not a failure. end: the
-    episode ends here, terminated with stop reason `invalid_action`, and is scored.
+    The text is the policy's next observation. The refusal is counted and costs a step; it is not a failure.
+
+    Args:
+        text: What the policy reads.
+        end: Whether the episode ends here, terminated with stop reason `invalid_action`, and is scored.
     """
 
     def __init__(self, *text: object, end: bool = False) -> None:
@@ -368,9 +388,9 @@ class InvalidAction(Exception):
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name that a misspelt one resembles most, for *did you mean*; None when none is close.
+    """Return the known name that a misspelled name resembles most, for *did you mean*; None if no name is close.
 
-    cutoff: how similar it has to be, from 0 to 1 (`difflib.get_close_matches`).
+    cutoff: The required similarity, from 0 to 1 (`difflib.get_close_matches`).
     """
     import difflib  # late: a tenth of the time that `import taskapp_kit.config` takes
 

@@ -1,4 +1,4 @@
-"""Formats log records as text or JSON, one record a line, with the id of the rollout that they belong to.
+"""Log records as text or JSON, one record per line, with the id of their rollout.
 
 text    2026-03-01 12:00:00,123 INFO rollout rollout_id=4f… environment=adder seed=3 …
 json    {"time":"2026-03-01T11:00:00.123Z","level":"INFO","logger":"taskapp_kit.serve","message":"rollout",
@@ -26,12 +26,12 @@ import orjson
 LogFormat = Literal["text", "json"]
 
 ROLLOUT: ContextVar[str] = ContextVar("taskapp_kit.rollout_id", default="")
-"""The id of the current rollout; "" outside of one."""
+"""The id of the current rollout; "" outside of rollouts."""
 
 CONTINUED = "\n    | "
-"""Begins each further line of a record, so that only a record's own first line begins with a time."""
+"""Begins each further line of a record, so that only a record's first line begins with a time."""
 MAX_VALUE = 500
-"""Longest text of one field in text form, in characters."""
+"""The maximum length of a field in text form, in characters."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _PLAIN = re.compile(r"[\w.:/@+,;*%#$^~<>!?()\[\]{}&|-]+", re.ASCII)
@@ -42,7 +42,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 @contextmanager
 def rollout(rollout_id: str) -> Iterator[None]:
-    """Gives log records made inside, in this thread or task, this id."""
+    """Add this id to the log records made inside the block, in this thread or task."""
     token = ROLLOUT.set(rollout_id)
     try:
         yield
@@ -53,8 +53,8 @@ def rollout(rollout_id: str) -> Iterator[None]:
 class LogMessage:
     """A log message with fields: `log.info(LogMessage("rollout", seed=3))` is written as `rollout seed=3`, or as JSON.
 
-    As text, a value that is not a plain word is quoted, so no field can imitate another one. In JSON the message is
-    the name alone.
+    As text, a value that is not a plain word is quoted, so no field can imitate another. In JSON the message is only the
+    name.
     """
 
     __slots__ = ("fields", "name")
@@ -88,17 +88,17 @@ def _short(text: str) -> str:
 
 
 class RolloutIdFilter(logging.Filter):
-    """Gives each record the id of the rollout in which it was made, as `rollout_id`; drops none."""
+    """Adds to each record the id of its rollout, as `rollout_id`; drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Always True."""
+        """Return True."""
         if not hasattr(record, "rollout_id"):
             record.rollout_id = ROLLOUT.get()
         return True
 
 
 class TextFormatter(logging.Formatter):
-    """`time LEVEL message`, followed by ` rollout_id=…` unless the message has it. worker: a process id to show."""
+    """Formats as `time LEVEL message`, then ` rollout_id=…` unless the message has it. worker: a process id to show."""
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
@@ -106,9 +106,9 @@ class TextFormatter(logging.Formatter):
         self._second = (-1, "")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line, followed by its traceback's lines if it has one."""
+        """Return the record as one line, followed by the lines of its traceback."""
         message = record.getMessage()
-        if not isinstance(record.msg, LogMessage):  # that one is quoted already
+        if not isinstance(record.msg, LogMessage):  # which is already quoted
             message = _safe(message)
         text = f"{self._time(record)} {record.levelname} {self._who}{message}"
         rollout_id = getattr(record, "rollout_id", "")
@@ -127,9 +127,9 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: time (UTC, ISO 8601), level, logger, message; rollout_id, the record's fields, error_id, traceback.
+    """Formats as JSON: time (UTC, ISO 8601), level, logger, message; rollout_id, the record's fields, error_id, traceback.
 
-    Fields are those of a `LogMessage`, of `extra=`, and each `name=%s` of the message. worker: a process id to add.
+    Fields come from a `LogMessage`, from `extra=`, and from each `name=%s` of the message. worker: a process id to add.
     """
 
     def __init__(self, worker: int | None = None) -> None:
@@ -138,7 +138,7 @@ class JsonFormatter(logging.Formatter):
         self._second = (-1, "")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line of JSON."""
+        """Return the record as one line of JSON."""
         source: Any = record.msg
         plain = not isinstance(source, LogMessage)
         message = record.getMessage() if plain else source.name
@@ -170,14 +170,14 @@ class JsonFormatter(logging.Formatter):
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Writes to the current `sys.stderr`, even if it was replaced after this handler was made."""
+    """Writes to the current `sys.stderr`, even if it was replaced after this handler was created."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]  # the base class holds the stream that it was created with
-        """The current `sys.stderr`."""
+        """Return the current `sys.stderr`."""
         return sys.stderr
 
 
@@ -198,9 +198,9 @@ def handler(
 
 
 def configure(log_level: str, log_format: LogFormat = "text", *, worker: int | None = None) -> None:
-    """Logs one line for each record to stderr: the kit's from `log_level` up, other loggers' from WARNING up.
+    """Log one line for each record to stderr: the kit's from `log_level` up, other loggers' from WARNING up.
 
-    Other libraries may log addresses with keys in them at INFO, so their INFO records are not shown.
+    Other libraries may log addresses that contain keys at INFO, so their INFO records are dropped.
     """
     made = handler(log_format, worker=worker)
     level = logging.getLevelNamesMapping()[log_level.upper()]
@@ -220,7 +220,7 @@ def configure(log_level: str, log_format: LogFormat = "text", *, worker: int | N
 
 
 def _safe(text: str) -> str:
-    """Escapes control characters and marks each further line."""
+    """Escape control characters and mark each further line."""
     if text.isascii() and text.isprintable():
         return text
     escaped = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}" if ord(found[0]) > 255 else _hex(found[0]), text)
@@ -232,7 +232,7 @@ def _hex(letter: str) -> str:
 
 
 def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    """Traceback and stack of a record, when it has them."""
+    """Return the traceback and the stack of a record, if it has them."""
     found = []
     if record.exc_info and record.exc_info[0] is not None:
         found.append(formatter.formatException(record.exc_info))
@@ -258,7 +258,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _named(template: str) -> tuple[tuple[int, str], ...]:
-    """The arguments of a message that have a name in it: (index, name) of each `name=%s`."""
+    """Return the named arguments of a message template: (index, name) of each `name=%s`."""
     conversions = [found for found in _CONVERSION.finditer(template) if found[2]]
     return tuple((at, found[1]) for at, found in enumerate(conversions) if found[1])
 

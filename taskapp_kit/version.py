@@ -9,10 +9,10 @@ __version__ = "0.2.0"
 
 
 def git_commit(file: Path) -> str | None:
-    """The commit (40 hex digits) of the checkout that contains `file`; None outside a checkout. Runs no program."""
+    """Return the commit (40 hex digits) of the checkout that contains `file`, None outside a checkout. Runs no program."""
     for folder in file.resolve().parents:
         git = folder / ".git"
-        if git.exists():  # a file: a worktree or a submodule, whose commit is not that of the checkout around it
+        if git.exists():  # as a file in a worktree or a submodule, whose commit is not the outer checkout's commit
             return _head(git) if git.is_dir() else None
     return None
 

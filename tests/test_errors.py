@@ -53,7 +53,7 @@ def test_a_request_error_names_fields() -> None:
 def test_saturation_says_when_to_come_back() -> None:
     error = Saturated("Full.", retry_after_seconds=3)
     assert error.retry_after_seconds == 3
-    assert str(error) == "Full. Ask again in 3 s."
+    assert str(error) == "Full. Try again in 3 s."
 
 
 @pytest.mark.parametrize("boundary", ["environment", "policy", "scoring", "timeout", "cancelled"])

@@ -68,9 +68,9 @@ class GatedApp(FastAPI):
 
     async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request that passed the gate."""
-        # FastAPI's middleware and router would cost more than all else of a short request
+        # FastAPI's middleware and router would cost more than the rest of a short request
         direct = self.direct.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-        # below another application the path has that application's prefix, which only the router takes off
+        # a path below another application has its prefix, which only the router removes
         if direct is not None and not scope.get("root_path"):
             await direct(scope, receive, send)
             return
@@ -78,9 +78,9 @@ class GatedApp(FastAPI):
 
 
 class Runtime:
-    """What runs while a server does: the service, the rollouts that requests share, telemetry, and retention.
+    """The parts of a running server: the service, the rollouts that requests share, telemetry, and retention.
 
-    metrics: those of `/metrics`.
+    metrics: the metrics of `/metrics`.
     """
 
     def __init__(self, service: Service, settings: Settings, coordinator: IdempotencyStore | None) -> None:
@@ -97,16 +97,16 @@ class Runtime:
             service.watchers.append(self._tracing)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Accept no further rollouts, and wait until those that run have ended."""
+        """Accept no further rollouts, and wait until the running ones have ended."""
         await self.service.drain(grace_seconds)
-        # a rollout that its service has ended may still have an answer to store for those who share it
+        # a rollout that has ended may still have an answer to store for the requests that share it
         await self.shared_rollouts.settled()
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """From before the first request until after the last rollout."""
+        """Run from before the first request until after the last rollout."""
         try:
-            # authors' set-up may block for long, and a signal to stop has to be heard meanwhile
+            # in a thread, because authors' set-up may block while a signal to stop has to be handled
             await asyncio.to_thread(self.service.prepare)
             await self.service.start()
             self._watchdog.start()
@@ -114,19 +114,19 @@ class Runtime:
                 self._retention.start()
             yield
         finally:
-            # drained by the signal already under `uvicorn_server.run`; other servers only end the lifespan
+            # `uvicorn_server.run` has already drained at the signal; other servers only end the lifespan
             await self.drain(self._grace_seconds)
-            # before the service: what it plays needs threads and the store to end
+            # before the service: running rollouts need its threads and the store to end
             await self.shared_rollouts.close()
             if self._retention is not None:
                 await self._retention.close()
             await self.service.close()
             self._watchdog.stop()
-            if self._tracing is not None:  # last: the service's end makes spans, too
+            if self._tracing is not None:  # last, because closing the service also creates spans
                 await asyncio.to_thread(self._tracing.close)
 
     async def handle(self, request: Request, error: Exception) -> Response:
-        """Answer what a route that is not ours raised, or that there is no route."""
+        """Return the response to an exception of an author's route, or to a path without a route."""
         answer = error_answer(error)
         self.metrics.answered(request.method, "(none)", answer.status)
         return answer  # type: ignore[return-value]  # an EncodedResponse is an ASGI application, which is all it needs
@@ -162,7 +162,7 @@ def create_app(
         # a redirect would take its address from the Host header, which the caller chooses
         redirect_slashes=False,
         lifespan=runtime.lifespan,
-        # FastAPI exports no telemetry of its own; versions without this argument ignore it
+        # FastAPI must not export its own telemetry; versions without this argument ignore it
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.service, app.state.drain, app.state.metrics = service, runtime.drain, runtime.metrics
@@ -173,7 +173,7 @@ def create_app(
     routes.append(socket_route(context))
     for protocol in protocols:
         routes += protocol.routes(context)
-    # a protocol that shares a path of ours decides by the headers whether a request is its own, so it is asked first
+    # a protocol that shares one of the kit's paths recognizes its requests by their headers, so it comes first
     routes.sort(key=lambda route: not isinstance(route, SharedPathRoute))
     app.router.routes.extend(routes)
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)
@@ -183,17 +183,17 @@ def create_app(
     # Exception is in the list because Starlette would answer with its own text otherwise
     for kind in (HTTPException, RequestValidationError, KitError, Exception):
         app.add_exception_handler(kind, runtime.handle)
-    # after the sort: it asks the routes in the order in which the router does
+    # after the sort, because it tries the routes in the router's order
     app.direct = direct_paths(routes, service.spec.environments)
     app.state.keys = keys = Keys.of(settings)
-    # a session of a key that was revoked ends, and no request comes that the key check could refuse
+    # a session of a revoked key must end even if no request comes that the key check could reject
     service.sessions.is_valid = lambda caller: caller.key_label is None or keys.has_label(caller.key_label)
     app.gate = _gate(app, keys, settings, exposure, runtime.metrics)
     return app
 
 
 def _gate(app: GatedApp, keys: Keys, settings: Settings, exposure: Exposure, metrics: Metrics) -> ASGIApp:
-    """Return what handles a request before the application does: checks of its site and key, and CORS."""
+    """Return the gate that handles a request before the application: checks of Host, Origin and key, and CORS."""
     local, hosts = exposure == "local", (settings.host, *settings.hosts)
     gate = ApiKeyMiddleware(
         app.routed,
@@ -227,15 +227,15 @@ def _description(service: Service, settings: Settings) -> Description:
 
 
 def log_ended(rollout: RunningRollout, result: Rollout) -> None:
-    """A RolloutObserver. INFO when it was scored, WARNING when it was cancelled or timed out, ERROR when it failed.
+    """Log an ended rollout: INFO if it was scored, WARNING if it was cancelled or timed out, ERROR if it failed.
 
-    reward is `None` when it is undefined; seconds: from admission to its end; key: the key's label, never the key.
+    `reward` is None if it is undefined, `seconds` is the time since its admission, `key` is the label of the key.
     """
     failure = result.failure
     level = logging.INFO
     if failure is not None:
         level = logging.WARNING if failure.boundary in ("timeout", "cancelled") else logging.ERROR
-    # a line costs more than a short rollout's other bookkeeping
+    # formatting a line costs more than the other bookkeeping of a short rollout
     if not log.isEnabledFor(level):
         return
     scored = {} if failure is not None else {"reward": result.reward}

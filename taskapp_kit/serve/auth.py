@@ -27,14 +27,14 @@ from taskapp_kit.serve.key_file import KeyHolder, digests_of, read
 log = logging.getLogger("taskapp_kit.serve")
 
 CHECK_SECONDS = 1.0
-"""Minimum time between two checks of the key file."""
+"""The minimum time between two checks of the key file."""
 Known = list[tuple[bytes, KeyHolder]]
 CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp", Basic realm="taskapp", charset="UTF-8"')]
 DOCUMENTS: Final = frozenset({"/docs", "/openapi.json"})
 LABEL = "taskapp_kit.key_label"
 """Scope key: the label of the API key."""
 QUOTA = "taskapp_kit.key_quota"
-"""Scope key: how many rollouts that label may have in flight, an int, or None for any number."""
+"""Scope key: how many rollouts the label may have in flight; None for no limit."""
 ADMIN = "taskapp_kit.key_admin"
 """Scope key: whether the API key sees the rollouts of every label."""
 
@@ -50,7 +50,7 @@ class Keys:
         ]
         self._file = None if file is None else file.absolute()  # an environment may change the directory
         self._from_file: Known = []
-        # time, size and inode: an editor may replace the file within the clock's resolution, or keep its size
+        # time, size and inode: an editor may replace the file within the clock's resolution, or without changing its size
         self._stamp: tuple[int, int, int] | None = None
         self._look_again = 0.0
         if file is not None:
@@ -95,34 +95,34 @@ class Keys:
         return self.match((text.encode("utf-8", "replace"),)) is not None
 
     def match(self, candidates: Iterable[bytes]) -> KeyHolder | None:
-        """Return the holder of the key among the candidates, or None. Compares every pair, without early exit.
+        """Return the holder of the first valid candidate, or None. Compares every pair, without early exit.
 
-        A key that is both in a setting and in the file has the file's label, quota and admin flag.
+        A key that is in both a setting and the file has the file's label, quota and admin flag.
         """
         found: KeyHolder | None = None
-        # no early exit, so the time tells neither which key it was nor how much of it was right
+        # no early exit, so that the time reveals neither which key matched nor how much of it was right
         for candidate in candidates:
             found = self.holder(hashlib.sha256(candidate).digest()) or found
         return found
 
     def holder(self, digest: bytes) -> KeyHolder | None:
-        """Return the holder of the key with this SHA-256, or None when no valid key has it. See `match`."""
+        """Return the holder of the valid key with this SHA-256, or None. See `match`."""
         found: KeyHolder | None = None
         for known, holder in self._all:
-            # digests have one length, so the time does not depend on the key's
+            # all digests have one length, so the time does not depend on the key's length
             if hmac.compare_digest(digest, known):
                 found = holder
         return found
 
     def operator(self) -> bytes | None:
-        """Return the SHA-256 of the first key that comes from a variable, which sees everything; None without one."""
+        """Return the SHA-256 of the first key from a variable, which sees all rollouts; None without such a key."""
         return self._fixed[0][0] if self._fixed else None
 
     def _refresh(self) -> None:
         now = time.monotonic()
         if now < self._look_again or self._file is None:
             return
-        # set also when the check fails: a file on a slow disk is not asked for by each request
+        # also set if the check fails, so that requests do not all wait for a file on a slow disk
         self._look_again = now + CHECK_SECONDS
         try:
             stamp = _stamp(self._file)
@@ -160,7 +160,7 @@ def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
             return refused
         if holder is None:
             return RequestRefused(
-                # one answer for a missing, a wrong and a revoked key: it tells a stranger nothing
+                # one answer for a missing, a wrong and a revoked key, so that strangers learn nothing
                 "unauthorised",
                 "API key missing or invalid",
                 hint="Send the key in the X-API-Key header or as Authorization: Bearer.",
@@ -173,17 +173,17 @@ def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
 
 
 def no_key_configured() -> RequestRefused:
-    """Return the refusal of every request to a server without keys."""
-    # refused, not open: a server that somebody forgot to give a key must not serve everybody
+    """Return the error for every request to a server without keys."""
+    # rejected, not open: a server whose operator forgot the key must not serve everyone
     return RequestRefused(
         "missing_environment_api_key",
         "ENVIRONMENT_API_KEY is not configured",
-        hint="Set ENVIRONMENT_API_KEY (or TASKAPP_KEYS_FILE) where the server runs, and start it again.",
+        hint="Set ENVIRONMENT_API_KEY or TASKAPP_KEYS_FILE on the server, and restart it.",
     )
 
 
 def note_holder(scope: Scope, holder: KeyHolder) -> None:
-    """Store a key's label and rights in the scope of a request, where `caller_of` reads them."""
+    """Store a key's label and rights in the scope of a request, for `caller_of`."""
     scope[LABEL], scope[QUOTA], scope[ADMIN] = holder.label, holder.max_in_flight, holder.admin
 
 
@@ -191,10 +191,10 @@ def open_paths(documents: bool) -> Callable[[Scope], bool]:
     """Return a test for requests that need no key: `GET /`; with `documents` (exposure `local`) /docs, /openapi.json."""
 
     def is_open(scope: Scope) -> bool:
-        # an open path is open for reading only: a body of a stranger is never read
+        # only for reading, because a stranger's body must not be read
         if scope["method"] not in ("GET", "HEAD"):
             return False
-        # a server that is mounted below another path has its own paths after that prefix
+        # a server that is mounted below another path has its paths after that prefix
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         return path == "/" or (documents and path in DOCUMENTS)
 

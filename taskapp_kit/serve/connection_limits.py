@@ -24,7 +24,7 @@ CONNECTIONS = "taskapp_kit.connections"
 HEAD_SECONDS = 10.0
 """How long a request's head may take to arrive, and how long a new connection may be silent."""
 IDLE_SECONDS = 30.0
-"""How long a connection may be idle between requests: longer than clients keep theirs, so that the client closes it."""
+"""How long a connection may be idle between requests; longer than clients keep connections, so that clients close them."""
 DESCRIPTOR_SHARE = 0.75
 """The share of the process's file descriptors that connections may use; rollouts, stores and models need the rest."""
 GRACE_SECONDS = 1.0
@@ -44,10 +44,15 @@ CAUSES = (AT_CAP, QUEUED, SLOW_HEAD, STALLED, BUFFERED, UNREAD)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """max_connections: open at once; fewer where the process may not open enough descriptors. stalled_seconds: how long a
-    client may read nothing of its response. max_buffered_bytes: memory of all unsent responses, and of
-    all messages of WebSockets that are incomplete or wait for the application. head_seconds,
-    idle_seconds: how long a head may take, and the time between two requests.
+    """The limits on connections.
+
+    Attributes:
+        max_connections: The maximum of open connections; lower if the process may not open enough descriptors.
+        stalled_seconds: How long a client may read nothing of its response.
+        max_buffered_bytes: The memory of all unsent responses, and separately of all WebSocket messages that are
+            incomplete or wait for the application.
+        head_seconds: How long a request's head may take.
+        idle_seconds: How long a connection may be idle between two requests.
     """
 
     max_connections: int = 8192
@@ -63,46 +68,46 @@ def limits_of(settings: Settings) -> ConnectionLimits:
 
 
 class TrackedConnection(Protocol):
-    """One connection, as `Connections` uses it (`serve/uvicorn_protocol.py`)."""
+    """A connection, as `Connections` uses it (`serve/uvicorn_protocol.py`)."""
 
     peer: Peer
 
     def expire(self, now: float) -> None:
-        """Close it when the time limit of its state has passed."""
+        """Close the connection if the time limit of its state has passed."""
 
     def unsent(self) -> int:
         """Return the number of bytes written that the client has not received."""
 
     def stalled_seconds(self, now: float) -> float:
-        """Return how long the client has read nothing; 0 if it has since the last call, or if nothing is unsent."""
+        """Return how long the client has read nothing; 0 if it has read since the last call or nothing is unsent."""
 
     def refuse(self) -> None:
-        """Answer that the server is full, and close."""
+        """Send a 503, and close."""
 
     def abort(self) -> None:
-        """Close at once and drop unsent bytes."""
+        """Close immediately and drop unsent bytes."""
 
 
 class WebSocketConnection(Protocol):
-    """The connection of a WebSocket, as `Connections` uses it."""
+    """A WebSocket's connection, as `Connections` uses it."""
 
     transport: asyncio.Transport
 
 
 class Connections:
-    """Used on the server's event loop only. ended: connections that the server ended before their clients did, by cause."""
+    """The open connections, used only on the server's event loop. ended: how many the server ended, by cause."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.limits = limits or ConnectionLimits()
         self.ended: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
-        # at its limit accept() fails, and then nobody is let in, not even one with a key
+        # below the limit of descriptors, at which accept() fails even for clients with a key
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         unlimited = descriptors == resource.RLIM_INFINITY
         allowed = self.limits.max_connections if unlimited else max(1, int(descriptors * DESCRIPTOR_SHARE))
         self.cap = min(self.limits.max_connections, allowed)
-        # a dict, because it keeps the order of their coming and removes in constant time
+        # a dict, because it keeps the order of arrival and removes in constant time
         self._open: dict[TrackedConnection, None] = {}
-        # oldest first; those that presented a key since are taken out late
+        # oldest first; connections that have sent a key since are removed later
         self._keyless: dict[TrackedConnection, None] = {}
         self._received: dict[WebSocketConnection, int] = {}
         self._received_bytes = 0
@@ -112,11 +117,11 @@ class Connections:
         return len(self._open)
 
     def opened(self, connection: TrackedConnection) -> None:
-        """Add a connection. At the limit the oldest one without a valid key is closed for it."""
+        """Add a connection. At the limit, close the oldest one without a valid key."""
         if len(self._open) >= self.cap:
-            # who holds sockets without a key must not shut out those who have one
+            # clients without a key must not shut out clients with a key
             oldest = self._oldest_keyless()
-            self._log_cap("the newest is refused" if oldest is None else "the oldest without a valid key is closed")
+            self._log_cap("the newest is rejected" if oldest is None else "the oldest without a valid key is closed")
             if oldest is None:
                 self.ended[AT_CAP] += 1
                 connection.refuse()
@@ -130,14 +135,14 @@ class Connections:
         self._keyless.pop(connection, None)
 
     def end(self, connection: TrackedConnection, cause: str) -> None:
-        """End a connection at once, and count it."""
+        """End a connection immediately, and count it."""
         self.closed(connection)
         self.ended[cause] += 1
         connection.abort()
 
     def received(self, connection: WebSocketConnection, size: int) -> None:
-        """Add bytes that a WebSocket received; 0: the application took what there was. Too many end the one with the most."""
-        # messages of a WebSocket wait in uvicorn's queue without any limit of its own
+        """Add bytes that a WebSocket received (0: the application took them all). Beyond the limit, end the largest."""
+        # uvicorn's queue of a WebSocket's messages has no limit
         before = self._received.pop(connection, 0)
         if size:
             self._received[connection] = before + size
@@ -151,15 +156,15 @@ class Connections:
             largest.transport.abort()
 
     async def look(self) -> None:
-        """What has to happen once a second. Never raises: uvicorn's main loop awaits it."""
+        """Do what has to happen once a second. Never raises: uvicorn's main loop awaits it."""
         try:
             now = asyncio.get_running_loop().time()
-            # one look at all connections a second costs less than a timer for each request
+            # checking all connections once a second costs less than a timer for each request
             for connection in list(self._open):
                 connection.expire(now)
             self._end_stalled(now)
         except Exception:
-            log.exception("the connections could not be looked after")
+            log.exception("the connections could not be checked")
 
     def _oldest_keyless(self) -> TrackedConnection | None:
         while self._keyless:
@@ -176,25 +181,25 @@ class Connections:
         for connection in list(self._open):
             peer, seconds = connection.peer, connection.stalled_seconds(now)
             if seconds > self.limits.stalled_seconds:
-                # a stalled reader holds its answer and its key's place in the quota
+                # a stalled reader occupies memory and a place in its key's quota
                 self._end_reader(connection, STALLED)
                 continue
             total += connection.unsent()
             if peer.unsent is not None:
                 readers[id(peer.unsent)] += 1
-                # many readers may share one answer's bytes, which are counted once
+                # many readers may share the bytes of one answer, which are counted once
                 total += peer.unsent_bytes if readers[id(peer.unsent)] == 1 else 0
             if seconds >= GRACE_SECONDS:
                 stalled.append((seconds, connection))
         if total <= self.limits.max_buffered_bytes:
             return
-        # who has read nothing for longest is the least likely to go on
+        # the reader that has stalled longest is the least likely to continue
         for _, connection in sorted(stalled, key=lambda item: -item[0]):
             peer = connection.peer
             total -= connection.unsent()
             if peer.unsent is not None:
                 readers[id(peer.unsent)] -= 1
-                # the bytes are free only when their last reader has gone
+                # the bytes are freed only when their last reader has gone
                 total -= 0 if readers[id(peer.unsent)] else peer.unsent_bytes
             self._end_reader(connection, BUFFERED)
             if total <= self.limits.max_buffered_bytes:

@@ -15,7 +15,7 @@ ERRORS = ErrorWriter("The server", logging.getLogger("taskapp_kit.serve"), store
 
 
 def error_answer(error: BaseException, *, where: str = "") -> EncodedResponse:
-    """Return the response to any exception, and log what the operator has to know. where: the route, for the log."""
+    """Return the response to any exception, and log what the operator needs. where: the route, for the log."""
     # only routes that an author added are validated by FastAPI; its message would repeat the input
     if isinstance(error, RequestValidationError):
         error = RequestError("The request does not fit.", fields=problems_of(error.errors()))

@@ -1,7 +1,7 @@
-"""Detects a blocked event loop and logs the code that blocks it: while it is blocked, no request is answered.
+"""A watchdog that detects a blocked event loop, which answers no request, and logs the code that blocks it.
 
-The loop sets a heartbeat every `BEAT_SECONDS`; a thread wakes when one is overdue by `limit_seconds` and inspects the
-stack of the loop's thread.
+The loop sets a heartbeat every `BEAT_SECONDS`. A thread wakes when a heartbeat is overdue by `limit_seconds` and inspects
+the stack of the loop's thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIMIT_SECONDS = 0.25
 """The loop counts as blocked when a heartbeat is later than this."""
 QUIET_SECONDS = 10.0
 """Minimum time between two warnings."""
-UNSEEN = "(over before it could be looked at, or it held the interpreter's lock)"
+UNSEEN = "(it ended before the stack could be read, or it held the interpreter's lock)"
 IDLE = ("selectors", "asyncio.runners", "asyncio.base_events", "uvicorn.server")
 """Modules at the top of the loop's stack while it is idle."""
 LINES = 6
@@ -83,7 +83,7 @@ class Watchdog:
         if lag > self.limit_seconds:
             self.blocked += 1
             self.blocked_seconds += lag
-            # the thread saw it while it lasted; what follows says how long it took
+            # the thread has already reported it; this line adds the duration
             if due == self._reported_due:
                 log.warning(LogMessage("event loop runs again", blocked_seconds=round(lag, 3)))
             elif time.monotonic() >= self._quiet_until:
@@ -100,7 +100,7 @@ class Watchdog:
             due = self._due
             now = time.monotonic()
             if now < due + self.limit_seconds:
-                continue  # a heartbeat came meanwhile
+                continue  # a heartbeat has come since
             if now >= self._quiet_until:
                 self._quiet_until = now + self.quiet_seconds
                 self._reported_due = due
@@ -112,9 +112,9 @@ class Watchdog:
     def _report(self, lag: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)
         culprit = UNSEEN if frame is None else _stack(frame)
-        # an idle loop that is late was kept from running: threads hold the interpreter's lock, or the machine is busy
+        # an idle loop is late because threads hold the interpreter's lock or the machine is busy
         if frame is not None and frame.f_globals.get("__name__") in IDLE:
-            culprit = f"(nothing on the loop: busy threads or processes beside it) {culprit}"
+            culprit = f"(the loop is idle: other threads or processes are busy) {culprit}"
         log.warning(LogMessage("event loop blocked", lag_seconds=round(lag, 3), culprit=culprit))
 
 

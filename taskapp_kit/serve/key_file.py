@@ -1,15 +1,15 @@
 """The key file: its format, and changes to it while a server reads it.
 
-One key per line, words separated by spaces; empty lines and lines that begin with `#` are ignored:
+The file has one key per line, with words separated by spaces. Empty lines and lines that begin with `#` are ignored:
 
     KEY
     LABEL KEY
-    LABEL sha256:HEX                    the digest of the key, which is then not in the file
-    LABEL sha256:HEX max_in_flight=8    how many rollouts of this label may be in flight; a plain key may have it, too
-    LABEL sha256:HEX admin              sees and cancels the rollouts of every label; without it only its own
+    LABEL sha256:HEX                    the digest of the key, without the key
+    LABEL sha256:HEX max_in_flight=8    how many rollouts of this label may be in flight; also possible after LABEL KEY
+    LABEL sha256:HEX admin              sees and cancels the rollouts of every label, not only its own
 
-Several lines may share a label (while a key is rotated); the words after their keys must then be the same. No error shows
-a key, nor a word that may be one.
+Several lines may share a label while a key is rotated; the words after their keys must then be the same. No error shows a
+key, or a word that may be a key.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from taskapp_kit.errors import ConfigError, KitError, closest
 from taskapp_kit.system.private_files import locked, make_private_folder, replaced
 
 MAX_QUOTA = 1_000_000
-LABEL_RULE = "1 to 64 letters (a to z, A to Z), digits, dots, underscores or dashes, the first a letter or a digit"
+LABEL_RULE = (
+    "1 to 64 characters (a to z, A to Z, 0 to 9, dot, underscore, dash), not beginning with a dot, underscore or dash"
+)
 EXPECTED = (
-    f"Expected KEY, LABEL KEY or LABEL sha256:HEX, and after a labelled key perhaps max_in_flight=N (1 to {MAX_QUOTA}) "
-    "and admin. "
+    f"Expected KEY, LABEL KEY or LABEL sha256:HEX, optionally with max_in_flight=N (1 to {MAX_QUOTA}) and admin after a "
+    "labelled key. "
     f"A label has {LABEL_RULE}; a key has no spaces or commas and at most {MAX_KEY_BYTES} bytes."
 )
 LOCK_SECONDS = 10.0
@@ -43,7 +45,7 @@ _HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _LIKE_A_HASH = re.compile(r"(sha-?[0-9]+|md5)[:=]", re.IGNORECASE)
 _QUOTA = "max_in_flight="
 _ADMIN = "admin"
-_MARK = "\ufeff"  # the byte order mark of an editor
+_MARK = "\ufeff"  # the byte order mark that some editors write
 
 
 class KeyFileError(KitError):
@@ -54,8 +56,8 @@ class KeyFileError(KitError):
 class KeyHolder:
     """The holder of a key.
 
-    label: is logged and stored. max_in_flight: how many rollouts it may have in flight, None for any number. admin: it
-    sees the rollouts of every label, not only of its own.
+    label: what is logged and stored. max_in_flight: how many rollouts the label may have in flight, None for no limit.
+    admin: whether it sees the rollouts of every label.
     """
 
     label: str
@@ -67,7 +69,7 @@ class KeyHolder:
 class KeyLine:
     """One key of a file: its line (from 1), its holder, its digests, and how it was written.
 
-    hashed: the file has its digest, not the key. labelled: the file gives the label; otherwise it is `file` and the line.
+    hashed: the file contains only the digest. labelled: the file contains the label; otherwise it is `file` and the line.
     """
 
     number: int
@@ -78,12 +80,12 @@ class KeyLine:
 
 
 def is_label(text: str) -> bool:
-    """Whether the text fits LABEL_RULE."""
+    """Return whether the text satisfies LABEL_RULE."""
     return _LABEL.fullmatch(text) is not None
 
 
 def is_own_label(text: str) -> bool:
-    """Whether this is a label that the server gives to keys without one; no other key may have it."""
+    """Return whether the server assigns this label to keys without a label; no other key may have it."""
     return _OWN_LABEL.fullmatch(text) is not None
 
 
@@ -97,7 +99,7 @@ def digests_of(key: str) -> tuple[bytes, ...]:
 
 
 def key_line(holder: KeyHolder, key: str) -> str:
-    """Return the line of a key, which holds only its digest."""
+    """Return the line of a key, with only its digest."""
     quota = "" if holder.max_in_flight is None else f" {_QUOTA}{holder.max_in_flight}"
     admin = f" {_ADMIN}" if holder.admin else ""
     return f"{holder.label} sha256:{hashlib.sha256(key.encode()).hexdigest()}{quota}{admin}"
@@ -123,8 +125,8 @@ def parse(text: str, path: Path) -> list[KeyLine]:
         first = by_label.setdefault(item.holder.label, item)
         if first.holder != item.holder:
             raise ConfigError(
-                f"{path}:{first.number} and {path}:{item.number} have one label, and differ in max_in_flight or admin.",
-                hint="Give every line of a label the same words after its key.",
+                f"{path}:{first.number} and {path}:{item.number} have the same label but differ in max_in_flight or admin.",
+                hint="Write the same words after every key of a label.",
             )
         for digest in item.digests:
             same = by_digest.setdefault(digest, item)
@@ -139,18 +141,26 @@ def parse(text: str, path: Path) -> list[KeyLine]:
 def add(
     path: Path, label: str, key: str, *, max_in_flight: int | None = None, admin: bool = False, another: bool = False
 ) -> KeyHolder:
-    """Add a key under a label; only its digest is written. The file and its directory are created when missing.
+    """Add a key with a label; only its digest is written. Missing files and directories are created.
 
-    admin: it sees the rollouts of every label. another: the label may exist already; its quota and admin flag then apply
-    to the new key, too. Raises KeyFileError when the label exists, has another quota or no admin flag, or the file cannot
-    be written; ConfigError when label, quota or file are invalid.
+    Args:
+        path: The key file.
+        label: The label of the key.
+        key: The key.
+        max_in_flight: The quota of the label, None for no limit.
+        admin: Whether it sees the rollouts of every label.
+        another: Whether the label may already exist. Its quota and admin flag then also apply to the new key.
+
+    Raises:
+        KeyFileError: The label exists, has another quota or no admin flag, or the file cannot be written.
+        ConfigError: The label, the quota or the file is invalid.
     """
     if not is_label(label) or is_own_label(label):
         raise ConfigError(
-            "That is not a valid label for a key.", hint=f"A label has {LABEL_RULE}; the server's own are reserved."
+            "The label is not valid for a key.", hint=f"A label has {LABEL_RULE}; the server's own labels are reserved."
         )
     if max_in_flight is not None and not 1 <= max_in_flight <= MAX_QUOTA:
-        raise ConfigError(f"max_in_flight has to be from 1 to {MAX_QUOTA}.")
+        raise ConfigError(f"max_in_flight must be from 1 to {MAX_QUOTA}.")
     holder = KeyHolder(label, max_in_flight, admin)
 
     def appended(text: str) -> str:
@@ -160,8 +170,8 @@ def add(
         if known is not None:
             if not another:
                 raise KeyFileError(
-                    f"There is already a key with the label {label} in {path}.",
-                    hint=f"Revoke it (taskapp keys revoke {label}), or give --another for a second key beside it.",
+                    f"{path} already has a key with the label {label}.",
+                    hint=f"Revoke it (taskapp keys revoke {label}), or pass --another to add a second key.",
                 )
             if max_in_flight not in (None, known.max_in_flight):
                 raise KeyFileError(
@@ -174,7 +184,7 @@ def add(
                     hint="The keys of a label have the same rights: omit --admin, or revoke the label first.",
                 )
             holder = known
-        # a last line without an end would join the new key to the old one
+        # without a line end, the new key would be appended to the last key
         gap = "" if not text.removeprefix(_MARK) or text.splitlines(keepends=True)[-1][-1:] in "\r\n" else "\n"
         return f"{text}{gap}{key_line(holder, key)}\n"
 
@@ -183,10 +193,16 @@ def add(
 
 
 def remove(path: Path, label: str, *, keep_newest: bool = False) -> tuple[int, int]:
-    """Remove every line of a label; other lines stay unchanged. Returns the numbers of keys removed and left.
+    """Remove every line of a label and return the numbers of keys removed and left. Other lines stay unchanged.
 
-    keep_newest: the last line of the label stays, which ends a rotation. Raises KeyFileError when there is no such file
-    or label, or no older key; ConfigError when the file is invalid.
+    Args:
+        path: The key file.
+        label: The label.
+        keep_newest: Keep the last line of the label, which ends a rotation.
+
+    Raises:
+        KeyFileError: The file or the label does not exist, or the label has no older key.
+        ConfigError: The file is invalid.
     """
     counts = (0, 0)
 
@@ -199,8 +215,8 @@ def remove(path: Path, label: str, *, keep_newest: bool = False) -> tuple[int, i
         gone = set(theirs[:-1] if keep_newest else theirs)
         if not gone:
             raise KeyFileError(
-                f"The label {label} has one key in {path}, and that is its newest.",
-                hint=f"To replace it: taskapp keys mint {label} --another, then revoke with --keep-newest.",
+                f"The label {label} has only one key in {path}, so there is no older key to revoke.",
+                hint=f"To replace it, run taskapp keys mint {label} --another, then revoke with --keep-newest.",
             )
         counts = len(gone), len(found) - len(gone)
         mark = _MARK if text.startswith(_MARK) else ""
@@ -212,20 +228,20 @@ def remove(path: Path, label: str, *, keep_newest: bool = False) -> tuple[int, i
 
 
 def open_to_others(path: Path) -> bool:
-    """Whether other users of the machine may read or write the file."""
+    """Return whether other users of the machine may read or write the file."""
     return bool(path.stat().st_mode & 0o066)
 
 
 def missing(path: Path) -> KeyFileError:
     """Return the error for a key file that does not exist."""
     return KeyFileError(
-        f"There is no key file {path}.",
-        hint="Name yours with --keys-file or TASKAPP_KEYS_FILE, or create one: taskapp keys mint LABEL.",
+        f"The key file {path} does not exist.",
+        hint="Name another file with --keys-file or TASKAPP_KEYS_FILE, or create one with taskapp keys mint LABEL.",
     )
 
 
 def _no_such_label(label: str, found: list[KeyLine], path: Path) -> KeyFileError:
-    """Return the error; it does not repeat the label, which may be a key pasted by mistake."""
+    """Return the error, without the label, which may be a key pasted by mistake."""
     labels = sorted({item.holder.label for item in found})
     near = closest(label, labels)
     if near:
@@ -233,7 +249,7 @@ def _no_such_label(label: str, found: list[KeyLine], path: Path) -> KeyFileError
     else:
         shown = ", ".join(labels[:10]) + (", …" if len(labels) > 10 else "")
         hint = f"Its labels are {shown}." if labels else "It has no keys."
-    return KeyFileError(f"No key in {path} has that label.", hint=hint)
+    return KeyFileError(f"No key in {path} has this label.", hint=hint)
 
 
 def _line(words: list[str], number: int, path: Path) -> KeyLine:
@@ -245,7 +261,7 @@ def _line(words: list[str], number: int, path: Path) -> KeyLine:
     while len(words) > 1 and (words[-1].startswith(_QUOTA) or words[-1] == _ADMIN):
         word = words.pop()
         if len(words) == 1:  # a label whose key was forgotten must not become a key
-            raise invalid("it has max_in_flight or admin, and no label or no key")
+            raise invalid("max_in_flight and admin need a label and a key before them")
         if word == _ADMIN:
             if admin:
                 raise invalid("it has admin twice")
@@ -253,7 +269,7 @@ def _line(words: list[str], number: int, path: Path) -> KeyLine:
             continue
         digits = word.removeprefix(_QUOTA)
         if not digits.isascii() or not digits.isdigit() or len(digits) > 7 or not 1 <= int(digits) <= MAX_QUOTA:
-            raise invalid(f"its quota is not a whole number from 1 to {MAX_QUOTA}")
+            raise invalid(f"its quota is not an integer from 1 to {MAX_QUOTA}")
         if quota is not None:
             raise invalid("it has two quotas")
         quota = int(digits)
@@ -263,12 +279,12 @@ def _line(words: list[str], number: int, path: Path) -> KeyLine:
     if labelled and not is_label(words[0]):
         raise invalid("its first word is not a valid label")
     if "," in secret:
-        raise invalid("a key has no comma")
+        raise invalid("a key must not contain a comma")
     if len(secret.encode()) > MAX_KEY_BYTES:
         raise invalid("the key is too long")
     hashed = _HASHED.fullmatch(secret)
-    if not hashed and _LIKE_A_HASH.match(secret):  # as a plain key it would admit anyone who has seen the file
-        raise invalid("it looks like a digest, which is sha256: and 64 hexadecimal digits")
+    if not hashed and _LIKE_A_HASH.match(secret):  # as a plain key it would admit everyone who has seen the file
+        raise invalid("it looks like a digest, but a digest is sha256: and 64 hexadecimal digits")
     digests = (bytes.fromhex(hashed[1]),) if hashed else digests_of(secret)
     holder = KeyHolder(words[0] if labelled else f"file{number}", quota, admin)
     return KeyLine(number, holder, digests, hashed=hashed is not None, labelled=labelled)
@@ -284,7 +300,7 @@ def _text(target: Path, shown: Path) -> str:
 def _change(path: Path, edit: Callable[[str], str], *, create: bool) -> None:
     """Replace the file's text by `edit(text)`, atomically and one change at a time."""
     try:
-        target = path.resolve()  # a symbolic link stays one
+        target = path.resolve()  # a symbolic link stays a link
         if create:
             make_private_folder(target.parent)
         elif not target.exists():
@@ -296,7 +312,7 @@ def _change(path: Path, edit: Callable[[str], str], *, create: bool) -> None:
             _replace(target, edit("" if before is None else _text(target, path)), before)
     except BlockingIOError:
         raise KeyFileError(
-            f"Another process has been changing {path} for {LOCK_SECONDS:.0f} s.", hint="Try again."
+            f"Another process has been changing {path} for {LOCK_SECONDS:.0f} s.", hint="Try again later."
         ) from None
     except OSError as error:
         raise KeyFileError(

@@ -32,7 +32,7 @@ table {{ border-collapse: collapse; }} td {{ padding: .1rem 1rem .1rem 0; vertic
 </style></head><body>
 <h1>{title} <small>{version}</small></h1>
 <p>{description}</p>
-<p>Every route but <code>/</code> asks for the key: header <code>X-API-Key</code>,
+<p>Every route except <code>/</code> needs the key: header <code>X-API-Key</code>,
 <code>Authorization: Bearer</code>, or the password of HTTP Basic.
 For tools: <a href="openapi.json">openapi.json</a>.</p>
 {routes}
@@ -41,7 +41,7 @@ For tools: <a href="openapi.json">openapi.json</a>.</p>
 
 
 def install(app: FastAPI, spec: AppSpec) -> None:
-    """Replace `app.openapi()` by a function that returns the whole document of the app, built at the first call."""
+    """Replace `app.openapi()` by a function that returns the complete document, built at the first call."""
     names = {
         "environment": list(spec.environments),
         "split": [split for environment in spec.environments.values() for split in environment.split_names],
@@ -55,19 +55,19 @@ def install(app: FastAPI, spec: AppSpec) -> None:
                 found = get_openapi(
                     title=app.title, version=app.version, description=app.description, routes=app.routes
                 )
-            # FastAPI gives GET and HEAD of one function one id, which has to be unique
+            # FastAPI gives GET and HEAD of one function the same id, but ids must be unique
             found["paths"]["/"]["head"]["operationId"] = "root_head"
             components = found.setdefault("components", {})
             components["securitySchemes"] = SECURITY
             schemas = components.setdefault("schemas", {})
             requests = (getattr(route, "request_model", None) for route in app.routes)  # FastAPI does not parse them
-            # several routes take one body
+            # several routes take the same body
             for model in dict.fromkeys(model for model in requests if model is not None):
                 schema = model.model_json_schema(ref_template=REF)
                 for name, inner in schema.pop("$defs", {}).items():
                     schemas.setdefault(name, inner)
                 schemas.setdefault(model.__name__, schema)
-            # generated clients and fuzzers then use names that exist
+            # so that generated clients and fuzzers use names that exist
             _list_names(found, names)
             app.openapi_schema = found
         return app.openapi_schema

@@ -1,4 +1,4 @@
-"""The answers as OpenAPI documents them, and as tests check them. Names are the wire's; extra members are allowed."""
+"""The responses as OpenAPI documents them and tests check them. Names are the wire's; extra members are allowed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Open(BaseModel):
-    # a later version may answer with more members, and clients made from this document have to accept them
+    # a later version may return more members, which clients generated from this document must accept
     model_config = ConfigDict(extra="allow")
 
 
 class FieldError(BaseModel):
-    """One wrong field: where, what is wrong with it, and a stable word."""
+    """An invalid field: its location, what is wrong, and a stable type."""
 
     loc: list[str | int]
     message: str
@@ -21,7 +21,7 @@ class FieldError(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """`code` is stable, `message` says what happened, `hint` what to do; the rest stands where it applies."""
+    """`code` is stable, `message` describes what happened, `hint` what to do. Other members are present if they apply."""
 
     code: str
     message: str
@@ -33,19 +33,19 @@ class ErrorBody(BaseModel):
 
 
 class ErrorDetail(BaseModel):
-    """Holds the error."""
+    """Contains the error."""
 
     error: ErrorBody
 
 
 class ErrorEnvelope(BaseModel):
-    """The one shape of every error."""
+    """The shape of every error."""
 
     detail: ErrorDetail
 
 
 class Root(BaseModel):
-    """`/`: the server is there."""
+    """`/`: the server responds."""
 
     status: Literal["ok"]
     service: str
@@ -59,13 +59,13 @@ class Done(BaseModel):
 
 
 class HealthAuth(BaseModel):
-    """Whether a key is asked for."""
+    """Whether a key is required."""
 
     required: Literal[True]
 
 
 class Health(_Open):
-    """`/health`: rollouts in flight and places in all."""
+    """`/health`: rollouts in flight, and their maximum."""
 
     healthy: bool
     status: str
@@ -76,13 +76,13 @@ class Health(_Open):
 
 
 class DebugEnv(_Open):
-    """`/debug/env`: whether a variable is set, nothing of what it holds."""
+    """`/debug/env`: whether a variable is set, without its value."""
 
     has_ENVIRONMENT_API_KEY: bool
 
 
 class TaskDescriptor(_Open):
-    """Who the task is."""
+    """The identity of the task."""
 
     id: str
     name: str
@@ -91,7 +91,7 @@ class TaskDescriptor(_Open):
 
 
 class DatasetInfo(_Open):
-    """Where tasks come from: `cardinality` seeds in all, `seeds` the range [start, stop] of each split."""
+    """The source of the tasks: `cardinality` is the number of seeds, `seeds` the range [start, stop] of each split."""
 
     id: str | None = None
     name: str | None = None
@@ -126,7 +126,7 @@ class RubricInfo(_Open):
 
 
 class InferenceInfo(_Open):
-    """Which policies there are; a model is the caller's own."""
+    """The policies of the app; a model is the caller's."""
 
     model: str | None = None
     inference_url: str | None = None
@@ -144,7 +144,7 @@ class LimitsInfo(_Open):
 
 
 class TaskInfo(_Open):
-    """One task: the app's description, and in `task_metadata` what is known of this seed."""
+    """One task: the app's description, and the seed's data in `task_metadata`."""
 
     task: TaskDescriptor
     environment: str
@@ -182,7 +182,7 @@ class Info(_Open):
 
 
 class Pending(BaseModel):
-    """202: the rollout is under way. `created_at` in unix seconds, `events`: how many there are so far."""
+    """202: the rollout is running. `created_at`: unix seconds. `events`: the number of events so far."""
 
     rollout_id: str
     status: Literal["running"]
@@ -192,7 +192,7 @@ class Pending(BaseModel):
 
 
 class Ended(BaseModel):
-    """`DELETE /rollouts/{rollout_id}`: cancelled by this request, or ended before it."""
+    """`DELETE /rollouts/{rollout_id}`: cancelled by this request, or ended before."""
 
     rollout_id: str
     status: Literal["cancelled", "ended"]

@@ -1,4 +1,4 @@
-"""The events of a rollout as server-sent events, then its result.
+"""The events of a rollout as server-sent events, followed by its result.
 
     id: 0
     event: started
@@ -27,9 +27,9 @@ from taskapp_kit.serve.errors import error_answer
 
 
 class EventStream(EventStreamResponse):
-    """Stream events until the rollout is over or the client is gone; then detach the subscriber.
+    """Streams events until the rollout has ended or the client is gone, then detaches the subscriber.
 
-    first: number of the first event to send. headers: additional ones. alive_seconds: longest time without a byte.
+    first: the number of the first event to send. headers: additional headers. alive_seconds: the longest time without a byte.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EventStream(EventStreamResponse):
 
     @property
     def rollout_id(self) -> str:
-        """The rollout whose events these are."""
+        """Return the id of the rollout."""
         return self._shared.rollout_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,17 +59,17 @@ class EventStream(EventStreamResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._peer.holds(None, 0)
-            # also when sending failed: the last subscriber that leaves cancels the rollout
+            # even if sending failed, because the last subscriber that leaves cancels the rollout
             self._subscriber.leave()
 
     async def _frames(self) -> AsyncGenerator[Iterable[bytes], None]:
         shared, number = self._shared, self._first
         async with aclosing(shared.event_buffer.follow(number)) as events:
             async for lines in events:
-                # counted as this reader's memory until the bytes are with the system
+                # counted as this reader's memory until the bytes are sent
                 self._peer.holds(shared.event_buffer.lines, sum(map(len, lines)) + shared.answer_bytes)
                 frames = (encode_frame(number + offset, _kind(line), line) for offset, line in enumerate(lines))
-                # a generator, so that a slow reader's frames are made when they are sent
+                # a generator, so that the frames of a slow reader are made when they are sent
                 yield (piece for frame in frames for piece in frame)
                 number += len(lines)
                 self._peer.holds(None, 0)
@@ -82,12 +82,12 @@ class EventStream(EventStreamResponse):
     async def _last(self, number: int) -> EncodedFrame:
         try:
             settled = await self._shared.result()
-            assert settled is not None, "it is over"
+            assert settled is not None, "the rollout has ended"
             if settled.answer is not None:
                 return encode_frame(number, b"result", settled.answer)
-            assert settled.failure is not None, "an answer or a failure"
+            assert settled.failure is not None, "a result is an answer or a failure"
             answer = error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
-        # the server ends this stream; the rollout's own cancellation comes as a failure
+        # only the server's cancellation of this stream; a cancelled rollout arrives as a failure
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -101,7 +101,7 @@ def nothing_more() -> EncodedResponse:
 
 
 def _kind(line: bytes) -> bytes:
-    """Return the kind of an encoded event, which begins `{"v":1,"seq":0,"kind":"started"`."""
+    """Return the kind of an encoded event, which begins with `{"v":1,"seq":0,"kind":"started"`."""
     # parsing each event again would cost more than sending it
     begin = line.index(b'"kind":"') + 8
     return line[begin : line.index(b'"', begin)]

@@ -1,4 +1,4 @@
-"""How a route is declared, what its function receives, how it is called; and a wire protocol of others, which adds routes.
+"""The declaration of a route, the context that its function receives, and other wire protocols, which add routes.
 
 Route functions are called directly: FastAPI only documents the routes, and neither parses nor validates.
 """
@@ -39,9 +39,9 @@ log = logging.getLogger("taskapp_kit.serve")
 M = TypeVar("M", bound=pydantic.BaseModel)
 
 ENVIRONMENT = "{environment}"
-"""The parameter of a path that an environment's name stands for."""
+"""The path parameter that an environment's name replaces."""
 CLIENT_GONE = 499
-"""The status in the metrics of a request whose client closed the connection first; it is never sent."""
+"""The status in the metrics if the client closed the connection first; it is never sent."""
 
 REF = "#/components/schemas/{model}"
 SECURITY = {
@@ -51,35 +51,35 @@ SECURITY = {
 }
 KEYED_FAILURES = (401, 503)
 TITLES = {
-    400: "The request is refused",
+    400: "The request is rejected",
     401: "No valid key",
-    403: "The key may not ask for that",
-    404: "There is no such thing",
+    403: "The key does not allow this",
+    404: "Not found",
     408: "The body did not arrive in time",
-    409: "It does not fit what went before",
+    409: "It does not fit the earlier requests",
     410: "It has ended",
     413: "The body is too large",
     415: "The body is not plain JSON",
-    422: "A field is wrong; `fields` names it",
-    429: "The key has as many rollouts under way as it may",
+    422: "A field is invalid; `fields` names it",
+    429: "The key has reached its quota of rollouts in flight",
     500: "The environment, a rubric or the server failed",
     502: "The policy failed",
-    503: "No key is configured, or every place is taken",
+    503: "No key is configured, or the server is full",
     504: "The rollout's deadline passed",
 }
 
 ANSWER_HEADERS = {
-    401: {"WWW-Authenticate": "How a key may be sent."},
-    429: {"Retry-After": "Seconds until it is worth asking again."},
-    503: {"Retry-After": "Seconds until it is worth asking again; absent when no key is configured."},
+    401: {"WWW-Authenticate": "How to send a key."},
+    429: {"Retry-After": "When to retry, in seconds."},
+    503: {"Retry-After": "When to retry, in seconds; absent if no key is configured."},
 }
-LOCATION = {"Location": "Where the rollout is found."}
+LOCATION = {"Location": "The path of the rollout."}
 REPLAYED_HEADERS = {"Idempotent-Replayed": "`true`: the answer of an earlier request."}
 STREAMED_HEADERS = {**REPLAYED_HEADERS, **LOCATION}
 ACCEPTED_HEADERS = {
     **LOCATION,
-    "Preference-Applied": "`respond-async`, when that was asked for.",
-    "Retry-After": "Seconds until it is worth asking again.",
+    "Preference-Applied": "`respond-async`, if it was requested.",
+    "Retry-After": "When to retry, in seconds.",
 }
 
 
@@ -91,7 +91,7 @@ STREAM = (
 
 @dataclass(frozen=True, slots=True)
 class RouteContext:
-    """What the function of a route receives."""
+    """The context that a route's function receives."""
 
     service: Service
     shared_rollouts: SharedRollouts
@@ -106,11 +106,17 @@ Handler = Callable[[RouteContext, Request], Awaitable[EncodedResponse | EventStr
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
-    """One route. `answer` is a plain function; the models only document it in OpenAPI.
+    """A route. `answer` is a plain function; the models only document it in OpenAPI.
 
-    method: a GET of "/" also handles HEAD. parameters: OpenAPI parameters (query, path, headers). streams: the response
-    may be an event stream. body_required: whether an empty body is refused. accepted_model: the model of a 202.
-    other_media_types: those that `Accept` may select. headers: those of its 200, with what they say.
+    Attributes:
+        path: The path template.
+        method: The method; a GET of "/" also handles HEAD.
+        parameters: OpenAPI parameters (query, path, headers).
+        streams: Whether the response may be an event stream.
+        body_required: Whether an empty body is rejected.
+        accepted_model: The model of a 202.
+        other_media_types: Further media types that `Accept` may select.
+        headers: The headers of a 200, with their descriptions.
     """
 
     path: str
@@ -131,13 +137,13 @@ class RouteSpec:
 
 
 class SharedPathRoute(BaseRoute):
-    """A route at a path that is one of the kit's own. It is asked first, and must not match the kit's requests."""
+    """A route at a path that the kit also uses. It is tried first, and must not match the kit's requests."""
 
     path: str
 
 
 class DirectRoute(APIRoute):
-    """A route that is in the OpenAPI document and calls its function without FastAPI's dependencies and validation."""
+    """A documented route whose function is called without FastAPI's dependencies and validation."""
 
     direct: ASGIApp
     allowed: list[str]
@@ -154,18 +160,18 @@ class DirectRoute(APIRoute):
 def direct_routes(specs: Sequence[RouteSpec], context: RouteContext) -> list[DirectRoute]:
     """Return the routes for FastAPI's router."""
     routes = [_direct_route(spec, context) for spec in specs]
-    for route in routes:  # a path may have several, one for each method
+    for route in routes:  # a path may have one route for each method
         route.allowed = [verb for other in routes if other.path == route.path for verb in other.methods or ()]
     return routes
 
 
 def direct_paths(routes: Sequence[BaseRoute], environments: Iterable[str]) -> dict[tuple[str, str], ASGIApp]:
-    """Return what the router chooses by method and path, where the path has no parameter but an environment's name.
+    """Return the routes by method and path, if the path has no parameter other than an environment's name.
 
-    A request that is looked up here is spared the router, which compares its path with that of one route after the other.
-    Where it depends on more than method and path, the router decides.
+    Looking a request up here is faster than the router, which compares its path with one route after another. If the
+    choice depends on more than method and path, the router decides.
     """
-    # an environment's name is the one parameter whose values are known
+    # an environment's name is the only parameter with known values
     names = list(environments)
     found: dict[tuple[str, str], ASGIApp] = {}
     for route in routes:
@@ -179,14 +185,14 @@ def direct_paths(routes: Sequence[BaseRoute], environments: Iterable[str]) -> di
             ]
         for path, answer in places:
             for method in direct.methods or ():
-                # an earlier route may take the path away from this one
+                # an earlier route may match the path
                 if "{" not in path and _chosen(routes, method, path) is route:
                     found[method, path] = answer
     return found
 
 
 def _chosen(routes: Sequence[BaseRoute], method: str, path: str) -> BaseRoute | None:
-    """Return the route for any request with this method and path; None where it depends on more."""
+    """Return the route for every request with this method and path; None if the choice depends on more."""
     scope = {"type": "http", "method": method, "path": path, "headers": [], "root_path": ""}
     for route in routes:
         if isinstance(route, SharedPathRoute) and route.path == path:
@@ -197,7 +203,7 @@ def _chosen(routes: Sequence[BaseRoute], method: str, path: str) -> BaseRoute | 
 
 
 def _with_environment(answer: ASGIApp, name: str) -> ASGIApp:
-    """Return the application of a path with an environment's name, which the router would read from it."""
+    """Return the application for a path, with the environment's name that the router would read from the path."""
 
     async def named(scope: Scope, receive: Receive, send: Send) -> None:
         scope["path_params"] = {"environment": name}
@@ -207,11 +213,11 @@ def _with_environment(answer: ASGIApp, name: str) -> ASGIApp:
 
 
 def _direct_route(spec: RouteSpec, context: RouteContext) -> DirectRoute:
-    # FastAPI reads a route's documentation from a function's signature, and ours has other parameters
+    # FastAPI documents a function by its signature, and the kit's functions have other parameters
     async def documented(_: Request) -> Response:
         raise AssertionError("a direct route is handled by its own function")
 
-    # load balancers ask HEAD / whether a server lives
+    # load balancers send HEAD / to check whether a server is alive
     methods = [spec.method, "HEAD"] if spec.path == "/" else [spec.method]
     name = spec.answer.__name__
     documented.__name__ = name
@@ -232,9 +238,9 @@ def _direct_route(spec: RouteSpec, context: RouteContext) -> DirectRoute:
 
 
 def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
-    """Return the ASGI application of a route: its function, and what every route has around it."""
+    """Return the ASGI application of a route: its function with error handling, metrics and logging."""
     # bytes in and bytes out, without FastAPI's validation: a small rollout should cost less than a millisecond of CPU,
-    # and one strict reader of JSON keeps a text from meaning one thing to us and another to the author
+    # and with a single strict JSON parser a body cannot mean different things to the kit and to the author
     answer_it = spec.answer
     where = spec.path
 
@@ -242,7 +248,7 @@ def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
         answer: EncodedResponse | EventStream
         try:
             answer = await answer_it(context, Request(scope, receive))
-        # not an error of the server: a trainer gives up on many rollouts
+        # not a server error: trainers give up on many rollouts
         except ClientGone:
             log.info("client gone route=%s", where)
             context.metrics.answered(spec.method, where, CLIENT_GONE)
@@ -251,9 +257,9 @@ def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
             if isinstance(error, StoreError):
                 context.metrics.store_failed()
             answer = error_answer(error, where=where)
-        # before it is sent: how fast a client reads must not delay what operators see
+        # before the response is sent, because a slow client must not delay what operators see
         context.metrics.answered(spec.method, where, answer.status)
-        # a rollout counts for its key until its answer is read, or callers could pile up answers of megabytes
+        # a rollout counts against its key until its answer is read, or callers could pile up megabytes of answers
         with context.service.admission.unread(scope.get(LABEL), answer.rollout_id, peer_of(scope)):
             await answer(scope, receive, send)
 
@@ -274,15 +280,15 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
     if spec.response_model is not None:
         responses[200] = {"model": spec.response_model, "description": "Answered"}
         if spec.streams:
-            # no schema: OpenAPI 3.1 has none for the items of a stream, and some tools apply `schema` to each of them
+            # no schema: OpenAPI 3.1 cannot describe the items of a stream, and some tools apply `schema` to each item
             responses[200] |= {"content": {"text/event-stream": {}}, "description": STREAM}
-            if spec.method == "GET":  # only a stream that is resumed can have nothing left
-                responses[204] = {"description": "Of a stream: it was over, and all of it had arrived"}
+            if spec.method == "GET":  # only a resumed stream can be complete already
+                responses[204] = {"description": "The stream had ended, and the client had received all of it"}
     else:
         kinds: dict[str, Any] = {name: {} for name in (spec.media_type, *spec.other_media_types)}
         responses[200] = {"content": kinds, "description": "Answered"}
     if spec.accepted_model is not None:
-        responses[202] = {"model": spec.accepted_model, "description": "Under way; `Location` says where it is found"}
+        responses[202] = {"model": spec.accepted_model, "description": "Running; `Location` has its path"}
     headers: dict[int, dict[str, str]] = dict(ANSWER_HEADERS)
     if spec.headers:
         headers[200] = dict(spec.headers)
@@ -308,8 +314,10 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
 class ClientLines:
     """The lines that a client of a served app needs.
 
-    title: the client and its versions. language: `python`, `sh`, `toml` or `json`. text: the lines; the server's key is read from
-    the variable ENVIRONMENT_API_KEY, and is never in them.
+    Attributes:
+        title: The client and its versions.
+        language: `python`, `sh`, `toml` or `json`.
+        text: The lines. They read the server's key from the variable ENVIRONMENT_API_KEY and never contain it.
     """
 
     title: str
@@ -319,29 +327,32 @@ class ClientLines:
 
 @dataclass(frozen=True, slots=True)
 class WireProtocol:
-    """One protocol of others, and how a server speaks it. A package of `interop` exports it as `PROTOCOL`.
+    """Another wire protocol that a server can speak. A package of `interop` exports it as `PROTOCOL`.
 
-    name: of its package, and in `--protocols`. summary: the protocol and its versions, in some words. routes: returns the
-    routes; all of them need a key. clients: returns what a user pastes, for a server's address (without a slash at its end)
-    and its environments, the default one first.
+    Attributes:
+        name: The name of its package, used in `--protocols`.
+        summary: The protocol and its versions, briefly.
+        routes: Returns the routes, which all need a key.
+        clients: Returns the lines that a user pastes, for a server's address (without a slash at its end) and its
+            environments, the default environment first.
     """
 
     name: str
     summary: str
-    # routes, not an application: they are in the one OpenAPI document, behind the one key check
+    # routes instead of an application, so that they share the OpenAPI document and the key check
     routes: Callable[[RouteContext], Sequence[BaseRoute]]
     clients: Callable[[str, Sequence[str]], Sequence[ClientLines]]
 
 
 def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
-    """Return the error of a body that does not fit its model. body: distinguishes field names from union tags."""
+    """Return the error for a body that does not match its model. body: distinguishes field names from union tags."""
     fields = body_problems(error, body)
     # at most five: a caller may send a body in which every field is wrong
     named = ", ".join(".".join(str(short_part(part)) for part in problem.loc[1:]) for problem in fields[:5])
     return RequestError(
-        f"The request body does not fit: {named}.",
+        f"The request body is invalid: {named}.",
         fields=fields,
-        hint="`fields` says what each one should be; the models are in /openapi.json.",
+        hint="`fields` describes what each field must be; the models are in /openapi.json.",
     )
 
 

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits: size of heads, queued requests, idle time, early responses, unread responses.
+"""uvicorn's HTTP protocol, with limits on heads, queued requests, idle time, early responses and unread responses.
 
 It relies on these members of `HttpToolsProtocol`: the parser callbacks, `on_response_complete`, `send_400_response`,
 `handle_websocket_upgrade`, `app`, `scope`, `cycle.response_started` and `transport`.
@@ -19,13 +19,13 @@ from taskapp_kit.net.response import PEER, SLICE_BYTES, Peer
 from taskapp_kit.serve.connection_limits import CONNECTIONS, QUEUED, SLOW_HEAD, Connections
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Largest request line plus headers; the last read from the socket may exceed it."""
+"""The maximum size of request line and headers; the last read from the socket may exceed it."""
 MAX_QUEUED = 16
-"""Requests that may wait on one connection behind the one being answered."""
+"""How many requests may wait on a connection behind the current one."""
 DISCARD_BYTES = 64 * 1024
 DISCARD_SECONDS = 1.0
-"""Limits on what is read and dropped after a response that was sent before its request had arrived: closing a socket with
-unread bytes resets the connection, and the client might lose the response."""
+"""Limits on what is read and dropped after a response that was sent before its request had arrived. Closing a socket with
+unread bytes would reset the connection, and the client might lose the response."""
 
 _POLLRDHUP: int | None = getattr(select, "POLLRDHUP", None)
 """Linux only."""
@@ -42,8 +42,8 @@ class TooManyQueued(Exception):
 class LingeringTransport:
     """A transport that joins the writes of one event loop iteration, and whose close may linger.
 
-    peer: of the connection. lingers: set before `close` when the client may still be sending. discarding: incoming bytes are
-    dropped. written: bytes passed to the transport. plain: what it wraps.
+    peer: the connection's peer. lingers: set before `close` if the client may still be sending. discarding: incoming bytes
+    are dropped. written: bytes passed to the transport. plain: the wrapped transport.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, peer: Peer) -> None:
@@ -70,12 +70,12 @@ class LingeringTransport:
             self.flush()
 
     def is_closing(self) -> bool:
-        """Return whether writing is no longer possible."""
-        # uvicorn asks this before it writes; it must not answer a request that is only being discarded
+        """Return whether the transport no longer accepts writes."""
+        # uvicorn checks this before it writes; it must not answer a request that is being discarded
         return self.discarding or self._transport.is_closing()
 
     def close(self) -> None:
-        """Close after pending writes. If lingering: end the sending side, and drop incoming bytes for a while."""
+        """Close after pending writes. If lingering, end the sending side and drop incoming bytes for a while."""
         if self.is_closing():
             return
         self.flush()
@@ -83,7 +83,7 @@ class LingeringTransport:
             self._transport.close()
             return
         self.discarding = True
-        # the client reads the end of the answer, while what it still sends is dropped and causes no reset
+        # the client can read the end of the answer, because dropping what it still sends avoids a reset
         self._transport.write_eof()
         self._transport.resume_reading()
         self._loop.call_later(DISCARD_SECONDS, self._transport.close)
@@ -100,7 +100,7 @@ class LingeringTransport:
             data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
             self._pending.clear()
             self._pending_bytes = 0
-            # looked at in the moment of writing: the event loop learns of a hang-up only later
+            # checked at the moment of writing, because the event loop learns of a hang-up later
             if self.is_closing() or _hung_up(self._transport):
                 self._peer.left = True
             if not self.is_closing():
@@ -109,7 +109,7 @@ class LingeringTransport:
 
 
 def _hung_up(transport: asyncio.Transport) -> bool:
-    """Whether the client has closed the connection, also where the event loop has not read that yet; False if unknown."""
+    """Return whether the client has closed the connection, even if the event loop has not read this; False if unknown."""
     if _POLLRDHUP is None:
         return False
     look = select.poll()
@@ -118,26 +118,26 @@ def _hung_up(transport: asyncio.Transport) -> bool:
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol with limits that keep clients without a key from holding memory and connections.
+    """uvicorn's protocol with limits that keep clients without a key from occupying memory and connections.
 
-    connections: those of the server; it calls `expire` of each one once a second.
+    connections: the server's connections; it calls `expire` of each connection once a second.
     """
 
     transport: LingeringTransport  # type: ignore[assignment]  # has every method of a transport that uvicorn calls
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.access_log = False  # its lines hold query strings, even if the operator configures `uvicorn.access`
+        self.access_log = False  # its lines contain query strings, even if the operator configures `uvicorn.access`
         self.peer = Peer()
         self._connections = connections
         self._application: ASGIApp = self.app
-        # uvicorn reads `app` for each request, so this wraps them without a task of its own
+        # uvicorn reads `app` for each request, so this wraps requests without a separate task
         self.app = self._run
         self._in_head = True
         self._head_bytes = 0
-        self._message_ended = False  # within the bytes now being parsed
+        self._message_ended = False  # within the bytes that are being parsed
         self._unanswered = 0
-        self._arriving: Scope | None = None  # of the request whose body is incomplete
+        self._arriving: Scope | None = None  # the request whose body is incomplete
         self._deadline = math.inf
         self._taken = 0
         self._took_at = 0.0
@@ -155,12 +155,12 @@ class BoundedHttp(HttpToolsProtocol):
         """Handle the end of the connection."""
         self.peer.gone, self.peer.reset = True, exc is not None
         self._connections.closed(self)
-        self.app = self._application  # breaks a reference cycle, which would hold the body until the next collection
+        self.app = self._application  # breaks a reference cycle, which would keep the body until the next collection
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         """Handle the first byte of a head."""
-        # pipelined requests cost a client nothing and the server an object each
+        # pipelined requests cost a client nothing but the server one object each
         if self._unanswered > MAX_QUEUED:
             raise TooManyQueued
         super().on_message_begin()
@@ -172,13 +172,13 @@ class BoundedHttp(HttpToolsProtocol):
             self._deadline = self.loop.time() + self._connections.limits.head_seconds
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Handle one header; trailers, which follow the body, are dropped: nothing reads them and they use memory."""
+        """Handle one header; drop trailers, which follow the body, because nothing reads them."""
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Handle a complete head."""
-        super().on_headers_complete()  # raises for an invalid address: there is no request then
+        super().on_headers_complete()  # raises for an invalid address, so that no request exists
         self._in_head = False
         self._arriving = self.scope  # type: ignore[assignment]
         self._unanswered += 1
@@ -191,7 +191,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Handle a response that was written completely."""
+        """Handle the end of a response."""
         super().on_response_complete()
         self._unanswered -= 1
         if not self._unanswered:
@@ -205,33 +205,33 @@ class BoundedHttp(HttpToolsProtocol):
             return
         self._message_ended = False
         super().data_received(data)
-        if self._in_head and not self._message_ended:  # else most of it may be the body of the previous request
+        if self._in_head and not self._message_ended:  # otherwise most of it may be the previous request's body
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._close_with(TOO_LARGE)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse invalid HTTP, or too many requests at once."""
+        """Reject invalid HTTP, or too many queued requests."""
         if self._unanswered > MAX_QUEUED:
             self._connections.end(self, QUEUED)
         elif self._answerable():
-            # the client may be sending still, and a reset would take the 400 away
+            # the client may still be sending, and a reset would lose the 400
             self.transport.lingers = True
             super().send_400_response(msg)
         else:
             self.transport.close()
 
     def eof_received(self) -> None:
-        """Close: a client that ends its side counts as gone. Pending writes are still sent."""
+        """Close after pending writes, because a client that ends its side counts as gone."""
         self.transport.flush()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection to another protocol, which closes it by itself, and writes whole frames."""
+        """Hand the connection to another protocol, which closes it."""
         self._connections.closed(self)
         # a WebSocket's frames are whole messages, which need no joining
         self.transport.flush()
         self.transport = self.transport.plain  # type: ignore[assignment]
-        self.app = self._application  # as in connection_lost, which the other protocol will receive
+        self.app = self._application  # as in connection_lost, which only the other protocol will receive
         super().handle_websocket_upgrade()
 
     # -- called by Connections -------------------------------------------------------------------------------------
@@ -251,8 +251,8 @@ class BoundedHttp(HttpToolsProtocol):
         return int(self.transport.get_write_buffer_size())
 
     def stalled_seconds(self, now: float) -> float:
-        """Return how long the client has read nothing; 0 if it has since the last call, or if nothing is unsent."""
-        # progress is what the client took, not what the server wrote
+        """Return how long the client has read nothing; 0 if it has read since the last call or nothing is unsent."""
+        # progress is what the client has read, not what the server has written
         unsent = self.unsent()
         taken = self.transport.written - unsent
         if not unsent or taken != self._taken:
@@ -260,11 +260,11 @@ class BoundedHttp(HttpToolsProtocol):
         return now - self._took_at
 
     def refuse(self) -> None:
-        """Answer that the server is full, and close."""
+        """Send a 503, and close."""
         self._close_with(FULL)
 
     def abort(self) -> None:
-        """Close at once and drop unsent bytes."""
+        """Close immediately and drop unsent bytes."""
         self.transport.abort()
 
     # -- responses -------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _answerable(self) -> bool:
-        """Whether a response now would not be sent within, or before, the response to an earlier request."""
+        """Return whether no earlier request still waits for its response, or for the end of it."""
         if self._arriving is None:
             return not self._unanswered
         return self._unanswered == 1 and not self.cycle.response_started
@@ -296,7 +296,7 @@ class BoundedHttp(HttpToolsProtocol):
                 return
             self.peer.holds(body, len(body))
             try:
-                # one write of megabytes would copy what does not fit the socket, for each reader
+                # one write of megabytes would copy the part that does not fit the socket, for each reader
                 for end in range(SLICE_BYTES, len(body) + SLICE_BYTES, SLICE_BYTES):
                     more = end < len(body) or message.get("more_body", False)
                     piece = body[end - SLICE_BYTES : end]
@@ -308,7 +308,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 class BoundedWebSocket(AutoWebSocketsProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's protocol, whose messages count as memory of the server until the application takes them."""
+    """uvicorn's protocol, with messages counted as memory until the application takes them."""
 
     app: Any
 
@@ -322,11 +322,11 @@ class BoundedWebSocket(AutoWebSocketsProtocol):  # type: ignore[misc, valid-type
         """Handle bytes of messages."""
         self._all_connections.received(self, len(data))
         super().data_received(data)
-        if not (self.writable.is_set() or self.transport.is_closing()):  # pings whose answers it does not read
+        if not (self.writable.is_set() or self.transport.is_closing()):  # the client sends pings and reads no pongs
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Handle that the client reads again."""
+        """Handle a client that reads again."""
         super().resume_writing()
         if not (self.read_paused or self.transport.is_closing()):
             self.transport.resume_reading()

@@ -1,4 +1,4 @@
-"""Runs uvicorn for the command line (blocking), or in the background of a test, a demo or a tunnel."""
+"""uvicorn, run for the command line (blocking) or in the background of a test, a demo or a tunnel."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ GRACE_SECONDS = 25
 START_SECONDS = 30.0
 POLL_SECONDS = 0.1
 CANCEL_SECONDS = 5.0
-"""How long a server that did not stop within its grace period has to handle its cancellation."""
+"""How long a server may take to handle its cancellation after the grace period."""
 PONG_SECONDS = 600.0
-"""How long a WebSocket's client may leave pings unanswered: a program whose event loop waits for its model answers none."""
+"""How long a WebSocket client may leave pings unanswered; a program that waits for its model may not answer them."""
 FULL_SECONDS = 0.02
 """How long a LoopServer that cannot accept a connection waits before it tries again."""
 BACKLOG = 2048
-"""Connections that the system queues until the server accepts them."""
+"""How many connections the system queues until the server accepts them."""
 
 
 def run(
@@ -56,7 +56,7 @@ def run(
     announce: Callable[[str], None] | None = None,
     limits: ConnectionLimits | None = None,
 ) -> None:
-    """Serve until SIGINT (raised as KeyboardInterrupt) or SIGTERM. Raises ConfigError: the address is in use.
+    """Serve until SIGINT (raised as KeyboardInterrupt) or SIGTERM.
 
     app: an ASGI application, or `module:attribute` of one (needed for `reload`).
     drain: awaited with `grace_seconds` after the first signal, while requests are still answered. A second signal cuts
@@ -64,13 +64,13 @@ def run(
     announce: called with the server's address (`http://host:port`) once it is bound: connections succeed from then on.
     limits: of connections.
 
-    There is no access log: its lines would hold query strings; the kit logs one line for each rollout instead.
+    The server writes no access log, whose lines would contain query strings. The kit logs one line per rollout instead.
     """
     log_to_stderr(log_level, log_format)
-    # before uvicorn, which ends the process when the port is taken, and so that port 0 is known
+    # before uvicorn, which ends the process if the port is taken; also, the port is then known if it was 0
     bound = bind(host, port)
     try:
-        # connections that come while the app starts wait in the queue instead of being refused
+        # connections that arrive while the app starts wait in the queue instead of being refused
         bound.listen(BACKLOG)
         if announce is not None:
             announce(url_of(host, bound.getsockname()[1]))
@@ -99,14 +99,14 @@ def bind(host: str, port: int) -> socket.socket:
             f"Host {host!r} is not an address of this machine: {error.strerror}.", hint="Try --host 127.0.0.1."
         ) from error
     try:
-        # a port is free again at once after a server that had connections ended
+        # so that a port is free immediately after a server with connections has ended
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
         bound.close()
         raise ConfigError(
             f"Port {port} on {host} cannot be used: {error.strerror}.",
-            hint="Another server may use it: stop that one, or give another --port (0 takes a free one).",
+            hint="Stop the server that uses it, or pass another --port (0 takes a free port).",
         ) from error
     # `--reload` passes it to the process that serves
     bound.set_inheritable(True)
@@ -114,7 +114,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def bound_to_this_machine(host: str) -> bool:
-    """Whether only this machine can reach a server on this host. Raises ConfigError for an unknown host name."""
+    """Return whether only this machine can reach a server on this host. Raises ConfigError for an unknown host name."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
@@ -125,10 +125,10 @@ def bound_to_this_machine(host: str) -> bool:
 
 
 def _tune_garbage_collector() -> None:
-    """Exempt the objects that exist at startup from garbage collection: they live as long as the server.
+    """Exempt the objects that exist at startup, which live as long as the server, from garbage collection.
 
-    A rollout creates thousands of objects and few cycles, so younger generations are collected less often, too: the CPU
-    time of a small rollout fell by a quarter, its p99 by two thirds (docs/operate/performance.md).
+    A rollout creates thousands of objects and few cycles, so younger generations are also collected less often. This
+    reduced the CPU time of a small rollout by a quarter and its p99 by two thirds (docs/operate/performance.md).
     """
     gc.collect()
     gc.freeze()
@@ -136,12 +136,12 @@ def _tune_garbage_collector() -> None:
 
 
 def url_of(host: str, port: int) -> str:
-    """Return `http://host:port`, without a trailing slash."""
+    """Return `http://host:port`."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def log_to_stderr(log_level: str, log_format: LogFormat = "text") -> None:
-    """Send the log records of this process and of its worker processes to stderr, one per line.
+    """Send the log records of this process and its worker processes to stderr, one per line.
 
     Called by commands; a library never configures logging.
     """
@@ -150,7 +150,7 @@ def log_to_stderr(log_level: str, log_format: LogFormat = "text") -> None:
 
 
 def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, Any]:
-    # uvicorn's options limit neither the time of every state, nor queued requests, nor unsent answers
+    # uvicorn's options do not limit the time of every state, queued requests or unsent answers
     connections = Connections(limits)
     return {
         "http": partial(BoundedHttp, connections),
@@ -158,12 +158,12 @@ def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, A
         "callback_notify": connections.look,
         "timeout_notify": -math.inf,  # call it in each tick, once a second, even if the system clock was set back
         "ws_ping_timeout": PONG_SECONDS,
-        "ws_per_message_deflate": False,  # most frames are shorter than a packet, and pictures are compressed already
+        "ws_per_message_deflate": False,  # most frames are shorter than a packet, and images are already compressed
         "log_config": None,
         "access_log": False,
-        # a scanner need not know what runs here
+        # scanners should not learn what runs here
         "server_header": False,
-        # anybody can send X-Forwarded-For, and nothing here depends on a client's address
+        # anyone can send X-Forwarded-For, and nothing here depends on a client's address
         "proxy_headers": False,
         "timeout_keep_alive": math.ceil(connections.limits.idle_seconds),
         "timeout_graceful_shutdown": grace_seconds,
@@ -171,9 +171,9 @@ def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, A
 
 
 class BackgroundServer:
-    """Runs uvicorn on a thread: `with BackgroundServer(app) as server: httpx.get(server.url)`.
+    """Runs uvicorn in a thread: `with BackgroundServer(app) as server: httpx.get(server.url)`.
 
-    Entering waits until the server answers; leaving stops it and waits for its thread. It installs no signal handlers.
+    Entering waits until the server answers; leaving stops it and waits for its thread. It does not install signal handlers.
     port: 0 takes a free one. bound: a socket that is bound already, instead of host and port. limits: of connections.
     Raises ConfigError when the address is in use, and RuntimeError, with the app's own exception as its cause, when the
     app does not start.
@@ -195,52 +195,52 @@ class BackgroundServer:
         self._app = _RecordingApp(app)
         self._server = _Announcing(uvicorn.Config(self._app, **_options(grace_seconds, limits)))
         self._failure: BaseException | None = None
-        # not Thread.join and is_alive: in Python 3.11 a join that Ctrl-C interrupts marks the thread as ended
+        # instead of Thread.join and is_alive: in Python 3.11 a join that Ctrl-C interrupts marks the thread as ended
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"taskapp-server-{self.port}", daemon=True)
 
     @property
     def url(self) -> str:
-        """The server's address, without a trailing slash."""
+        """Return the server's address, without a trailing slash."""
         return url_of(self.host, self.port)
 
     @property
     def running(self) -> bool:
-        """Whether the server's thread is alive."""
+        """Return whether the server's thread is alive."""
         return self._thread.ident is not None and not self._ended.is_set()
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception that ended the server, or that the app's startup or shutdown raised."""
+        """Return the exception that ended the server, or that the app's startup or shutdown raised."""
         return self._app.failure or self._failure
 
     def start(self, seconds: float = START_SECONDS, *, leave: threading.Event | None = None) -> None:
-        """Start the thread; wait until the server answers, at most this long, or until `leave` is set."""
+        """Start the thread and wait until the server answers, at most this long, or until `leave` is set."""
         self._thread.start()
         end = time.monotonic() + seconds
         while not self._server.announced.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))):
-            # polled, because `leave` may be set meanwhile
+            # polled, because `leave` may be set while waiting
             if time.monotonic() >= end or (leave is not None and leave.is_set()):
                 self.stop(0.0)
                 raise RuntimeError(
                     f"The server on port {self.port} did not start within {seconds:g} s: "
-                    "the application was still starting."
+                    "the application is still starting."
                 )
         if not self._server.started:
             self.stop()
             failure = self.failure
-            why = "its log says why"
+            why = "its log has the reason"
             if failure is not None and not isinstance(failure, SystemExit):  # uvicorn raises it after logging the error
                 why = f"{type(failure).__name__}: {failure}".rstrip(": ")
             raise RuntimeError(f"The server on port {self.port} did not start; {why}.") from failure
 
     def stop(self, seconds: float | None = None) -> bool:
-        """Let running requests finish within the grace period, then end the thread. May be called twice.
+        """Let running requests finish within the grace period, then end the thread. Calling it again does nothing.
 
-        seconds: how long to wait for that, None without a limit; then the tasks on the server's loop are cancelled.
-        Returns False when the thread, which holds the port, is still alive: some code blocks it and cannot be stopped.
+        After `seconds` (None: no limit) the tasks on the server's loop are cancelled. Returns False if the thread, which
+        holds the port, is still alive because some code blocks it.
         """
-        # read by uvicorn's main loop ten times a second; no call into its loop is needed
+        # uvicorn's main loop reads it ten times a second, so no call into the loop is needed
         self._server.should_exit = True
         if self.running and not self._ended.wait(seconds):
             self._server.cancel()
@@ -270,10 +270,10 @@ class BackgroundServer:
 
 
 class LoopServer:
-    """Serves an application on the running event loop, between `start` and `stop`, without a thread.
+    """Serves an application on the running event loop, without a thread, between `start` and `stop`.
 
-    bound: a listening socket, which `stop` closes. limits: of connections; further ones, and those that come while as many
-    requests run, wait in the socket's queue.
+    bound: a listening socket, which `stop` closes. limits: the limits on connections; beyond them, and while the maximum
+    number of requests runs, connections wait in the socket's queue.
     """
 
     def __init__(self, app: ASGIApp, bound: socket.socket, limits: ConnectionLimits) -> None:
@@ -295,7 +295,7 @@ class LoopServer:
         for task in self._tasks:
             task.cancel()
         for connection in list(self._state.connections):
-            # what a client still sends or reads is of no use once its rollout has ended
+            # a client's unsent and unread bytes are useless once its rollout has ended
             connection.transport.abort()
         for request in list(self._state.tasks):
             request.cancel()
@@ -304,7 +304,7 @@ class LoopServer:
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            with suppress(OSError):  # no descriptor is left, or the client has gone
+            with suppress(OSError):  # the process is out of descriptors, or the client has gone
                 if max(len(self._connections), len(self._state.tasks)) < self._connections.cap:
                     connection, _ = await loop.sock_accept(self._bound)
                     await loop.connect_accepted_socket(self._protocol, connection)
@@ -321,9 +321,9 @@ class LoopServer:
 
 
 class Draining(uvicorn.Server):
-    """Keeps answering while it drains; uvicorn itself stops accepting connections at the first signal.
+    """A server that answers while it drains; uvicorn's own stops accepting connections at the first signal.
 
-    So `/health` reports `draining`, and a trainer is asked to retry instead of being refused a connection.
+    So `/health` reports `draining`, and a trainer gets a response that tells it to retry.
     """
 
     def __init__(
@@ -344,12 +344,12 @@ class Draining(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal, end the grace period at the second, exit at the third."""
         self._signals += 1
-        # a third signal means that somebody has waited long enough
+        # a third signal means that the operator does not want to wait
         if self._drain is None or self._loop is None or self._signals > 2:
             super().handle_exit(sig, frame)
             return
         grace_seconds = self._grace_seconds if self._signals == 1 else 0.0
-        # a signal handler runs between any two instructions, and may not touch the loop's tasks
+        # a signal handler runs between any two instructions, and must not touch the loop's tasks
         self._loop.call_soon_threadsafe(self._begin, self._drain, grace_seconds, sig, frame)
 
     def _begin(
@@ -367,7 +367,7 @@ class Draining(uvicorn.Server):
 
 
 class _Announcing(uvicorn.Server):
-    """Sets `announced` when it has started; can be cancelled."""
+    """A server that sets `announced` when it has started, and can be cancelled."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -390,7 +390,7 @@ class _Announcing(uvicorn.Server):
 
 
 class _RecordingApp:
-    """An application that stores what its startup raised: uvicorn only logs it."""
+    """An application that stores the exception of its startup, which uvicorn only logs."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,7 +1,7 @@
-"""JSON Schemas as buttons and forms for a person: what an action takes, and what an environment's config takes.
+"""Buttons and forms for people, from the JSON Schemas of an action's arguments and of an environment's config.
 
-A form's controls are named by position (`f0`, `f1`), because a parameter's name may be any text. What is typed is read as
-`taskapp play` reads it, and checked by the action itself afterwards.
+A form's controls are named by position (`f0`, `f1`), because a parameter's name may be any text. Input is parsed as
+`taskapp play` parses it, and then checked by the action itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.json_schema import Schema, read_schema, typed_argument, typed_value
 
 MOST_BUTTONS = 40
-"""An argument with more choices is a list to select from."""
+"""An argument with more choices is shown as a list instead of buttons."""
 MOST_NUMBERS = 12
-"""A whole number with at most so many values is a choice of them."""
+"""An integer with at most this many values is shown as a choice."""
 DIRECTIONS = (
     ("ArrowLeft", ("left", "west")),
     ("ArrowRight", ("right", "east")),
@@ -31,7 +31,7 @@ Kind = Literal["choice", "number", "text", "words", "json"]
 
 
 class BadFields(ValueError):
-    """Controls of a form that cannot be read. `problems`: a sentence by the control's name."""
+    """Some fields of a form cannot be read. `problems`: for each control's name, what is wrong."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__("; ".join(problems.values()))
@@ -42,9 +42,19 @@ class BadFields(ValueError):
 class Field:
     """One control of a form.
 
-    control: its name in the form. name: of the parameter. kind: `words` are several choices, one after the other; `json` is
-    anything that has no control of its own. options: of a choice, as (JSON, words). low, high, step: of a number. default:
-    what stands in it at first. required: whether it may not be left empty. long: whether a text may have several lines.
+    Attributes:
+        control: Its name in the form.
+        name: The parameter's name.
+        kind: `words` is a sequence of choices; `json` is any value without a dedicated control.
+        description: The parameter's description.
+        options: The options of a choice, as (JSON, label).
+        low: The minimum of a number.
+        high: The maximum of a number.
+        step: The step of a number.
+        default: The initial value.
+        required: Whether it must not be empty.
+        long: Whether a text may have several lines.
+        hint: What to enter.
     """
 
     control: str
@@ -63,7 +73,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """An action with arguments that one press sends. args: as JSON. keys: names of keys in browsers."""
+    """An action with arguments that one press sends. args: as JSON. keys: browsers' names of the keys that press it."""
 
     label: str
     args: str
@@ -71,13 +81,13 @@ class Button:
 
     @property
     def key_words(self) -> list[str]:
-        """The keys as a person reads them."""
+        """Return the keys as a person reads them."""
         return [KEY_WORDS.get(key, key) for key in self.keys]
 
 
 @dataclass(frozen=True, slots=True)
 class ActionForm:
-    """An action as it is shown. index: its place among the environment's actions. fields: empty where buttons say it all."""
+    """An action as it is shown. index: its position in the environment's actions. fields: empty if buttons are enough."""
 
     index: int
     name: str
@@ -88,7 +98,7 @@ class ActionForm:
 
 
 def action_forms(actions: Sequence[ActionSpec], available: Sequence[str]) -> list[ActionForm]:
-    """The forms of the actions that are available, with a key for each button that one press can send."""
+    """Return the forms of the available actions, with keyboard keys for the buttons."""
     made = [_form(index, action) for index, action in enumerate(actions) if action.name in available]
     taken = {key for form in made for button in form.buttons for key in button.keys}
     free = [str(digit) for digit in range(1, 10) if str(digit) not in taken]
@@ -107,7 +117,7 @@ def action_forms(actions: Sequence[ActionSpec], available: Sequence[str]) -> lis
 
 
 def fields_of(schema: Mapping[str, Any], *, values: Mapping[str, Json] | None = None) -> list[Field]:
-    """The controls of an object's members. values: what stands in them at first, in place of the defaults."""
+    """Return the controls of an object's members. values: initial values, in place of the defaults."""
     if _is_union(schema):
         return [Field("f0", "arguments", "json", required=True, long=True, hint="a JSON object")]
     whole, shown_first = read_schema(schema), values or {}
@@ -118,7 +128,7 @@ def fields_of(schema: Mapping[str, Any], *, values: Mapping[str, Json] | None = 
 
 
 def read_fields(schema: Mapping[str, Any], form: Mapping[str, str]) -> dict[str, Json]:
-    """The object that a form with these controls means; what is left empty and may be is left out. Raises BadFields."""
+    """Return the object that the form describes, without optional members that are empty. Raises BadFields."""
     if _is_union(schema):
         try:
             read = json.loads(form.get("f0", ""))
@@ -146,7 +156,7 @@ def read_fields(schema: Mapping[str, Any], form: Mapping[str, str]) -> dict[str,
         elif control.kind == "words":
             arguments[control.name] = typed_argument(text.strip(), part)
         else:
-            sent = [json.loads(option) for option, _ in control.options]  # as JSON, of which a string is one, too
+            sent = [json.loads(option) for option, _ in control.options]
             arguments[control.name] = typed_value(
                 text.strip(), replace(part, keywords={"enum": sent}) if sent else part
             )
@@ -159,7 +169,7 @@ def read_fields(schema: Mapping[str, Any], form: Mapping[str, str]) -> dict[str,
 
 
 def _is_union(schema: Mapping[str, Any]) -> bool:
-    """Whether the whole object is one of several, so that it has no members of its own to show."""
+    """Return whether the object is a union, which has no members to show."""
     return not schema.get("properties") and any(word in schema for word in ("anyOf", "oneOf", "$ref"))
 
 
@@ -197,7 +207,7 @@ def _keys(action: ActionSpec, args: Json) -> tuple[str, ...]:
 
 
 def _direction(label: str, taken: set[str]) -> str | None:
-    """The arrow of a button whose words have one direction."""
+    """Return the arrow key of a button whose label names one direction."""
     words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", label).lower()))
     arrows = [key for key, names in DIRECTIONS if words.intersection(names)]
     return arrows[0] if len(arrows) == 1 and arrows[0] not in taken else None
@@ -228,7 +238,7 @@ def _field(control: str, name: str, schema: Schema, default: Any, required: bool
 
 
 def _without_null(schema: Schema) -> tuple[Schema, bool]:
-    """The schema of values other than null, and whether null fits too; of a real union only that it is one."""
+    """Return the schema of values other than null, and whether null is allowed. A real union has an empty schema."""
     branches = [] if schema.choices else schema.branches
     rest = [branch for branch in branches if branch.kind != "null"]
     nullable = len(rest) < len(branches)

@@ -1,4 +1,4 @@
-"""A person scores rollouts with the rubric's own scales; the scores are `annotation`s, which calibration reads."""
+"""The pages where a person scores rollouts on the rubric's scales. The scores are annotations, which calibration reads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from taskapp_kit.viewer.pages import rewards_of
 from taskapp_kit.viewer.source import Scale
 
 QUEUE = 500
-"""Rollouts that are gone through one after the other."""
+"""The maximum number of rollouts to annotate one after the other."""
 MAX_NOTE = 2000
 SCORE = "score:"
-"""Prefix of a form's fields that hold scores: the name of the criterion follows."""
+"""Prefix of the form's score fields, followed by the name of the criterion."""
 
 
 async def annotate(request: PageRequest) -> Page:
-    """One rollout to score, and where it stands among those that the filters choose. Failed ones are left out."""
+    """Return one rollout to score, and its position among the rollouts that match the filters and did not fail."""
     if not request.source.annotates:
-        raise not_found("store for annotations here")
+        raise not_found("store for annotations")
     order = request.order()
     rows = [
         row
@@ -81,19 +81,19 @@ async def annotate(request: PageRequest) -> Page:
 
 
 def _position(rows: Sequence[RolloutRow], wanted: str | None, done: set[str]) -> int | None:
-    """Of the rollout that is asked for; else of the first without a score; else of the first."""
+    """Return the position of the requested rollout, else of the first without a score, else of the first."""
     if wanted is not None:
         return next((at for at, row in enumerate(rows) if row.rollout_id == wanted), None)
     return next((at for at, row in enumerate(rows) if row.rollout_id not in done), 0 if rows else None)
 
 
 def _plain(row: RolloutRow) -> list[Scale]:
-    """Where no app says which scales there are: the recorded criteria, from 0 to 1."""
+    """Return scales from 0 to 1 for the recorded criteria, where no app declares scales."""
     return [Scale(name, "") for name in row.criteria] or [Scale("score", "How good is this rollout?")]
 
 
 async def store_annotation(request: PageRequest) -> EncodedResponse:
-    """The form of the page: one score for each criterion that was given one, then on to the next rollout."""
+    """Store the scores in the form, then continue with the next rollout."""
     rollout_id = request.form.get("rollout_id", "")
     stored = await request.source.load(rollout_id, request.caller) if request.source.annotates else None
     if stored is None:
@@ -116,22 +116,22 @@ async def store_annotation(request: PageRequest) -> EncodedResponse:
 def _score(scale: Scale | None, criterion: str, text: str) -> float:
     loc = ("body", SCORE + criterion[:60])
     if scale is None or not criterion or len(criterion) > 200:
-        raise RequestError("There is no such criterion.", fields=(FieldProblem(loc, "is no criterion of the rubric"),))
+        raise RequestError("Unknown criterion.", fields=(FieldProblem(loc, "is not a criterion of the rubric"),))
     try:
         score = float(text)
     except ValueError:
         score = float("nan")
     if not scale.low <= score <= scale.high:
-        words = f"should be a number from {scale.low:g} to {scale.high:g}"
+        words = f"must be a number from {scale.low:g} to {scale.high:g}"
         raise RequestError(f"The score {words}.", fields=(FieldProblem(loc, words),))
     return score
 
 
 async def annotations_file(request: PageRequest) -> EncodedResponse:
-    """Every annotation that the caller may see as JSON Lines, as `taskapp judge calibrate --labels` reads them.
+    """Return every annotation that the caller may see as JSON Lines, as `taskapp judge calibrate --labels` reads them.
 
-    Only scores of judges are of use there; `criterion`, `annotator`, `note` and `created_at` are not part of a label, so the
-    lines of the page's JSON have them and these do not.
+    Calibration uses only scores of judges. `criterion`, `annotator`, `note` and `created_at` are not part of a label; the
+    page's JSON has them.
     """
     judges = {scale.name for scale in request.source.scales if scale.judge}
     lines = [
@@ -149,7 +149,7 @@ async def annotations_file(request: PageRequest) -> EncodedResponse:
 
 
 async def annotation_list(request: PageRequest) -> Page:
-    """Every annotation that the caller may see."""
+    """Return every annotation that the caller may see."""
     found = await request.source.annotations(request.caller)
     data = {"annotations": [asdict(item) for item in found]}
     return Page("annotations.html", "Annotations", data, {"found": found}, "annotate")

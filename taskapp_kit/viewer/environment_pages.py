@@ -1,4 +1,4 @@
-"""The environments of a running app: what each takes and pays, the lines that clients need, and the form that begins to play."""
+"""The pages of a running app's environments: actions, rewards, the lines that clients need, and the form to play."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from taskapp_kit.viewer.page import Page, PageRequest, not_found, redirect
 from taskapp_kit.viewer.play_pages import begin, sitting_of, sittings
 
 CONFIG = "config:"
-"""Prefix of the form's controls that hold members of `env.config`."""
+"""Prefix of the form's controls for members of `env.config`."""
 PICTURES = "image"
-"""A switch of this name is on in the form: a person looks at pictures, while a model's request has to ask for them."""
+"""A switch of this name is on in the form: a person looks at images, while a model's request must ask for them."""
 
 
 async def environments(request: PageRequest) -> Page:
-    """All environments, and the caller's open sessions."""
+    """Return all environments, and the caller's open sessions."""
     spec, sessions = _playable(request)
     found = list(spec.environments.values())
     mine = [
@@ -42,12 +42,12 @@ async def environment(request: PageRequest) -> Page:
 
 
 async def start(request: PageRequest) -> Page | EncodedResponse:
-    """The form of the page: open a session, and begin an episode. The same form sent twice opens one."""
+    """Open a session and begin an episode. The same form sent twice opens only one session."""
     spec, sessions = _playable(request)
     found = _environment(spec, request.form)
     sitting = request.form.get("sitting", "")
     if len(sitting) != 16 or not set(sitting) <= set("0123456789abcdef"):
-        raise RequestError("The form is not one of this page.", hint="Open the page again.")
+        raise RequestError("The form does not belong to this page.", hint="Open the page again.")
     address = f"{request.link(f'play/{sitting}')}#now"
     if any(sitting_of(session) == sitting for session in sittings(sessions, request.caller)):
         return redirect(address)
@@ -59,10 +59,10 @@ async def start(request: PageRequest) -> Page | EncodedResponse:
         problems = {CONFIG + name: text for name, text in error.problems.items()}
     seed = request.form.get("seed", "").strip()
     if seed and (not seed.isascii() or not seed.isdigit() or len(seed) > 20):
-        problems["seed"] = "is not a whole number from 0"
+        problems["seed"] = "is not an integer from 0"
     if problems:
-        return _page(request, request.form, problems, "The episode cannot begin like this.")
-    for session in sittings(sessions, request.caller):  # those whose episode is over need their places no more
+        return _page(request, request.form, problems, "The episode could not begin: some fields are invalid.")
+    for session in sittings(sessions, request.caller):  # sessions whose episode has ended no longer need their places
         if session.state == "over":
             await session.close()
     try:
@@ -76,7 +76,7 @@ async def start(request: PageRequest) -> Page | EncodedResponse:
             problems[control if control in ("seed", "split") or last in named else "config"] = problem.message
         return _page(request, request.form, problems, error.message)
     except (RolloutFailed, SessionError):
-        pass  # the page of the session says how the episode failed
+        pass  # the session's page shows how the episode failed
     return redirect(address)
 
 
@@ -120,7 +120,7 @@ def _page(request: PageRequest, given: Mapping[str, str], problems: Mapping[str,
 
 def _playable(request: PageRequest) -> tuple[AppSpec, EnvironmentSessions]:
     if request.source.spec is None or request.source.sessions is None:
-        raise not_found("environment to play here")
+        raise not_found("environment")
     return request.source.spec, request.source.sessions
 
 
@@ -143,7 +143,7 @@ def _config_controls(form: Mapping[str, str]) -> dict[str, str]:
 
 
 def _seeds(environment: EnvironmentSpec, split: str) -> str:
-    """The seeds of a split, in words."""
+    """Return the seeds of a split as text."""
     if environment.tasks is not None:
         return f"0 to {len(environment.tasks.rows(split)) - 1}"
     seeds = environment.splits[split]

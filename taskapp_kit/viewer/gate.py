@@ -1,8 +1,8 @@
-"""What every request of the viewer passes first: Host, Origin, then a key or a session. The login is behind the first two.
+"""The checks of every request to the viewer: Host, Origin, then a key or a session. The login needs only the first two.
 
-A page of another site must not read or change anything here, even where the browser sends the cookie or where a name of
-that site resolves to this machine (DNS rebinding). So the host must be one of ours, and an Origin, where there is one, must
-be this host, for every method.
+A page of another site must not read or change anything here, even if the browser sends the cookie or a name of that site
+resolves to this machine (DNS rebinding). So for every method the Host must be a name of this server, and the Origin, if
+present, must equal the Host.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from taskapp_kit.viewer.session import SESSION_SECONDS, Sessions
 
 COOKIE = "taskapp_ui"
 CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp"')]
-"""Without Basic, for which a browser would ask in a window of its own."""
+"""Without Basic, for which a browser would open a password dialog."""
 SAFE = frozenset(("GET", "HEAD"))
 KEY_HEADERS = frozenset((b"x-api-key", b"x-api-keys", b"authorization"))
 
 
 class UiGate:
-    """Checks requests. hosts: names under which the viewer may be called, besides the address that the server is bound to."""
+    """Checks requests. hosts: names under which the viewer may be called, in addition to the server's bound address."""
 
     def __init__(self, keys: Keys, sessions: Sessions, hosts: Sequence[str]) -> None:
         self._keys = keys
@@ -35,7 +35,7 @@ class UiGate:
         self._sites = SiteRules(hosts)
 
     def check_site(self, scope: Scope) -> None:
-        """Raise RequestRefused for a host that is not ours (421) and for a request that another site caused (403)."""
+        """Raise RequestRefused for a host that is not this server's (421) and for a request from another site (403)."""
         refusal = self._sites.refusal(scope)
         if refusal is not None:
             raise refusal
@@ -45,13 +45,13 @@ class UiGate:
             raise RequestRefused(
                 "origin_not_allowed",
                 "Another site sent this request.",
-                hint="Open the viewer itself, and use its own pages.",
+                hint="Open the viewer itself and use its pages.",
             )
 
     def caller(self, scope: Scope) -> Caller:
-        """Return who sent the request, by a key in its headers or by a session, and note it in the scope.
+        """Return the caller, identified by a key in the headers or by a session, and note the caller in the scope.
 
-        Raises RequestRefused: 401, 503 when no key is configured, 403 for a change with a cookie and without an Origin.
+        Raises RequestRefused: 401, 503 if no key is configured, 403 for a change with a cookie and without an Origin.
         """
         if not self._keys.configured():
             raise no_key_configured()
@@ -61,7 +61,7 @@ class UiGate:
         else:
             holder = self._sessions.holder(session_id(scope))
             if holder is not None and scope["method"] not in SAFE and b"origin" not in named:
-                raise RequestRefused("origin_not_allowed", "A change needs an Origin header, as browsers send it.")
+                raise RequestRefused("origin_not_allowed", "A request that changes something needs an Origin header.")
         if holder is None:
             raise RequestRefused(
                 "unauthorised",
@@ -75,13 +75,13 @@ class UiGate:
 
 
 def cookie_name(scope: Scope) -> str:
-    """The cookie's name: browsers keep one jar for all ports of a host, so the port is in it."""
+    """Return the cookie's name, which contains the port: browsers share cookies between all ports of a host."""
     host = read_host([value for name, value in scope["headers"] if name == b"host"])
     return COOKIE if host is None or host.port is None else f"{COOKIE}_{host.port}"
 
 
 def session_id(scope: Scope) -> str:
-    """The session's id in the cookie; "" without one."""
+    """Return the session's id from the cookie, "" without a cookie."""
     name = cookie_name(scope)
     for header, value in scope["headers"]:
         if header == b"cookie":
@@ -97,7 +97,7 @@ def session_id(scope: Scope) -> str:
 def set_cookie(scope: Scope, value: str, base: str) -> tuple[bytes, bytes]:
     """Return the header that sets the session's cookie; an empty value removes it. base: the path of the viewer.
 
-    Over https the cookie is `Secure`; where TLS ends at a proxy, the browser's Origin says so.
+    Over https the cookie is `Secure`. If TLS ends at a proxy, the browser's Origin shows that it is https.
     """
     seconds = int(SESSION_SECONDS) if value else 0
     over_tls = scope["scheme"] == "https" or any(

@@ -1,4 +1,4 @@
-"""The jobs of a backend: a list, and one job with its rewards and rollouts by iteration."""
+"""The pages of a backend's jobs: the list, and one job with its rewards and rollouts by iteration."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from taskapp_kit.viewer.pages import shown
 from taskapp_kit.viewer.plots import line
 
 MOST = 200
-"""Jobs in the list."""
+"""The maximum number of jobs in the list."""
 ENDED = ("succeeded", "failed", "cancelled")
 REFRESH_SECONDS = 2
 
 
 async def jobs(request: PageRequest) -> Page:
-    """The newest jobs."""
+    """Return the newest jobs."""
     if not request.source.runs_jobs:
         raise not_found("backend here")
     found = await request.source.jobs(request.caller, MOST)
@@ -28,7 +28,7 @@ async def jobs(request: PageRequest) -> Page:
 
 
 async def job(request: PageRequest) -> Page:
-    """One job, and the rollouts of one of its iterations: that of the query, else the last one."""
+    """Return one job, with the rollouts of the iteration in the query, by default the last."""
     found = await request.source.job(request.path["job_id"], request.caller)
     if found is None:
         raise not_found("job")
@@ -53,7 +53,7 @@ async def job(request: PageRequest) -> Page:
     }
     named, others = curve_groups(found.points)
     data["curves"] = [asdict(group) for group in (*named, *others)]
-    # of the rollouts, so that a running iteration shows; its metrics follow at its end
+    # from the rollouts, so that a running iteration shows; its metrics arrive at its end
     curves = [CurveGroup(REWARD, "reward", rewards), *(group for group in named if group.title != REWARD)]
     view: dict[str, Any] = {
         "best": best_checkpoint(found.view),

@@ -1,4 +1,4 @@
-"""What a page's function receives and returns, and how its query is read."""
+"""The request that a page's function receives, with its parsed query, and the page that it returns."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ FILTERS = ("environment", "policy", "status", "boundary", "run_id", "group_id", 
 MAX_TEXT = 512
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 NEWEST = 5000
-"""Rollouts that a page of runs, or of one run, looks at: the newest ones."""
+"""How many of the newest rollouts a page of runs, or of one run, reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A request that passed the gate. path: the parts that the route's pattern names. form: of a POST.
+    """A request that passed the gate.
 
-    base: the viewer's path, without a slash at the end. secure_url: how the API of the same server is reached.
+    path: the named groups of the route's pattern. form: the fields of a POST. base: the viewer's path, without a slash at
+    the end. api_url: the address of the same server's API.
     """
 
     source: UiSource
@@ -43,20 +44,20 @@ class PageRequest:
     form: Mapping[str, str] = field(default_factory=dict)
 
     def link(self, path: str, **query: Any) -> str:
-        """The address of a page, with a query of those members that are not None or empty."""
+        """Return the address of a page, with the query members that are not None or empty."""
         return linked(self.base, path, **query)
 
     def picture(self, sha256: str | None) -> str | None:
-        """The address of a picture by its hash; None without one."""
+        """Return the address of an image by its hash, None without a hash."""
         return None if sha256 is None else self.link(f"blobs/{sha256}.png")
 
     def text(self, name: str) -> str | None:
-        """A member of the query; None when it is absent, empty or too long, or has control characters."""
+        """Return a query member; None if it is absent, empty or too long, or has control characters."""
         value = self.query.get(name, "").strip()
         return value if 0 < len(value) <= MAX_TEXT and not _CONTROL.search(value) else None
 
     def number(self, name: str) -> float | None:
-        """A finite number in the query; None for anything else."""
+        """Return a finite number from the query, None for anything else."""
         try:
             value = float(self.query.get(name, ""))
         except ValueError:
@@ -64,12 +65,12 @@ class PageRequest:
         return value if value - value == 0.0 else None
 
     def whole(self, name: str, default: int, *, most: int) -> int:
-        """A whole number from 0 in the query, else the default."""
+        """Return an integer from 0 to `most` from the query, else the default."""
         text = self.query.get(name, "")
         return min(most, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
     def rollout_query(self, limit: int) -> RolloutQuery:
-        """The filters of the query; one that cannot be read is no filter."""
+        """Return the filters of the query. A filter that cannot be read is ignored."""
         status, boundary = self.text("status"), self.text("boundary")
         return RolloutQuery(
             environment=self.text("environment"),
@@ -84,19 +85,19 @@ class PageRequest:
         )
 
     def filters(self) -> dict[str, str]:
-        """The filters that are set, by name, for links that retain them."""
+        """Return the filters that are set, by name, for links that keep them."""
         found = self.rollout_query(1)
         return {name: str(value) for name in FILTERS if (value := getattr(found, name)) is not None}
 
     def order(self) -> RowOrder:
-        """The order of the query, `newest` by default."""
+        """Return the order in the query, `newest` by default."""
         wanted = self.query.get("order")
         return next((order for order in ORDERS if order == wanted), "newest")
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: `data` is its JSON, and with `view` what the template shows. Neither has anything private."""
+    """A page. `data` is its JSON; the template shows `data` and `view`. Neither contains anything private."""
 
     template: str
     title: str
@@ -109,25 +110,25 @@ PageFunction = Callable[[PageRequest], Awaitable[Page | EncodedResponse]]
 
 
 async def read_details(stored: StoredRollout) -> RolloutDetails:
-    """The readable form of a rollout, in a thread: a long one takes a while."""
+    """Return the readable form of a rollout, made in a thread because a long rollout takes a while."""
     return await asyncio.to_thread(details_of, stored)
 
 
 def linked(start: str, path: str, **query: Any) -> str:
-    """The address of what is below `start`, with a query of those members that are not None or empty."""
+    """Return the address of a path below `start`, with the query members that are not None or empty."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{start}/{path}" + (f"?{urlencode(given)}" if given else "")
 
 
 def not_found(what: str) -> RequestRefused:
-    """The refusal of a page about something that does not exist, or that the caller may not see."""
+    """Return the error for something that does not exist or that the caller may not see."""
     return RequestRefused(
-        "not_found", f"There is no such {what}.", hint="It may have been pruned, or belong to another key."
+        "not_found", f"This {what} was not found.", hint="It may have been pruned, or belong to another key."
     )
 
 
 def redirect(location: str) -> EncodedResponse:
-    """A 303: the browser gets that page next."""
+    """Return a 303 to this location."""
     return EncodedResponse(
         303, b"", [(b"location", location.encode("latin-1", "replace")), (b"cache-control", b"no-store")]
     )

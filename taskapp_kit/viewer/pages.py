@@ -1,7 +1,7 @@
-"""HTML of rollouts and reports: Jinja templates with autoescape, and files that are complete in themselves.
+"""HTML of rollouts and reports: Jinja templates with autoescape, and self-contained files.
 
-Text that a model, a judge or an environment wrote is escaped by Jinja and made visible by `shown` (control characters and
-marks of writing direction become signs), so a page shows it and never does what it says. No template marks data as safe.
+Text of a model, a judge or an environment is escaped by Jinja, and `shown` makes its control characters and direction marks
+visible, so a page displays the text and never executes it. No template marks data as safe.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from taskapp_kit.viewer.plots import StripStep, strip
 
 FOLDER = Path(__file__).parent
 TEXT_LIMIT = 20_000
-"""Characters of one text that are open on a page; the rest is there, folded."""
+"""How many characters of a text a page shows unfolded."""
 _INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tab and line end
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction: a text could show itself, and what follows, in another order
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and line end
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction marks, which could reorder the text and what follows it
     "\ud800-\udfff]"
 )
 
 
 def standalone_rollout(details: RolloutDetails, blobs: Mapping[str, bytes]) -> str:
-    """One rollout as one HTML file that needs no script and no network.
+    """Return one rollout as an HTML file that needs no script and no network.
 
-    blobs: PNG bytes of its pictures by SHA-256; a picture without bytes is named by its size.
+    blobs: PNG bytes of its images by SHA-256; an image without bytes is shown as its size.
     """
 
     def picture(sha256: str | None) -> str | None:
@@ -48,31 +48,31 @@ def standalone_rollout(details: RolloutDetails, blobs: Mapping[str, bytes]) -> s
 
 
 def standalone(title: str, body: Markup) -> str:
-    """One HTML file that needs no script and no network, in the pages' own style; light and dark.
+    """Return an HTML file in the style of the pages, light and dark, that needs no script and no network.
 
-    title: plain text. body: HTML as `render`, `html` and the plots return it. Raises TypeError for a plain str, which may
-    hold text that nobody escaped.
+    title: plain text. body: HTML from `render`, `html` or the plots. Raises TypeError for a plain str, which may contain
+    unescaped text.
     """
     if not isinstance(body, Markup):
-        raise TypeError("the body of a page is Markup, made by a template or a plot, not a plain str")
+        raise TypeError("The body of a page must be Markup from a template or a plot, not a plain str.")
     return str(render("standalone.html", title=title, body=body))
 
 
 def html(source: str, **values: Any) -> Markup:
-    """Renders a short template that the code itself contains; every value is escaped unless it is Markup.
+    """Render a short template given as a string; every value is escaped unless it is Markup.
 
-    The filters are those of the pages: `num`, `secs`, `count`, `money`, `when`, `signed`, `pretty`, `shown`.
+    It can use the filters of the pages: `num`, `secs`, `count`, `money`, `when`, `signed`, `pretty`, `shown`.
     """
     return Markup(_environment().from_string(source).render(values))  # noqa: S704 - made by a template with autoescape
 
 
 def render(name: str, **values: Any) -> Markup:
-    """Renders one of the pages' templates; every value is escaped unless it is Markup."""
+    """Render a template of the pages; every value is escaped unless it is Markup."""
     return Markup(_environment().get_template(name).render(values))  # noqa: S704 - made by a template with autoescape
 
 
 def rewards_of(details: RolloutDetails, address: str = "") -> Markup:
-    """The rewards of a rollout's steps as a strip; each leads to its turn on the page at `address`, this one by default."""
+    """Return the rewards of a rollout's steps as a strip. Each links to its turn on the page at `address` (default: this)."""
     return strip(
         [
             StripStep(
@@ -86,12 +86,12 @@ def rewards_of(details: RolloutDetails, address: str = "") -> Markup:
 
 @functools.cache
 def style_sheet() -> str:
-    """The style sheet of all pages."""
+    """Return the style sheet of all pages."""
     return (FOLDER / "static" / "style.css").read_text(encoding="utf-8")
 
 
 def style_hash() -> str:
-    """The style sheet's hash for a Content-Security-Policy."""
+    """Return the style sheet's hash for a Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
 
 
@@ -116,28 +116,28 @@ def _environment() -> Environment:
 
 
 def shown(text: Any) -> str:
-    """The text with every control character and mark of writing direction as a visible sign; line ends and tabs stay."""
+    """Return the text with control characters and direction marks made visible; line ends and tabs stay."""
     return _INVISIBLE.sub(_sign, str(text).replace("\r\n", "\n"))
 
 
 def _sign(found: re.Match[str]) -> str:
-    return f"⟨U+{ord(found[0]):04X}⟩"  # the pictures of control characters (U+2400 on) are in few fonts
+    return f"⟨U+{ord(found[0]):04X}⟩"  # few fonts have the symbols for control characters (from U+2400)
 
 
 def number(value: float | None) -> str:
-    """A number in at most 4 digits; `–` for None."""
+    """Format a number with at most 4 digits; `–` for None."""
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def signed(value: float) -> str:
-    """A number with its sign."""
+    """Format a number with its sign."""
     return f"{value:+.4g}"
 
 
 def seconds(value: float | None) -> str:
-    """A duration: `under 0.1 ms`, `12 ms`, `3.1 s`, `4 min 05 s`; `–` for None."""
+    """Format a duration: `under 0.1 ms`, `12 ms`, `3.1 s`, `4 min 05 s`; `–` for None."""
     if value is None:
         return "–"
     if value < 1e-4:
@@ -148,22 +148,22 @@ def seconds(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A whole number with a space between thousands; `–` for None."""
+    """Format an integer with a space between thousands; `–` for None."""
     return "–" if value is None else f"{int(value):,}".replace(",", "\u202f")
 
 
 def money(value: float | None) -> str:
-    """US dollars; `–` where the price is not known."""
+    """Format US dollars; `–` for None."""
     return "–" if value is None else dollars(value)
 
 
 def when(value: float | None) -> str:
-    """A unix time as `2026-03-01 11:00:00`, in UTC; `–` for None."""
+    """Format a unix time as `2026-03-01 11:00:00`, in UTC; `–` for None."""
     return "–" if value is None else utc_time(value).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def moment(value: str) -> str:
-    """An ISO 8601 time in UTC as `2026-03-01 11:00:00`."""
+    """Format an ISO 8601 time in UTC as `2026-03-01 11:00:00`."""
     return value[:19].replace("T", " ")
 
 

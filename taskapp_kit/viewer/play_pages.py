@@ -1,8 +1,8 @@
-"""A person plays an episode of any environment, by forms that the server makes of the actions' schemas.
+"""The page where a person plays an episode of any environment, with forms made from the actions' schemas.
 
-An episode is one of a session that the viewer opened for the caller's key, so it is limited, scored and stored as any other
-rollout. A sitting is such a session: its 16 hex digits are in the page's address and in `run_id`, under which its rollouts
-are found once the session has ended.
+The viewer opens a session for the caller's key, so an episode is limited, scored and stored like any other rollout. Such a
+session is a sitting. Its 16 hex digits are in the page's address and in the `run_id` of its rollouts, which can be found
+after the session has ended.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from taskapp_kit.viewer.page import Page, PageRequest, not_found, read_details, 
 from taskapp_kit.viewer.pages import rewards_of
 
 VIEWER = "viewer"
-"""As stored with the rollouts of sessions that these pages open."""
+"""The protocol that is stored with the rollouts of these sessions."""
 RUN = "play-"
 LATEST_TURNS = 10
-"""Turns that the page shows again; the stored rollout shows all."""
+"""How many of the latest turns the page shows; the stored rollout shows all."""
 MOVED = "moved"
 NOTES = {
-    MOVED: "The episode had moved on since that page was made, so nothing was done. This is how it stands now.",
-    "full": "No episode can begin now: the server is full, or its store fails. Try again later.",
-    "busy": "An action was still being done, so nothing more was done.",
+    MOVED: "The episode had changed since your page was loaded, so nothing was done. This is its current state.",
+    "full": "No episode can begin now, because the server is full or its store fails. Try again later.",
+    "busy": "The previous action was still running, so nothing was done.",
 }
-"""What a page says after a redirect, by the name in its query."""
+"""The note on a page after a redirect, by the name in its query."""
 
 
 def sittings(sessions: EnvironmentSessions, caller: Caller) -> list[EnvironmentSession]:
-    """The open sessions that the caller plays in the viewer, in the order in which they were opened."""
+    """Return the open sessions that the caller plays in the viewer, in the order in which they were opened."""
     return [
         session
         for session in sessions.listed(caller)
@@ -49,7 +49,7 @@ def sittings(sessions: EnvironmentSessions, caller: Caller) -> list[EnvironmentS
 
 
 def sitting_of(session: EnvironmentSession) -> str:
-    """The digits of a session that these pages opened."""
+    """Return the digits of a session that these pages opened."""
     return session.run_id.removeprefix(RUN)
 
 
@@ -63,9 +63,9 @@ async def begin(
     split: str | None,
     config: Mapping[str, Json],
 ) -> None:
-    """Open a session under these digits, and begin an episode. Raises as `EnvironmentSession.reset`.
+    """Open a session with these digits, and begin an episode. Raises as `EnvironmentSession.reset`.
 
-    Only an episode that failed leaves a session, whose page says so.
+    If the episode fails to begin, the session stays open, and its page shows the failure. Any other error closes it.
     """
     session = await sessions.open(environment, caller=caller, protocol=VIEWER, run_id=RUN + sitting, policy=PERSON)
     try:
@@ -78,7 +78,7 @@ async def begin(
 
 
 async def play(request: PageRequest) -> Page | EncodedResponse:
-    """The episode as it stands now."""
+    """Return the current state of the episode."""
     session = _session(request)
     if session is None:
         return await _ended(request)
@@ -86,10 +86,10 @@ async def play(request: PageRequest) -> Page | EncodedResponse:
 
 
 async def act(request: PageRequest) -> Page | EncodedResponse:
-    """A form of the page: an action, `finish`, another episode, or the end of the session.
+    """Handle a form of the page: an action, `finish`, another episode, or the end of the session.
 
-    `at` in the form says where the episode stood when the page was made. It is the request's id, too: the same form again
-    has the answer that it had, and a form of an earlier page does nothing.
+    `at` in the form is the state of the episode when the page was made, and also the request's id: sending the same form
+    again returns the same answer, and a form of an earlier page does nothing.
     """
     session = _session(request)
     here = request.link(f"play/{request.path['sitting']}")
@@ -123,7 +123,7 @@ async def act(request: PageRequest) -> Page | EncodedResponse:
     except Saturated:
         return redirect(f"{here}?note=full#now")
     except (RolloutFailed, StoreError):
-        pass  # the page says how the episode failed
+        pass  # the page shows how the episode failed
     return redirect(f"{here}#now")
 
 
@@ -131,10 +131,10 @@ async def act(request: PageRequest) -> Page | EncodedResponse:
 
 
 def _session(request: PageRequest) -> EnvironmentSession | None:
-    """The session of the page's address, which counts as used now; None when the caller has none open."""
+    """Return the session in the page's address and mark it as used; None if it is not open for the caller."""
     sessions = request.source.sessions
     if sessions is None:
-        raise not_found("environment to play here")
+        raise not_found("environment")
     for session in sittings(sessions, request.caller):
         if sitting_of(session) == request.path["sitting"]:
             session.touch()
@@ -143,33 +143,33 @@ def _session(request: PageRequest) -> EnvironmentSession | None:
 
 
 def _at(session: EnvironmentSession) -> str:
-    """Where a session stands: its episode, and the decisions in it."""
+    """Return the state of a session: its episode, turn and status."""
     return f"{session.rollout_id}-{session.turn}-{session.state}"
 
 
 async def _reset(session: EnvironmentSession, at: str, *, same: bool) -> None:
-    """Begin an episode like the present one, of the same seed or of another. Raises as `EnvironmentSession.reset`."""
+    """Begin an episode like the current one, with the same or another seed. Raises as `EnvironmentSession.reset`."""
     rollout = session.rollout
     if rollout is None:
-        raise SessionError("no_episode", "There is no episode to begin again.")
+        raise SessionError("no_episode", "No episode has begun, so none can begin again.")
     plan = rollout.plan
     await session.reset(plan.seed if same else None, split=plan.split, config=plan.config, request_id=at)
 
 
 def _decision(session: EnvironmentSession, form: Mapping[str, str]) -> tuple[list[tuple[str, Json]], str | None]:
-    """What the form of an action means: the call, or the words. Raises BadFields before anything is sent.
+    """Return the call or the text in the form of an action. Raises BadFields before anything is sent.
 
     Arguments are checked here, as `taskapp play` does, so that a typing error costs no turn.
     """
     specs = list(session.environment.actions.values())
     index = form.get("which", "")
     if not (index.isascii() and index.isdigit() and len(index) < 5 and int(index) < len(specs)):
-        raise BadFields({"": "This is no action of the environment."})
+        raise BadFields({"": "The environment does not have this action."})
     spec = specs[int(index)]
     if spec.tool.text:
         text = form.get("text", "").replace("\r\n", "\n")
         if not text.strip():
-            raise BadFields({"text": "needs some words"})
+            raise BadFields({"text": "must not be empty"})
         return [], text
     args: Any
     if "args" in form:
@@ -211,7 +211,7 @@ async def _page(
         "turn": session.turn,
         "environment": name,
     }
-    if stored is None or not stored.events:  # the first episode is being made
+    if stored is None or not stored.events:  # the first episode is still starting
         waiting = {"refresh": 1}
         return Page("play_waiting.html", f"Play {name}", {**state, "episode": None}, waiting, "environments")
     details = await read_details(stored)
@@ -272,7 +272,7 @@ def _idle_minutes(request: PageRequest) -> float:
 
 
 def _limits_left(session: EnvironmentSession, details: RolloutDetails) -> list[tuple[str, str]]:
-    """What the limits leave, in words: turns, steps, and refused answers in a row."""
+    """Return how much of the limits is used: turns, steps, and refused answers in a row."""
     limits = session.limits
     in_a_row = 0
     for turn in reversed(details.turns if session.state == "playing" else ()):
@@ -292,7 +292,7 @@ def _limits_left(session: EnvironmentSession, details: RolloutDetails) -> list[t
 
 
 def _refill(forms: list[ActionForm], details: RolloutDetails) -> dict[str, str]:
-    """Texts of several lines that were sent before, by parameter: a program is changed, not typed again."""
+    """Return the latest multi-line strings sent before, by parameter, so that a program is edited, not typed again."""
     names = {one.name for form in forms for one in form.fields if one.kind == "text" and one.long}
     found: dict[str, str] = {}
     for step in details.steps:
@@ -302,7 +302,7 @@ def _refill(forms: list[ActionForm], details: RolloutDetails) -> dict[str, str]:
 
 
 async def _ended(request: PageRequest) -> Page | EncodedResponse:
-    """The page of a session that was closed, or that expired: its last rollout, and how it ended."""
+    """Return the page of a session that was closed or has expired: its last rollout, and how it ended."""
     try:
         wanted = RolloutQuery(run_id=RUN + request.path["sitting"], limit=1)
         rows = await request.source.rows(wanted, "newest", request.caller)

@@ -1,8 +1,8 @@
-"""Plots as inline SVG: numbers in, one `<svg>` element out. No script, and no colours of their own.
+"""Plots as inline SVG: numbers in, one `<svg>` element out, without scripts and colors.
 
-The style sheet (`static/style.css`) colours them by class (`series-1` to `series-6`), for light and dark. Every plot has a
-title and a description for screen readers, and each mark names its numbers in a tooltip. All text is escaped.
-`result_plots` draws the results by policy, on a run's page and in an evaluation's report.
+The style sheet (`static/style.css`) colors them by class (`series-1` to `series-6`), for light and dark. Every plot has a
+title and a description for screen readers, and each mark has its numbers in a tooltip. All text is escaped.
+`result_plots` draws the results by policy, for a run's page and an evaluation's report.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from markupsafe import Markup, escape
 from taskapp_kit.records.words import cut
 
 WIDTH, HEIGHT = 440, 240
-"""Of a plot, in its own units; the style sheet lets it grow to 480 pixels and shrink with the page."""
+"""The size of a plot in SVG units; the style sheet lets it grow to 480 pixels and shrink with the page."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 14, 40
 """Space around the axes, for tick labels and names."""
 SERIES = 6
-"""Colours; a further series takes the first one again."""
+"""The number of colors; further series begin with the first color again."""
 MAX_BINS = 40
 MAX_LABEL = 26
-"""Characters of a bar's label; the rest is in its tooltip."""
+"""The maximum length of a bar's label in characters; the tooltip has the whole label."""
 MAX_POINTS = 4000
-"""Points of a scatter plot; of more, evenly spaced ones are drawn, and the description says so."""
+"""The maximum number of points in a plot. Of more points, evenly spaced ones are drawn, as the description states."""
 MANY_POINTS = 80
-"""Of a curve with more, the marks are smaller."""
+"""A curve with more points has smaller marks."""
 BAR_HEIGHT = 24
 BESIDE = 0.03
-"""Of the x axis of a scatter plot: empty on either side."""
+"""The share of a scatter plot's x axis that is empty on either side."""
 STRIP_WIDTH, STRIP_HEIGHT = 1000, 56
 CHARACTER = 6.6
-"""Width of a character at 12 units, roughly."""
+"""The approximate width of a character at size 12."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar. value: None draws no bar, and says `none`. low, high: of an interval. note: beside it, such as `n = 20`."""
+    """One bar. value: None draws no bar, only `none`. low, high: the interval. note: next to it, such as `n = 20`."""
 
     label: str
     value: float | None
@@ -59,9 +59,15 @@ def histogram(
     low: float | None = None,
     high: float | None = None,
 ) -> Markup:
-    """How often the values fall into equal bins. None and what is not finite is left out, and counted in the description.
+    """Draw how many values fall into each of equal bins. Undefined values are left out, and counted in the description.
 
-    low, high: ends of the axis; default: the values' own. bins: default: by the number of values, at most 40.
+    Args:
+        values: The numbers; None and numbers that are not finite are undefined.
+        title: The plot's title.
+        x_label: The name of the x axis.
+        bins: The number of bins. Defaults to a number that fits the number of values, at most 40.
+        low: The start of the axis. Defaults to the smallest value.
+        high: The end of the axis. Defaults to the largest value.
     """
     given = list(values)
     numbers = [float(value) for value in given if value is not None and math.isfinite(value)]
@@ -91,7 +97,7 @@ def histogram(
 def bars(
     rows: Sequence[Bar], *, title: str, x_label: str = "", low: float | None = None, high: float | None = None
 ) -> Markup:
-    """Horizontal bars from 0, with a line for the interval of each that has one, and its value in figures."""
+    """Draw horizontal bars from 0, each with its value as text and a line for its interval."""
     if not rows:
         return _empty(title, "no rows")
     numbers = [
@@ -141,12 +147,12 @@ def bars(
 
 
 def scatter(series: Mapping[str, Sequence[Point]], *, title: str, x_label: str = "", y_label: str = "") -> Markup:
-    """Points, one colour for each series; a legend where there are several. Points that are not finite are left out."""
+    """Draw points, with a color for each series and a legend for several. Points that are not finite are left out."""
     return _points(series, title, x_label, y_label, joined=False)
 
 
 def line(series: Mapping[str, Sequence[Point]], *, title: str, x_label: str = "", y_label: str = "") -> Markup:
-    """Points joined in the order of their x, one colour for each series; a legend where there are several."""
+    """Draw points joined in the order of their x, with a color for each series and a legend for several."""
     return _points(series, title, x_label, y_label, joined=True)
 
 
@@ -191,7 +197,7 @@ def _points(series: Mapping[str, Sequence[Point]], title: str, x_label: str, y_l
 
 @dataclass(frozen=True, slots=True)
 class StripStep:
-    """One step of a strip. reward: None where there was none. href: where a click leads. label: names it."""
+    """One step of a strip. reward: None without a reward. href: the target of a click. label: its name."""
 
     reward: float | None
     refused: bool
@@ -200,7 +206,7 @@ class StripStep:
 
 
 def strip(steps: Sequence[StripStep]) -> Markup:
-    """The rewards of steps as small bars side by side, up for above 0 and down for below; a refused step is marked."""
+    """Draw the rewards of steps as small bars side by side, above or below 0; refused steps are marked."""
     if not steps:
         return Markup("")
     rewards = [step.reward or 0.0 for step in steps]
@@ -229,7 +235,7 @@ def strip(steps: Sequence[StripStep]) -> Markup:
 
 
 class _Axes:
-    """The two axes of a plot, and where a value lies on them."""
+    """The two axes of a plot, and the positions of values on them."""
 
     def __init__(self, x0: float, x1: float, y0: float, y1: float, *, whole_y: bool = False, top: float = TOP) -> None:
         self._whole_y = whole_y
@@ -292,7 +298,7 @@ def _finite(value: float | None) -> bool:
 
 
 def _widened(low: float, high: float, *, keep: bool = False) -> tuple[float, float]:
-    """An interval that is not empty; without `keep` with a little space around a single value."""
+    """Return an interval that is not empty, by adding space around a single value. keep: only above it."""
     if low < high:
         return low, high
     space = abs(low) * 0.1 or 0.5
@@ -300,7 +306,7 @@ def _widened(low: float, high: float, *, keep: bool = False) -> tuple[float, flo
 
 
 def _ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
-    """Round values from `low` to `high`, or a little beyond, about that many."""
+    """Return about that many round values from `low` to `high`, or a little beyond."""
     rough = (high - low) / about
     size = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     step = next((size * factor for factor in (1.0, 2.0, 2.5, 5.0) if size * factor >= rough), size * 10)
@@ -318,7 +324,7 @@ def _number(value: float) -> str:
 
 
 def _tick_labels(ticks: Sequence[float]) -> list[str]:
-    """As short as they are without two being the same."""
+    """Return labels that are as short as possible while no two are equal."""
     labels = [_number(tick) for tick in ticks]
     digits = 5
     while len(set(labels)) < len(labels) and digits < 16:
@@ -343,10 +349,10 @@ CaptionedPlot = tuple[str, Markup]
 
 @dataclass(frozen=True, slots=True)
 class PolicyResults:
-    """What the figures of one policy show.
+    """The results of one policy that the plots show.
 
-    reward: the mean reward with its interval. rewards: of the scored rollouts. points: their (length, reward). criteria: the
-    mean scores.
+    reward: the mean reward with its interval. rewards: the scored rollouts' rewards. points: their (length, reward).
+    criteria: the mean scores.
     """
 
     reward: Bar
@@ -356,7 +362,7 @@ class PolicyResults:
 
 
 def result_plots(policies: Mapping[str, PolicyResults], failures: Mapping[str, int]) -> list[CaptionedPlot]:
-    """The figures that have something to show. failures: failed rollouts by boundary."""
+    """Return the plots that are not empty. failures: the number of failed rollouts by boundary."""
     plots: list[CaptionedPlot] = []
     if len(policies) > 1:
         plots += bar_plot("Reward with 95 % intervals", [one.reward for one in policies.values()])
@@ -377,7 +383,7 @@ def result_plots(policies: Mapping[str, PolicyResults], failures: Mapping[str, i
 
 
 def bar_plot(caption: str, rows: Sequence[Bar], x_label: str = "reward") -> list[CaptionedPlot]:
-    """One plot of the first rows; none without a row."""
+    """Return one plot of the first rows, or no plot without rows."""
     if not rows:
         return []
     whole = caption if len(rows) <= MOST_BARS else f"{caption} (the first {MOST_BARS} of {len(rows)})"
@@ -385,5 +391,5 @@ def bar_plot(caption: str, rows: Sequence[Bar], x_label: str = "reward") -> list
 
 
 def of_policy(caption: str, policy: str, policies: Mapping[str, object]) -> str:
-    """The caption of one policy's figure, with its name if there are several."""
+    """Return the caption of one policy's plot, with the policy's name if there are several."""
     return f"{caption}: {policy}" if len(policies) > 1 else caption

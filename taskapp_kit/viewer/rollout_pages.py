@@ -1,4 +1,4 @@
-"""Lists of rollouts, one rollout, two side by side, and the rollouts of one seed."""
+"""The pages of rollouts: lists, one rollout, two rollouts side by side, and the rollouts of one seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PER_PAGE = 50
 MOST_PAGES = 100
 MOST_IN_GRID = 60
 MAX_RAW = 200_000
-"""Characters of raw JSON that a page contains; of a longer rollout there is a link."""
+"""The maximum length of the raw JSON in a page, in characters; a longer rollout has a link."""
 KEY_HEADER = '-H "X-API-Key: $ENVIRONMENT_API_KEY"'
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 BLOB_HEADERS = [
@@ -46,7 +46,7 @@ BLOB_HEADERS = [
 
 
 async def rollouts(request: PageRequest) -> Page:
-    """Rollouts by filters, in an order, a page at a time."""
+    """Return a page of the rollouts that match the filters, in order."""
     page = request.whole("page", 0, most=MOST_PAGES - 1)
     order = request.order()
     wanted = request.rollout_query((page + 1) * PER_PAGE + 1)
@@ -70,7 +70,7 @@ async def rollouts(request: PageRequest) -> Page:
 
 
 async def rollout(request: PageRequest) -> Page | EncodedResponse:
-    """One rollout: its turns, scores, judges, auxiliary models and timing."""
+    """Return one rollout: its turns, scores, judges, auxiliary models and timing."""
     stored = await request.source.load(request.path["rollout_id"], request.caller)
     if stored is None:
         if await request.source.live_rollout(request.path["rollout_id"], request.caller) is None:
@@ -98,12 +98,12 @@ async def rollout(request: PageRequest) -> Page | EncodedResponse:
 
 
 def curl_line(request: PageRequest, rollout_id: str) -> str:
-    """The line that gets the rollout from the server's API; the key comes from a variable."""
+    """Return the command that fetches the rollout from the server's API, with the key from a variable."""
     return f"curl {KEY_HEADER} {shlex.quote(f'{request.api_url}/rollouts/{rollout_id}?events=1')}"
 
 
 def replay_line(request: PageRequest, rollout_id: str) -> str:
-    """The line that plays a rollout again: by the server's own policy `replay`, or with `taskapp replay` from a file."""
+    """Return the command that replays a rollout: with the server's policy `replay`, or `taskapp replay` for a file."""
     source = request.source
     if not source.plays:
         return shlex.join(["taskapp", "replay", *source.replay_arguments, rollout_id, "--from", source.place])
@@ -116,7 +116,7 @@ def replay_line(request: PageRequest, rollout_id: str) -> str:
 
 
 async def blob(request: PageRequest) -> EncodedResponse:
-    """A picture. It never changes under its hash."""
+    """Return an image, which never changes under its hash."""
     rollouts = request.source.rollouts(request.caller)
     data = None if rollouts is None else await rollouts.blob(request.path["sha256"])
     if data is None:
@@ -125,7 +125,7 @@ async def blob(request: PageRequest) -> EncodedResponse:
 
 
 async def compare(request: PageRequest) -> Page:
-    """Two rollouts side by side, folded up to the first difference."""
+    """Return two rollouts side by side, folded up to the first difference."""
     asked = [request.text("a"), request.text("b")]
     if None in asked:
         found = await request.source.rows(request.rollout_query(PER_PAGE), "newest", request.caller)
@@ -168,7 +168,7 @@ def _located(one: StoredRollout, two: StoredRollout) -> tuple[int, Difference] |
 
 
 def _trajectory(stored: StoredRollout) -> Trajectory:
-    """The episode without its pictures' bytes, and without private state, which no event has."""
+    """Return the episode without the bytes of images and without private state, which events do not contain."""
     return fold(from_json(event) for event in stored.events)
 
 
@@ -180,7 +180,7 @@ def _words(difference: Difference) -> tuple[str, str]:
 
 
 async def group(request: PageRequest) -> Page:
-    """The rollouts of one seed (of a run), or of one group, as a grid."""
+    """Return the rollouts of one seed (of a run), or of one group, as a grid."""
     named = request.text("group_id")
     seed = request.text("seed")
     wanted = RolloutQuery(
@@ -203,7 +203,7 @@ async def group(request: PageRequest) -> Page:
 
 
 async def _card(request: PageRequest, row: RolloutRow) -> dict[str, Any]:
-    """A rollout in a grid: its figures, its last words and its last picture."""
+    """Return a rollout for the grid: its figures, its last text and its last image."""
     stored = await request.source.load(row.rollout_id, request.caller)
     if stored is None:
         return {"row": row, "strip": None, "words": "", "picture": None}
@@ -219,18 +219,18 @@ def _calls(turn: Any) -> str:
 
 
 MOST_LIVE = 500
-"""Rollouts in the list."""
+"""The maximum number of rollouts in the list."""
 
 
 async def live(request: PageRequest) -> Page:
-    """The rollouts that are being played, oldest first."""
+    """Return the rollouts that are being played, oldest first."""
     found = request.source.live(request.caller)
     data = {"rollouts": [asdict(row) for row in found[:MOST_LIVE]], "running": len(found)}
     return Page("live.html", "Live", data, {"refresh": 2}, "live")
 
 
 async def live_rollout(request: PageRequest) -> Page | EncodedResponse:
-    """A rollout so far. Its page asks for itself again every second, and becomes the rollout's own page at the end."""
+    """Return a rollout so far. The page reloads every second, and redirects to the rollout's page at the end."""
     rollout_id = request.path["rollout_id"]
     stored = await request.source.live_rollout(rollout_id, request.caller)
     if stored is None:

@@ -1,4 +1,4 @@
-"""Runs, and one run with its breakdowns and plots."""
+"""The pages of all runs, and of one run with its breakdowns and plots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_SEEDS = 2000
 
 
 async def runs(request: PageRequest) -> Page | EncodedResponse:
-    """The runs among the newest rollouts, newest first. A backend has jobs in their place."""
+    """Return the runs among the newest rollouts, newest first. A backend shows jobs instead."""
     if request.source.runs_jobs:
         return redirect(request.link("jobs"))
     found = await request.source.rows(RolloutQuery(limit=NEWEST), "newest", request.caller)
@@ -42,7 +42,7 @@ async def runs(request: PageRequest) -> Page | EncodedResponse:
 
 
 async def run(request: PageRequest) -> Page:
-    """One run: its figures, breakdowns, plots and seeds."""
+    """Return one run: its figures, breakdowns, plots and seeds."""
     name = request.text("run_id")
     rows = (
         []
@@ -90,7 +90,7 @@ def _grouped(rows: Iterable[RolloutRow], of: Callable[[RolloutRow], Any]) -> dic
 
 
 def run_figures(rows: Sequence[RolloutRow], source: UiSource) -> dict[str, Any]:
-    """The figures of some rollouts. A failed one and an undefined reward are counted apart, never as a number."""
+    """Return the figures of some rollouts. Failures and undefined rewards are counted separately, never as numbers."""
     scored = [row for row in rows if row.reward is not None and row.status != "failed"]
     scored.sort(key=lambda row: (row.environment, row.split, row.seed))  # a bootstrap depends on the order
     ranges = [source.reward_ranges.get(name, UNBOUNDED) for name in {row.environment for row in scored}]

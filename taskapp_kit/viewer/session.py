@@ -1,7 +1,7 @@
-"""Logins of the viewer: cookies that stand for a key, one-time links, and a limit on tries.
+"""Logins of the viewer: cookies in place of a key, one-time links, and a limit on attempts.
 
-Everything is in this process's memory. A cookie holds a random id; the server maps it to the SHA-256 of the key that was
-given, and looks that up again for each request, so a session ends when its key is revoked.
+Everything is in this process's memory. A cookie contains a random id. The server maps it to the SHA-256 of the key that was
+used, and looks the key up again for each request, so a session ends when its key is revoked.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SESSION_SECONDS = 12 * 3600.0
 CODE_SECONDS = 3600.0
 """How long a one-time link can be used."""
 MAX_SESSIONS = 1000
-"""The oldest session ends when there are more."""
+"""The maximum number of sessions; beyond it the oldest session ends."""
 TRIES_AT_ONCE = 4
-"""Logins that are checked at the same time; further ones are refused."""
+"""Logins that are checked at the same time; further logins are rejected."""
 FAILED_SECONDS = 1.0
-"""How long a failed login takes, and occupies one of those places: at most 4 keys a second can be tried."""
+"""How long a failed login takes and counts as being checked, so at most 4 keys per second can be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Session:
 
 
 class Sessions:
-    """The sessions of one server. Use it on its event loop.
+    """The sessions of one server, used on its event loop.
 
     keys: the valid keys. failed_seconds: see FAILED_SECONDS.
     """
@@ -49,15 +49,15 @@ class Sessions:
         self._tries = 0
 
     async def log_in(self, given: str) -> str | None:
-        """Return the id of a new session for a key or the code of a one-time link; None for anything else, slowly.
+        """Return the id of a new session for a key or a one-time code; for anything else return None, slowly.
 
-        Raises RequestRefused (429) while as many logins are being checked as are allowed at once.
+        Raises RequestRefused (429) while the maximum number of logins is being checked.
         """
         if self._tries >= TRIES_AT_ONCE:
             raise RequestRefused(
                 "too_many_tries",
-                "Too many logins are being tried at the moment.",
-                hint="Wait a few seconds.",
+                "Too many logins are being checked at the moment.",
+                hint="Try again in a few seconds.",
                 headers=[(b"retry-after", b"2")],
             )
         self._tries += 1
@@ -74,7 +74,7 @@ class Sessions:
             self._tries -= 1
 
     def one_time_code(self) -> str | None:
-        """Return a code that logs in once, as the operator; None when no key comes from a variable."""
+        """Return a code that logs in once, as the operator; None if no key comes from a variable."""
         digest = self._keys.operator()
         if digest is None:
             return None
@@ -83,7 +83,7 @@ class Sessions:
         return code
 
     def holder(self, session_id: str) -> KeyHolder | None:
-        """Return who is logged in with this session; None when it is unknown or over, or its key is valid no more."""
+        """Return who is logged in with this session; None if it is unknown or has ended, or its key is no longer valid."""
         session = self._sessions.get(session_id)
         if session is None:
             return None
@@ -93,7 +93,7 @@ class Sessions:
         return found
 
     def end(self, session_id: str) -> None:
-        """End a session; an unknown one does not matter."""
+        """End a session; do nothing if it is unknown."""
         self._sessions.pop(session_id, None)
 
     def _begin(self, digest: bytes) -> str:

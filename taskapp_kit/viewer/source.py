@@ -1,4 +1,4 @@
-"""Where the viewer's pages get rollouts from: a running service, or (by `taskapp view`) a directory or a store."""
+"""The source of the viewer's rollouts: a running service, or for `taskapp view` a directory or a store."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a person may give: a number from low to high, or one of `choices` from worst to best.
+    """The scores that a person may give: a number from low to high, or one of `choices` from worst to best.
 
-    name: of the criterion or judge. environments: where it applies, None everywhere.
+    name: the criterion or judge. environments: where it applies, None for all.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Scale:
     environments: tuple[str, ...] | None = None
 
     def applies_to(self, environment: str) -> bool:
-        """Whether rollouts of this environment are scored by it."""
+        """Return whether rollouts of this environment are scored by it."""
         return self.environments is None or environment in self.environments
 
     def values(self) -> list[tuple[float, str]]:
-        """The scores to choose from, each with its words: the choices, or few steps of a scale; empty for a free number."""
+        """Return the scores to choose from, with their labels; empty if the scale has too many steps for buttons."""
         words = self.choices
         if words:
             step = (self.high - self.low) / max(1, len(words) - 1)
@@ -60,7 +60,7 @@ class Scale:
 
 
 MAX_WHOLE_STEPS = 10
-"""A scale of whole numbers up to this long is shown as a row of buttons."""
+"""An integer scale with at most this many steps is shown as a row of buttons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,14 @@ class LiveRow:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """A job of a backend. view: in the form of the backend's API. task_app_url: where its rollouts are stored.
+    """A job of a backend.
 
-    iterations: one for each phase and iteration, with the members phase, iteration (from 1), rollouts, failed, undefined (the
-    number without a reward), reward (the mean of the others, None without any) and seconds (the mean). points: (name, step,
-    value) of its metrics.
+    Attributes:
+        view: The job as the backend's API returns it.
+        task_app_url: The address of the task app that stores its rollouts.
+        iterations: One for each phase and iteration, with the members phase, iteration (from 1), rollouts, failed, undefined
+            (how many have no reward), reward (the mean of the others, or None) and seconds (the mean).
+        points: (name, step, value) of its metrics.
     """
 
     view: dict[str, Any]
@@ -93,25 +96,33 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolClients:
-    """What clients of a protocol need. clients: (title, lines) of each."""
+    """The lines that clients of a protocol need. clients: (title, lines) of each."""
 
     summary: str
     clients: Sequence[tuple[str, str]]
 
 
 ClientLines = Callable[[str, Sequence[str]], Sequence[ProtocolClients]]
-"""Returns them for a server's address and environments."""
+"""Returns the clients' lines for a server's address and environments."""
 
 
 @dataclass(slots=True)
 class UiSource:
-    """What pages may show. A source that cannot do something leaves the method as it is here.
+    """What the pages can show. Subclasses override the methods that they support.
 
-    place: its name, for people. stored: the rollouts, where every caller may see all. scales: what a person may score.
-    annotates, plays: whether it stores people's scores, and plays rollouts. replay_arguments: of `taskapp replay`, before
-    the id. report: of an evaluation's directory. runs_jobs: it is a backend, which has jobs and no rollouts of its own.
-    spec, sessions: of a running app, whose environments a person can play. interval: the method of intervals of mean rewards.
-    reward_ranges: of each environment whose declarations are available.
+    Attributes:
+        place: Its name for people.
+        stored: The rollouts, if every caller may see all of them.
+        scales: What a person may score.
+        annotates: Whether it stores people's scores.
+        plays: Whether it plays rollouts.
+        replay_arguments: The arguments of `taskapp replay` before the id.
+        report: The report in an evaluation's directory.
+        runs_jobs: Whether it is a backend, which has jobs instead of rollouts.
+        spec: A running app, whose environments a person can play.
+        sessions: The sessions of a running app.
+        interval: The method for intervals of mean rewards.
+        reward_ranges: The range of each environment whose declarations are available.
     """
 
     place: str = ""
@@ -128,16 +139,16 @@ class UiSource:
     reward_ranges: Mapping[str, Range] = field(default_factory=dict)
 
     def rollouts(self, caller: Caller) -> RolloutSource | None:
-        """The stored rollouts that the caller may see."""
+        """Return the stored rollouts that the caller may see."""
         return self.stored
 
     async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
-        """The first `wanted.limit` rollouts that match and that the caller may see. Raises StoreError, Unavailable."""
+        """Return the first `wanted.limit` matching rollouts that the caller may see. Raises StoreError, Unavailable."""
         rollouts = self.rollouts(caller)
         return [] if rollouts is None else [row async for row in rollouts.rows(wanted, order, limit=wanted.limit)]
 
     async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """A whole rollout; None when there is none that the caller may see. Raises StoreError."""
+        """Return a rollout, None if it does not exist or the caller may not see it. Raises StoreError."""
         rollouts = self.rollouts(caller)
         try:
             return None if rollouts is None else await rollouts.load(rollout_id)
@@ -145,41 +156,41 @@ class UiSource:
             return None
 
     async def annotations(self, caller: Caller, rollout_id: str | None = None) -> list[Annotation]:
-        """People's scores of one rollout, or of all that the caller may see."""
+        """Return people's scores of one rollout, or of all rollouts that the caller may see."""
         rollouts = self.rollouts(caller)
         return [] if rollouts is None else await rollouts.annotations(rollout_id)
 
     def live(self, caller: Caller) -> list[LiveRow]:
-        """The rollouts that are being played now and that the caller may see, oldest first."""
+        """Return the running rollouts that the caller may see, oldest first."""
         return []
 
     async def live_rollout(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """A rollout that is being played, as it would be stored now; None when it is not being played."""
+        """Return a running rollout as it would be stored now, None if it is not running."""
         return None
 
     def clients(self, url: str, environment: str) -> Sequence[ProtocolClients]:
-        """What clients of the protocols that the server at this address speaks need, for one environment."""
+        """Return the lines for clients of this server's protocols, for one environment."""
         return ()
 
     async def played(self, session: EnvironmentSession) -> StoredRollout | None:
-        """The present or latest episode of a session, as it would be stored now; None before the first."""
+        """Return the latest episode of a session as it would be stored now, None before the first."""
         return None
 
     async def jobs(self, caller: Caller, limit: int) -> list[dict[str, Any]]:
-        """The caller's newest jobs, in the form of the backend's API. Raises StoreError."""
+        """Return the caller's newest jobs as the backend's API returns them. Raises StoreError."""
         return []
 
     async def job(self, job_id: str, caller: Caller) -> JobProgress | None:
-        """A job; None when there is none that the caller may see. Raises StoreError."""
+        """Return a job, None if it does not exist or the caller may not see it. Raises StoreError."""
         return None
 
     async def job_rollouts(self, job_id: str, phase: str, iteration: int) -> list[dict[str, Any]]:
-        """The rollouts of one iteration of a job that `job` returned, by place and sample. Raises StoreError."""
+        """Return the rollouts of one iteration of a job, by position and sample. Raises StoreError."""
         return []
 
 
 class ServiceSource(UiSource):
-    """The rollouts of a running service. client_lines: of the protocols that its server speaks."""
+    """The rollouts of a running service. client_lines: returns the lines for clients of the server's protocols."""
 
     def __init__(self, service: Service, client_lines: ClientLines = lambda url, environments: ()) -> None:
         super().__init__(
@@ -267,7 +278,7 @@ def reward_ranges(spec: AppSpec) -> dict[str, Range]:
 
 
 def scales_of(spec: AppSpec) -> list[Scale]:
-    """What a person may score: the judges' questions first, then outcome criteria."""
+    """Return what a person may score: the judges' questions, then the outcome criteria."""
     judges = [
         Scale(judge.name, judge.description, *judge.scale, judge.choices, True, judge.environments)
         for judge in spec.judges

@@ -1,4 +1,4 @@
-"""The viewer as an ASGI application: routes under `/ui`, behind a gate of its own. Pages have no scripts inside them."""
+"""The viewer as an ASGI application: routes under `/ui`, behind its own gate. Pages contain no inline scripts."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ PAGES: Sequence[tuple[str, str, PageFunction]] = (
     ("GET", "annotations.jsonl", annotate_pages.annotations_file),
     ("GET", f"blobs/{HASH}.png", rollout_pages.blob),
 )
-"""Method, pattern below `/ui/`, function. A GET of the same path with `.json` answers a page's data."""
+"""Method, pattern below `/ui/`, function. A GET of the same path with `.json` returns the page's data."""
 _ROUTES = [(method, re.compile(pattern), function) for method, pattern, function in PAGES]
 _NEXT = re.compile(r"[a-z]+(?:/[0-9A-Za-z_-]{1,64})?(?:\?[A-Za-z0-9._~%=&+-]*)?")
-"""Where a login may lead: a page of the viewer, and nothing that could be another address."""
+"""Where a login may lead: only to a page of the viewer, never to another address."""
 
 HTML = (b"content-type", b"text/html; charset=utf-8")
 COMMON: Headers = [
@@ -86,9 +86,16 @@ CONTENT = (
 
 
 class Viewer:
-    """The pages at `/ui`. source: what they show. title: in the bar at the top. hosts: see UiGate.
+    """The pages at `/ui`.
 
-    api: whether the server has an API beside the viewer. on_answer: is called with method and status of every answer.
+    Args:
+        source: What the pages show.
+        keys: The valid keys.
+        title: The title in the bar at the top.
+        hosts: See UiGate.
+        clock: The clock of the sessions. Defaults to the system's.
+        sessions: The logins. Defaults to new ones.
+        on_answer: Called with method and status of every answer.
     """
 
     def __init__(
@@ -109,7 +116,7 @@ class Viewer:
         self._on_answer = on_answer
 
     def login_link(self, url: str) -> str:
-        """The address of the login below `url`, with a code that works once where the operator has a key."""
+        """Return the address of the login below `url`, with a code that works once if the operator has a key."""
         code = self.sessions.one_time_code()
         return f"{url}{UI}{LOGIN}" + ("" if code is None else f"?code={code}")
 
@@ -170,7 +177,7 @@ class Viewer:
         if isinstance(made, EncodedResponse):
             made.headers = [*made.headers, *(item for item in COMMON if item[0] not in dict(made.headers))]
             return made
-        # in a thread: a long page takes tenths of a second, and rollouts go on meanwhile
+        # in a thread: a long page takes tenths of a second, in which the event loop has to serve rollouts
         if as_json:
             return await asyncio.to_thread(json_answer, made.data, headers=COMMON[2:])
         return await asyncio.to_thread(self._html, scope, made, caller, base)
@@ -217,13 +224,13 @@ class Viewer:
         if session is None:
             page = render("login.html", base=base, title=self._title, wrong=True, next=_next(wanted))
             return _bare(page, 401, [(b"www-authenticate", b'Bearer realm="taskapp"')])
-        self.sessions.end(session_id(scope))  # what was in the browser before is worth nothing now
-        # A page that leads on, not a redirect: a Strict cookie is not sent along a redirect from another site's link.
+        self.sessions.end(session_id(scope))  # the browser's previous session
+        # a page with a link, not a redirect: a Strict cookie is not sent along a redirect from another site's link
         page = render("logged_in.html", base=base, title=self._title, next=_next(wanted))
         return _bare(page, 200, [set_cookie(scope, session, base)])
 
     def _error(self, scope: Scope, error: Exception) -> EncodedResponse:
-        """JSON, or a page for a browser that navigates."""
+        """Return the error as JSON, or as a page if a browser navigates."""
         answer = error_answer(error, where=UI)
         accepts = next((value for name, value in scope["headers"] if name == b"accept"), b"")
         if b"text/html" not in accepts or scope["path"].endswith(".json"):
@@ -239,7 +246,7 @@ class Viewer:
 
 
 class UiMount:
-    """Sends `/ui` and everything below to the viewer, and all else to the application; it stands before CORS and keys."""
+    """Routes `/ui` and everything below to the viewer and the rest to the application, before CORS and keys."""
 
     def __init__(self, viewer: Viewer, app: ASGIApp) -> None:
         self._viewer = viewer
@@ -253,7 +260,7 @@ class UiMount:
 
 
 class _Headers(EncodedResponse):
-    """The answer to HEAD: the length of the body that a GET would have, without it."""
+    """The response to HEAD, with the length of the body that a GET would return."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
@@ -261,7 +268,7 @@ class _Headers(EncodedResponse):
 
 
 def _split(scope: Scope) -> tuple[str, str]:
-    """The viewer's path with that of the application before it, and the rest of the path."""
+    """Return the viewer's path, including the application's root path, and the rest of the path."""
     root = scope.get("root_path", "")
     return root + UI, scope["path"].removeprefix(root).removeprefix(UI)
 
@@ -316,12 +323,12 @@ def _static(name: str) -> EncodedResponse:
 
 @functools.cache
 def _version() -> str:
-    """Of the static files: in their addresses, so that a browser does not use old ones."""
+    """Return the version of the static files; in their addresses, it keeps browsers from using old files."""
     return hashlib.sha256(b"".join((FOLDER / "static" / name).read_bytes() for name in STATIC)).hexdigest()[:12]
 
 
 def _bare(page: str, status: int = 200, more: Headers | None = None) -> EncodedResponse:
-    """A page outside the session: nothing but its own style, which its policy names by hash."""
+    """Return a page outside the session. Its policy allows only its own style, by hash."""
     policy = CONTENT.replace("'self'", f"'{style_hash()}'", 1).replace(
         "script-src 'self'; img-src 'self'", "img-src data:"
     )
@@ -335,9 +342,9 @@ def _bare(page: str, status: int = 200, more: Headers | None = None) -> EncodedR
 
 
 def _report(data: bytes) -> EncodedResponse:
-    """An evaluation's `report.html`. The directory may come from elsewhere, so it may do nothing but be read.
+    """Return an evaluation's `report.html`, which may come from elsewhere and therefore may only be displayed.
 
-    `sandbox`: no scripts, no forms, and an origin of its own, so that it could not send requests as the viewer.
+    `sandbox` means no scripts, no forms and a separate origin, so the report cannot send requests as the viewer.
     """
     policy = (
         b"sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'; "

@@ -291,7 +291,7 @@ def test_a_form_is_sent_and_wrong_input_costs_no_turn(arcade: RunningServer) -> 
     game.post(which="1", text="hello\r\nthere")
     assert "You said &#39;hello\\nthere&#39;." in game.page.text and game.state["turn"] == 2
     game.post(which="1", text="  ")
-    assert "needs some words" in game.page.text and game.state["turn"] == 2
+    assert "must not be empty" in game.page.text and game.state["turn"] == 2
     game.post(which="77", args="{}")
     assert game.state["turn"] == 2
     game.leave()
@@ -300,7 +300,7 @@ def test_a_form_is_sent_and_wrong_input_costs_no_turn(arcade: RunningServer) -> 
 def test_a_wrong_start_is_shown_beside_its_field_and_leaves_no_session(arcade: RunningServer) -> None:
     before = len(arcade.service.sessions)
     for form, said in (
-        ({"seed": "x"}, "is not a whole number"), ({"seed": "99"}, "99"), ({"split": "none"}, "none"),
+        ({"seed": "x"}, "is not an integer"), ({"seed": "99"}, "99"), ({"split": "none"}, "none"),
         ({"config:f0": "1000"}, "less than or equal to 50"), ({"config:f0": "q"}, "q"),
     ):  # fmt: skip
         game = Game.begin(arcade, "walk", **{"seed": "1", **form})
@@ -323,11 +323,11 @@ def test_a_form_sent_twice_acts_once(arcade: RunningServer) -> None:
         post.join(timeout=30)
     assert len(play_app.MOVES) == before + 1 and game.state["turn"] == 1
     late = game.http.post(game.address, data=form)
-    assert "had moved on" in late.text and len(play_app.MOVES) == before + 1, "as after the browser's back button"
+    assert "had changed since" in late.text and len(play_app.MOVES) == before + 1, "as after the browser's back button"
     other = game.http.post(game.address, data={**form, "args": '{"way":"left"}'})
-    assert "had moved on" in other.text and game.state["turn"] == 1, "and in a second tab"
+    assert "had changed since" in other.text and game.state["turn"] == 1, "and in a second tab"
     for do in ("finish", "close", "again"):
-        assert "had moved on" in game.http.post(game.address, data={"at": at, "do": do}).text
+        assert "had changed since" in game.http.post(game.address, data={"at": at, "do": do}).text
     assert game.state["state"] == "playing"
     game.leave()
 
@@ -417,7 +417,7 @@ def test_the_page_of_an_environment_has_the_lines_of_clients_and_no_key(arcade: 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_without_a_store_and_in_worker_processes(workers: int) -> None:
     with opened(exposure="local", serves=play_app.app, workers=workers) as running:
-        assert "speaks no other protocol" in running.client.get("/ui/environment?environment=walk").text
+        assert "speaks only its own protocol" in running.client.get("/ui/environment?environment=walk").text
         game = Game.begin(running, "walk", **{"config:f0": "1"})
         game.press("left")
         assert "There is a wall on the left." in game.page.text

@@ -1,4 +1,4 @@
-"""The routes that say something about the server itself: `/`, `/health`, `/info`, `/metrics`, `/done` and `/debug/env`."""
+"""The routes about the server itself: `/`, `/health`, `/info`, `/metrics`, `/done` and `/debug/env`."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from taskapp_kit.serve.route import RouteContext, RouteSpec
 from taskapp_kit.serve.telemetry.metrics import render
 
 VARIABLES = ("OPENAI_API_KEY", "GROQ_API_KEY")
-"""What `/debug/env` tells besides ENVIRONMENT_API_KEY."""
+"""The variables of `/debug/env` in addition to ENVIRONMENT_API_KEY."""
 
 
 async def root(context: RouteContext, request: Request) -> EncodedResponse:
-    """Needs no key. HEAD gives the headers of `{"status":"ok"}`."""
+    """Return that the server responds; needs no key. HEAD returns the headers of `{"status":"ok"}`."""
     if request.method == "HEAD":
         return json_answer({"status": "ok"})
     return json_answer({"status": "ok", "service": context.service.spec.name})
 
 
 async def health(context: RouteContext, _: Request) -> EncodedResponse:
-    """How many rollouts run, how many may."""
+    """Return how many rollouts are running, their maximum, and the state of store, workers and sessions."""
     return json_answer({**context.service.health(), "auth": {"required": True}})
 
 
 async def info(context: RouteContext, _: Request) -> EncodedResponse:
-    """The app, its data sets, rubrics, reward formula and limits."""
+    """Return the app, its data sets, rubrics, reward formula and limits."""
     return json_answer(context.description.info())
 
 
 async def done(context: RouteContext, _: Request) -> EncodedResponse:
-    """The body is not read."""
-    # nothing is released here: rollouts of one trainer share nothing that others do not use
+    """Accept that a trainer has finished. The body is not read."""
+    # nothing to release: rollouts of one trainer share nothing that only they use
     return json_answer({"ok": True, "service": context.service.spec.name})
 
 
@@ -48,7 +48,7 @@ async def debug_env(context: RouteContext, _: Request) -> EncodedResponse:
 
 
 async def metrics(context: RouteContext, request: Request) -> EncodedResponse:
-    """Counters and gauges since the server's start. Text format 0.0.4, or OpenMetrics when `Accept` names it."""
+    """Return counters and gauges since the server's start, in text format 0.0.4, or OpenMetrics if `Accept` names it."""
     connections = request.scope.get(CONNECTIONS)
     snapshot = context.metrics.snapshot(
         (len(connections), dict(connections.ended)) if isinstance(connections, Connections) else None
@@ -66,8 +66,8 @@ async def metrics(context: RouteContext, request: Request) -> EncodedResponse:
     )
 
 
-ROOT = RouteSpec("/", "GET", root, "Is a server there?", response_model=Root, keyed=False)
-HEALTH = RouteSpec("/health", "GET", health, "Is the server well?", response_model=Health)
+ROOT = RouteSpec("/", "GET", root, "Does the server respond?", response_model=Root, keyed=False)
+HEALTH = RouteSpec("/health", "GET", health, "Is the server healthy?", response_model=Health)
 INFO = RouteSpec("/info", "GET", info, "What is served here?", response_model=Info)
 DONE = RouteSpec("/done", "POST", done, "The trainer has finished", response_model=Done)
 DEBUG_ENV = RouteSpec("/debug/env", "GET", debug_env, "Which variables are set?", response_model=DebugEnv)
@@ -75,7 +75,7 @@ METRICS = RouteSpec(
     "/metrics",
     "GET",
     metrics,
-    "The server's numbers, for Prometheus",
+    "The server's metrics, for Prometheus",
     media_type="text/plain",
     other_media_types=("application/openmetrics-text",),
 )

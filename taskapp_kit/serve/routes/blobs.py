@@ -1,4 +1,4 @@
-"""`/blobs/{sha256}`: an image that was too large for a response, by the hash of its bytes."""
+"""`/blobs/{sha256}`: an image that was too large for a response, by its hash."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ NAME = re.compile(r"[0-9a-f]{64}")
 
 
 async def blob(context: RouteContext, request: Request) -> EncodedResponse:
-    """PNG bytes. They never change under their hash, so a client may keep them."""
+    """Return PNG bytes, which never change under their hash, so clients may cache them."""
     name = request.path_params["sha256"]
-    # the name is checked first, because a store may use it in a path or a query
+    # checked first, because a store may use the name in a path or a query
     data = await context.service.stored.blob(name) if NAME.fullmatch(name) else None
     if data is None:
         raise RequestRefused(
             "not_found",
-            "There is no such image.",
-            hint="The name is the SHA-256 of the PNG as 64 lower-case hex digits, as a response gave it.",
+            "The image was not found.",
+            hint="Use the SHA-256 from a response: 64 lower-case hex digits.",
         )
     return EncodedResponse(
         200,
@@ -30,7 +30,7 @@ async def blob(context: RouteContext, request: Request) -> EncodedResponse:
         [
             (b"content-type", b"image/png"),
             (b"cache-control", b"private, max-age=31536000, immutable"),
-            # a policy may have drawn the picture: no browser should take it for a page
+            # a policy may have drawn the image, so no browser may interpret it as a page
             (b"x-content-type-options", b"nosniff"),
             (b"content-security-policy", b"default-src 'none'"),
         ],
@@ -41,7 +41,7 @@ ROUTE = RouteSpec(
     "/blobs/{sha256}",
     "GET",
     blob,
-    "A picture of an observation",
+    "An image of an observation",
     media_type="image/png",
     failures=(404, 500),
     parameters=(

@@ -1,6 +1,6 @@
-"""`POST /rollout` runs and scores one episode; `/rollouts/{rollout_id}` answers what came of it, or cancels it.
+"""`POST /rollout` plays and scores one episode; `/rollouts/{rollout_id}` returns its result, or cancels it.
 
-The request's headers choose whether it is answered at its end, as a stream, or later by its id.
+The request's headers choose whether the response comes at the end, as a stream, or later by the rollout's id.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 REPLAYED = (b"idempotent-replayed", b"true")
 RETRY_LATER = (b"retry-after", b"1")
 RESUME_SECONDS = 10.0
-"""How long a stream that was cut may be resumed before its rollout counts as abandoned."""
+"""How long an interrupted stream may be resumed before its rollout counts as abandoned."""
 APPLIED = (b"preference-applied", b"respond-async")
 
 EVENT_STREAM = b"text/event-stream"
 MAX_WAIT_SECONDS = 300.0
-"""Maximum for `Prefer: wait`; longer ones are reduced to it."""
+"""The maximum of `Prefer: wait`; longer waits are reduced to it."""
 
 IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 WAIT = re.compile(r"(?<![^\s,;])wait\s*=\s*\"?(\d{1,6})\"?")
@@ -51,8 +51,11 @@ HEADERS = frozenset({b"accept", b"prefer", b"idempotency-key", b"last-event-id",
 class RequestPreferences:
     """The parsed headers of a request.
 
-    respond_async, wait_seconds: `Prefer` (RFC 7240). event_stream: `Accept` names it. first_event: number of the first
-    event that the client lacks (`Last-Event-ID` plus 1).
+    Attributes:
+        respond_async: `Prefer` has it (RFC 7240).
+        wait_seconds: `Prefer` has it (RFC 7240).
+        event_stream: Whether `Accept` names it.
+        first_event: The number of the first event that the client lacks (`Last-Event-ID` plus 1).
     """
 
     respond_async: bool = False
@@ -65,7 +68,7 @@ class RequestPreferences:
 
     @property
     def plain(self) -> bool:
-        """Whether the response is sent at the end of the rollout, to this request alone."""
+        """Return whether the response is sent at the end of the rollout, only to this request."""
         return not (self.respond_async or self.event_stream or self.idempotency_key)
 
 
@@ -73,28 +76,28 @@ NONE = RequestPreferences()
 
 
 def read_preferences(headers: Headers) -> RequestPreferences:
-    """Parse headers with lower-case names, as ASGI gives them. Raises RequestError naming the header."""
+    """Parse headers with lower-case names, as ASGI passes them. Raises RequestError naming the header."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in HEADERS:
-            # two keys would be joined to a third that nobody chose, and the rollout repeated under it
+            # two keys would be joined to a third key, which neither sender will ever repeat
             if name == b"idempotency-key" and name in found:
                 raise _refused("Idempotency-Key", "was sent twice; send one.")
             found[name] = found[name] + b"," + value if name in found else value
     if not found:
         return NONE
-    # strict: a key that was mended silently would not be found again, and a second rollout played
+    # strict: a silently changed key would not be found again, and a second rollout would be played
     key = found.get(b"idempotency-key")
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
-        raise _refused("Idempotency-Key", "should be 1 to 255 visible ASCII characters.")
+        raise _refused("Idempotency-Key", "must be 1 to 255 visible ASCII characters.")
     last = found.get(b"last-event-id")
     if last is not None and not EVENT_ID.fullmatch(last):
-        raise _refused("Last-Event-ID", "should be the `id` of the last event received, a whole number.")
+        raise _refused("Last-Event-ID", "must be the `id` of the last event received, an integer.")
     preferences = found.get(b"prefer", b"").decode("latin-1").lower()
     wait = WAIT.search(preferences)
     return RequestPreferences(
         respond_async="respond-async" in re.split(r"[\s,;]+", preferences),
-        # a preference is only a wish (RFC 7240), so what cannot be read is ignored
+        # preferences are optional (RFC 7240), so unreadable ones are ignored
         wait_seconds=min(float(wait[1]), MAX_WAIT_SECONDS) if wait else None,
         event_stream=_accepts_events(found.get(b"accept", b"")),
         idempotency_key=None if key is None else key.decode("ascii"),
@@ -128,18 +131,18 @@ def _refused(header: str, problem: str) -> RequestError:
 
 
 async def rollout(context: RouteContext, request: Request) -> EncodedResponse | EventStream:
-    """Plays, scores, stores and answers. A failure answers with its boundary and never with a reward.
+    """Play, score and store one episode. A failure is answered with its boundary and never with a reward.
 
-    With `Accept: text/event-stream` the events are streamed as they happen, and then the result. With
+    With `Accept: text/event-stream` the events are streamed as they happen, followed by the result. With
     `Prefer: respond-async` the answer is 202, and the rollout is fetched from `/rollouts/{rollout_id}`. With an
-    `Idempotency-Key` the same request may be sent again: it joins the rollout, or gets what came of it, for 24 hours.
+    `Idempotency-Key` the same request may be sent again for 24 hours: it joins the rollout, or gets its result.
     """
     scope = request.scope
     body = await read_json(scope, request.receive, context.settings.max_body_bytes)
     wanted = parsed(RolloutRequest, body)
     preferences = read_preferences(scope["headers"])
     caller = caller_of(scope, traceparent=preferences.traceparent, tracestate=preferences.tracestate)
-    # a plain request plays in its own task and is cancelled with it; the others share a task that outlives them
+    # a plain request plays in its own task and is cancelled with it; other requests share a task that outlives them
     if preferences.plain:
         played = await while_connected(context.service.rollout(wanted, caller=caller, written=True), request.receive)
         return EncodedResponse(200, answer_bytes(played), rollout_id=played.rollout_id)
@@ -151,7 +154,7 @@ async def rollout(context: RouteContext, request: Request) -> EncodedResponse | 
         detached=preferences.respond_async,
         followed=preferences.event_stream,
     )
-    del body, wanted  # many requests may join one rollout, and wait with theirs
+    del body, wanted  # many requests may join one rollout and wait, and should not keep their bodies
     # a stream may be cut by a proxy and resumed, a plain answer cannot be
     subscriber = shared.subscribe(RESUME_SECONDS if preferences.event_stream else 0.0)
     if preferences.event_stream:
@@ -166,7 +169,7 @@ async def _streamed(
     shared: SharedRollout, subscriber: Subscriber, request: Request, preferences: RequestPreferences
 ) -> EventStream:
     try:
-        # refusals are HTTP statuses: once a stream has begun it has status 200
+        # errors before the first event are HTTP statuses, because a stream that has begun has status 200
         await while_connected(shared.admitted(), request.receive)
     except BaseException:
         subscriber.leave()
@@ -202,7 +205,7 @@ def _path_of(shared: SharedRollout, request: Request) -> str:
 
 
 def pending(shared: SharedRollout, request: Request) -> EncodedResponse:
-    """Return the 202 of a rollout that is in flight."""
+    """Return the 202 of a running rollout."""
     body = {
         "rollout_id": shared.rollout_id,
         "status": "running",
@@ -217,12 +220,12 @@ def answer_of(shared: SharedRollout, settled: StoredResult) -> EncodedResponse:
     """Return the response of `POST /rollout`, or the envelope of its failure."""
     if settled.failure is not None:
         return error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
-    assert settled.answer is not None, "an answer or a failure"
+    assert settled.answer is not None, "a result is an answer or a failure"
     return EncodedResponse(200, settled.answer, rollout_id=settled.rollout_id, shared=shared)
 
 
 def repeated(shared: SharedRollout, settled: StoredResult) -> EncodedResponse:
-    """Return that response for the caller that started the rollout; it is marked if the rollout had ended before."""
+    """Return the response to a request that joined the rollout, marked if the rollout had already ended."""
     answer = answer_of(shared, settled)
     if shared.replayed:
         answer.headers = [*answer.headers, REPLAYED]
@@ -230,21 +233,21 @@ def repeated(shared: SharedRollout, settled: StoredResult) -> EncodedResponse:
 
 
 async def rollout_by_id(context: RouteContext, request: Request) -> EncodedResponse | EventStream:
-    """The answer of `POST /rollout`, or its failure; 202 while it is under way.
+    """Return the answer of `POST /rollout`, or its failure; 202 while the rollout is running.
 
-    Of a rollout that was repeated, streamed or fetched later it is the very answer, for 24 hours. After that, and of
-    every other stored rollout, it is made from the store, as with `record.trajectories`; members that the store lacks
-    are null. `?events=1` adds the events and, from the store, the calls of judges and of models that the environment asked.
-    A rollout of another key label is not found, unless the key is an admin's.
+    A rollout that was repeated, streamed or fetched later is returned byte for byte for 24 hours. After that, and for
+    every other stored rollout, the answer is built from the store, as with `record.trajectories`; members that the store
+    lacks are null. `?events=1` adds the events and, from the store, the calls of judges and auxiliary models. A rollout
+    of another key label is not found, unless the key is an admin's.
 
-    `Prefer: wait=20` waits up to 20 s for the end. With `Accept: text/event-stream` the events come as a stream, from
-    the one after `Last-Event-ID` on, and then the result.
+    `Prefer: wait=20` waits up to 20 s for the end. With `Accept: text/event-stream` the events after `Last-Event-ID` are
+    streamed, followed by the result.
     """
     preferences = read_preferences(request.scope["headers"])
     events = _events_asked(request)
     shared = await _found(context, request, with_events=preferences.event_stream or events)
     if preferences.event_stream:
-        # a browser's EventSource would reconnect for ever to a stream that has nothing left
+        # a browser's EventSource would reconnect forever to a complete stream
         if shared.over and preferences.first_event > len(shared.event_buffer.lines):
             return nothing_more()
         return EventStream(
@@ -261,9 +264,9 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
 
 def _events_asked(request: Request) -> bool:
     pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    # strict: `?event=1` would be answered without events, and nobody would notice
+    # strict: the answer to `?event=1` would silently lack the events
     if any(name != "events" for name, _ in pairs) or len(pairs) > 1 or (pairs and pairs[0][1] not in ("0", "1")):
-        message = "GET /rollouts/{rollout_id} takes one query parameter: events, which is 0 or 1."
+        message = "GET /rollouts/{rollout_id} takes one query parameter: events, which must be 0 or 1."
         raise RequestError(message, fields=(FieldProblem(("query", "events"), message),), code="invalid_query")
     return bool(pairs) and pairs[0][1] == "1"
 
@@ -273,7 +276,7 @@ async def _with_events(context: RouteContext, shared: SharedRollout, body: bytes
     lines, over = list(shared.event_buffer.lines), shared.ended_result
     if over is None:
         return await asyncio.to_thread(_joined, body, lines, await context.shared_rollouts.model_calls(shared))
-    # many clients may ask for one large rollout at once, and each answer would be built from megabytes of events
+    # many clients may request one large rollout at the same time, and each answer is built from megabytes of events
     async with over.loading:
         if over.with_events is None:
             over.with_events = await asyncio.to_thread(
@@ -283,9 +286,9 @@ async def _with_events(context: RouteContext, shared: SharedRollout, body: bytes
 
 
 def _joined(body: bytes, lines: list[bytes], calls: dict[str, Json]) -> bytes:
-    """Insert the events where `record.return_trace` puts them; for a failure, in a `trace` beside the error.
+    """Insert the events where `record.return_trace` puts them; for a failure, in a `trace` next to the error.
 
-    calls: `judge_calls` and `auxiliary_calls`, each where there were any; inserted beside the events.
+    calls: `judge_calls` and `auxiliary_calls`, if there were any; inserted next to the events.
     """
     members = orjson.loads(body)
     trace = members["trajectories"][0]["trace"] if "trajectories" in members else members.setdefault("trace", {})
@@ -295,13 +298,13 @@ def _joined(body: bytes, lines: list[bytes], calls: dict[str, Json]) -> bytes:
 
 
 async def cancel_rollout(context: RouteContext, request: Request) -> EncodedResponse:
-    """Cancels it if it is still under way; what was played is kept. One of another key label is not found."""
+    """Cancel a running rollout and store what was played. A rollout of another key label is not found."""
     shared = await _found(context, request, with_events=False)
     if not shared.over and not shared.is_local:
         raise RequestRefused(
             "rollout_elsewhere",
-            "The rollout is played by another server of the same store.",
-            hint="Ask the server that took it.",
+            "The rollout runs on another server of the same store.",
+            hint="Send the request to that server.",
         )
     if not shared.over:
         shared.cancel()
@@ -322,9 +325,9 @@ async def _found(context: RouteContext, request: Request, *, with_events: bool) 
     if shared is None:
         raise RequestRefused(
             "not_found",
-            "There is no such rollout.",
-            hint="Found are rollouts that this key asked for: stored ones, and without a store, for 24 h, those asked for "
-            "with Prefer: respond-async, an Idempotency-Key or as a stream.",
+            "The rollout was not found.",
+            hint="A key can fetch the stored rollouts of its label. Without a store, it can fetch rollouts requested with "
+            "Prefer: respond-async, an Idempotency-Key or as a stream, for 24 h.",
         )
     return shared
 
@@ -336,7 +339,7 @@ GET = RouteSpec(
     "/rollouts/{rollout_id}",
     "GET",
     rollout_by_id,
-    "What came of a rollout",
+    "The result of a rollout",
     response_model=RolloutResponse,
     streams=True,
     accepted_model=Pending,
@@ -346,7 +349,7 @@ GET = RouteSpec(
         parameter(
             "events",
             "query",
-            "1 adds the events, and the calls of judges and of models that the environment asked.",
+            "1 adds the events, and the calls of judges and auxiliary models.",
             type="string",
             enum=["0", "1"],
         ),
@@ -354,7 +357,7 @@ GET = RouteSpec(
         parameter(
             "Last-Event-ID",
             "header",
-            "Of a stream: the `id` of the last event that arrived.",
+            "For a stream: the `id` of the last event received.",
             type="integer",
             minimum=0,
             maximum=999999999,
@@ -384,7 +387,7 @@ ROUTE = RouteSpec(
         parameter(
             "Idempotency-Key",
             "header",
-            "Repeating the request with the same key and body joins the rollout or gets what came of it.",
+            "Repeating the request with the same key and body joins the rollout or returns its result.",
             type="string",
             pattern="^[\\x21-\\x7e]{1,255}$",
         ),
@@ -394,7 +397,7 @@ ROUTE = RouteSpec(
         parameter(
             "Last-Event-ID",
             "header",
-            "Of a stream that is taken up again under its Idempotency-Key: the last `id` that arrived.",
+            "For a stream that is resumed with its Idempotency-Key: the last `id` received.",
             type="integer",
             minimum=0,
             maximum=999999999,

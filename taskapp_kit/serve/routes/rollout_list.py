@@ -1,4 +1,4 @@
-"""`GET /rollouts`: the stored rollouts of this app that the key may see, newest first, a page at a time."""
+"""`GET /rollouts`: the stored rollouts of this app that the key may see, newest first, in pages."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ NAMES = (*WORDS, *CHOICES, *NUMBERS, "limit", "cursor")
 _TYPES = {**get_type_hints(StoredRollout), **dict.fromkeys(("policy", "model", "boundary"), str | None)}
 ListedRollout = create_model(
     "ListedRollout",
-    __doc__="A rollout of a list. policy, model: who acted. boundary: of a failed one. tokens, cost: null where not known.",
+    __doc__="A rollout in a list. policy, model: who acted. boundary: where it failed. tokens, cost: null if unknown.",
     id=str,
     **{name: _TYPES[name] for name in LISTED},
 )
 
 
 class RolloutList(BaseModel):
-    """A page, newest first. next_cursor: what `cursor` of the next page is, null on the last one."""
+    """A page of rollouts, newest first. next_cursor: the `cursor` of the next page, null on the last page."""
 
     rollouts: list[ListedRollout]  # type: ignore[valid-type]  # made of the row's own fields
     next_cursor: str | None
 
 
 async def list_rollouts(context: RouteContext, request: Request) -> EncodedResponse:
-    """The stored rollouts that fit all of the filters: those of the key's own label, with an admin's key those of all.
+    """Return the stored rollouts of the key's label, or with an admin's key of all labels, that match every filter.
 
-    `reward_above` and `reward_below` are exclusive; a reward of null fits neither. Only an admin's key may filter by
+    `reward_above` and `reward_below` are exclusive; a null reward matches neither. Only an admin's key may filter by
     `key_label`.
     """
     caller = caller_of(request.scope)
@@ -57,10 +57,10 @@ async def list_rollouts(context: RouteContext, request: Request) -> EncodedRespo
         raise RequestRefused(
             "admin_only",
             "Only a key with the admin flag may filter by key_label.",
-            hint="Leave key_label out: the list has the rollouts of this key's own label.",
+            hint="Omit key_label: the list has only the rollouts of this key's label.",
         )
     limit = asked.pop("limit", LIMIT)
-    # one more than the page says whether there is another, without counting
+    # one more than a page, which shows whether another page follows
     found = await context.service.stored.query(RolloutQuery(**asked, limit=limit + 1), caller)
     page = found[:limit]
     return json_answer(
@@ -86,10 +86,10 @@ def _query(request: Request) -> dict[str, Any]:
     asked: dict[str, Any] = {}
     for name, text in pairs:
         if name not in NAMES:
-            # a misspelt filter would answer with all rollouts
-            raise _wrong(name[:64], f"is unknown; known are {', '.join(NAMES)}")
+            # a misspelled filter would return all rollouts
+            raise _wrong(name[:64], f"is unknown; the parameters are {', '.join(NAMES)}")
         if name in asked:
-            raise _wrong(name, "is given more than once")
+            raise _wrong(name, "was sent more than once")
         asked[name] = _read(name, text)
     if "cursor" in asked:
         asked["before"] = asked.pop("cursor")
@@ -103,30 +103,30 @@ def _read(name: str, text: str) -> Any:
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise _wrong(name, "is no finite number")
+            raise _wrong(name, "must be a finite number")
         return number
     if name == "limit":
         if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MAX_LIMIT:
-            raise _wrong(name, f"is no whole number from 1 to {MAX_LIMIT}")
+            raise _wrong(name, f"must be an integer from 1 to {MAX_LIMIT}")
         return int(text)
     if name == "cursor":
         return _before(text)
     if name in CHOICES and text not in CHOICES[name]:
-        raise _wrong(name, f"should be one of {', '.join(CHOICES[name])}")
+        raise _wrong(name, f"must be one of {', '.join(CHOICES[name])}")
     if len(text) > MAX_TEXT:
         raise _wrong(name, f"has more than {MAX_TEXT} characters")
     return text
 
 
 def _cursor(row: RolloutRow) -> str:
-    # time and id: several rollouts may begin in one microsecond, and new ones do not shift the pages
+    # time and id, because several rollouts may begin in the same microsecond, and new rollouts must not shift the pages
     return base64.urlsafe_b64encode(orjson.dumps([row.created_at, row.rollout_id])).decode().rstrip("=")
 
 
 def _before(text: str) -> tuple[float, str]:
     try:
         created_at, rollout_id = orjson.loads(base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
-        # a cursor is a caller's text: the store's query must get values of these types
+        # callers may send any text, but the store's query needs values of these types
         if type(created_at) is float and type(rollout_id) is str:
             return created_at, rollout_id
     except (ValueError, TypeError, binascii.Error):
@@ -155,15 +155,15 @@ ROUTE = RouteSpec(
     failures=(403, 422, 500),
     parameters=(
         _parameter("environment", "Its name."),
-        _parameter("policy", "The policy that acted, `model` for a language model."),
+        _parameter("policy", "The policy that acted; `model` for a language model."),
         _parameter("status", "How it ended.", type="string", enum=list(CHOICES["status"])),
-        _parameter("boundary", "Where a failed one failed.", type="string", enum=list(CHOICES["boundary"])),
-        _parameter("reward_above", "Its reward is greater.", type="number"),
-        _parameter("reward_below", "Its reward is less.", type="number"),
+        _parameter("boundary", "Where it failed.", type="string", enum=list(CHOICES["boundary"])),
+        _parameter("reward_above", "Rollouts with a greater reward.", type="number"),
+        _parameter("reward_below", "Rollouts with a smaller reward.", type="number"),
         _parameter("run_id", "The caller's label of a run."),
         _parameter("group_id", "The caller's label of a group."),
-        _parameter("key_label", "Of the key that asked for it; for admins."),
+        _parameter("key_label", "The label of the key that requested it; only for admins."),
         _parameter("limit", "Rollouts on a page.", type="integer", minimum=1, maximum=MAX_LIMIT, default=LIMIT),
-        _parameter("cursor", "`next_cursor` of the page before."),
+        _parameter("cursor", "`next_cursor` of the previous page."),
     ),
 )

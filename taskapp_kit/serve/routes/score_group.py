@@ -16,11 +16,11 @@ from taskapp_kit.wire.rollout import forms
 
 
 class ScoreGroupRequest(BaseModel):
-    """Which rollouts: their ids, or the group_id that they were sent with. Exactly one of them."""
+    """The rollouts to rank, by exactly one of their ids and their group_id."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=forms(("rollout_ids",), ("group_id",)))
 
-    # a rollout that is named twice would be compared with itself
+    # a rollout named twice would be compared with itself
     rollout_ids: list[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]] | None = Field(
         default=None, min_length=2, max_length=MAX_MEMBERS, json_schema_extra={"uniqueItems": True}
     )
@@ -29,12 +29,12 @@ class ScoreGroupRequest(BaseModel):
     @model_validator(mode="after")
     def _names_one_group(self) -> ScoreGroupRequest:
         if (self.rollout_ids is None) == (self.group_id is None):
-            raise ValueError("should have exactly one of rollout_ids and group_id")
+            raise ValueError("must have exactly one of rollout_ids and group_id")
         return self
 
 
 class GroupMember(BaseModel):
-    """One rollout of the group. rank: 1 is the best, equal scores share one; null without a judge that weighs something."""
+    """A rollout of the group. rank: 1 is the best, equal scores share a rank; null without a judge with a weight."""
 
     rollout_id: str
     score: float | None
@@ -43,9 +43,9 @@ class GroupMember(BaseModel):
 
 
 class GroupJudge(BaseModel):
-    """What one judge said. normalised: its scores from 0 to 1, by its scale.
+    """The verdict of one judge. normalised: its scores, mapped from its scale to 0 to 1.
 
-    orders: in which the rollouts stood before the model, for each sample. cost: US dollars.
+    orders: the order in which the model saw the rollouts, for each sample. cost: US dollars.
     """
 
     name: str
@@ -72,9 +72,9 @@ class ScoreGroupResponse(BaseModel):
 
 
 async def score_group(context: RouteContext, request: Request) -> EncodedResponse:
-    """Ranks stored rollouts of one environment, split, seed and config; others are refused, and it says what differs.
+    """Rank stored rollouts of one environment, split, seed and config; for other rollouts, the error names what differs.
 
-    Scores lie in the judges' scale; they are answered, and not stored.
+    The scores are on the judges' scales. They are returned and not stored.
     """
     scope = request.scope
     body = await read_json(scope, request.receive, context.settings.max_body_bytes)

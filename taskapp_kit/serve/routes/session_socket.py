@@ -1,11 +1,11 @@
-"""`/sessions/{session_id}/socket`: a WebSocket over which one session is driven, call by call.
+"""`/sessions/{session_id}/socket`: a WebSocket that drives one session, call by call.
 
     {"type": "reset" | "step" | "finish" | "state" | "close", "id": …, "data": {…}}     to the server, as text
     {"type": …, "id": …, "data": {…}}                                                   its answer
     {"type": "error", "id": …, "status": …, "error": {"code", "message", "hint", …}}    or what went wrong
 
-`data` is the body of the route with that name, and `id`, a string or number, is returned as it was sent. Frames are answered
-in their order. A socket that is dropped leaves the session open.
+`data` is the body of the route with the same name, and `id`, a string or number, is returned as it was sent. Frames are
+answered in order. If a socket is dropped, the session stays open.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ PATH = "/sessions/{session_id}/socket"
 TYPES = ("reset", "step", "finish", "state", "close")
 NORMAL = 1000
 GONE = (WebSocketDisconnect, RuntimeError, OSError)
-"""What sending over a closed socket raises."""
+"""The exceptions of sending over a closed socket."""
 
 
 def socket_route(context: RouteContext) -> WebSocketRoute:
     """Return the route."""
 
     async def session_socket(websocket: WebSocket) -> None:
-        # before the session is looked for: a refused handshake has no body that could say why
+        # accepted before the session is looked up, because a rejected handshake has no body for the reason
         await websocket.accept()
         with suppress(*GONE):
             await _drive(context, websocket)
@@ -75,7 +75,7 @@ async def _drive(context: RouteContext, websocket: WebSocket) -> None:
 
         closing.append(asyncio.create_task(close()))
 
-    # a session that a socket owns does not expire: the model between two steps may think for long
+    # a session with a socket does not expire, because the model may take long between two steps
     session.attach(leave)
     try:
         while (received := await websocket.receive())["type"] == "websocket.receive":
@@ -86,7 +86,7 @@ async def _drive(context: RouteContext, websocket: WebSocket) -> None:
                 return
     finally:
         session.detach(leave)
-        # a close that is cut off would leave the client waiting for its frame
+        # if the close were interrupted, the client would wait for its frame
         if closing:
             await asyncio.wait(closing)
 
@@ -96,12 +96,12 @@ async def _answer(
 ) -> dict[str, Json]:
     frame: dict[str, Any] = {}
     try:
-        # again for each frame: it may have been closed, or its key revoked, meanwhile
+        # for each frame, because the session may have been closed, or its key revoked, since the last one
         session = context.service.sessions.find(session.session_id, session.caller)
         frame = await _frame(received, context.settings.max_body_bytes)
         kind, data = frame["type"], frame.get("data", {})
         if kind == "close":
-            session.detach(leave)  # the answer comes before the socket is closed
+            session.detach(leave)  # the answer is sent before the socket is closed
             await session.close()
         result = await _called(context, session, kind, data)
     except Exception as error:
@@ -124,10 +124,12 @@ async def read_frame(received: Message, max_bytes: int) -> dict[str, Any]:
     """Return the object of a socket's message. Raises RequestError, RequestRefused."""
     text = received.get("text")
     if text is None:
-        raise RequestError("A frame has to be text with a JSON object.", code="invalid_json")
+        raise RequestError("A frame must be text that is a JSON object.", code="invalid_json")
     raw = text.encode()
     if len(raw) > max_bytes:
-        raise RequestRefused("body_too_large", f"The frame is longer than {max_bytes} bytes.", hint="Send less in one.")
+        raise RequestRefused(
+            "body_too_large", f"The frame has more than {max_bytes} bytes.", hint="Send a smaller frame."
+        )
     # parsing megabytes would block every other session
     return await asyncio.to_thread(read_object, raw) if len(raw) > THREAD_BYTES else read_object(raw)
 
@@ -136,15 +138,15 @@ async def _frame(received: Message, max_bytes: int) -> dict[str, Any]:
     """Return a frame. Raises RequestError, RequestRefused."""
     frame = await read_frame(received, max_bytes)
     if frame.get("type") not in TYPES:
-        message = f"a frame's type is one of {', '.join(TYPES)}."
+        message = f"A frame's type must be one of {', '.join(TYPES)}."
         raise RequestError(message, fields=(FieldProblem(("body", "type"), message),))
     if not isinstance(frame.get("id"), str | int | float | None):
-        message = "a frame's id is a string or a number."
-        # it is repeated in the answer, and an object of any size is no id
+        message = "A frame's id must be a string or a number."
+        # the id is repeated in the answer, so objects of any size are not allowed
         frame["id"] = None
         raise RequestError(message, fields=(FieldProblem(("body", "id"), message),))
     if not isinstance(frame.get("data", {}), dict):
-        message = "a frame's data is an object."
+        message = "A frame's data must be an object."
         raise RequestError(message, fields=(FieldProblem(("body", "data"), message),))
     return frame
 

@@ -1,4 +1,4 @@
-"""`/sessions`: environments that are held open between calls. The sessions themselves are in `rollout/sessions.py`."""
+"""`/sessions`: environments held open between calls. `rollout/sessions.py` has the sessions."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from taskapp_kit.wire.rollout import (
 )
 
 PROTOCOL = "sessions"
-"""As stored with the rollouts of sessions that these routes open."""
+"""The protocol that is stored with the rollouts of these sessions."""
 MAX_ACTIONS = 1000
-"""Actions of one step; `max_actions_per_step` is how many of them are run."""
+"""The maximum number of actions in a step; `max_actions_per_step` is how many of them are run."""
 
 RequestId = Annotated[StrictStr, Field(min_length=1, max_length=255, pattern=NO_CONTROL_CHARACTERS)]
 Seconds = Annotated[float, Field(ge=SHORTEST_SECONDS, le=86_400, allow_inf_nan=False, strict=True)]
@@ -46,14 +46,14 @@ class _Strict(BaseModel):
 
 
 class OpenSession(_Strict):
-    """Which environment (absent: the app's first); `run_id` is stored with its rollouts (absent: the session's id)."""
+    """The environment (default: the app's first); `run_id` is stored with its rollouts (default: the session's id)."""
 
     env_name: EnvironmentName | None = None
     run_id: Annotated[Label, Field(min_length=1)] | None = None
 
 
 class ResetSession(_Strict):
-    """The episode: as `env` of `POST /rollout`; `split` may stand in `config`, too. An absent seed is drawn."""
+    """The episode, as `env` of `POST /rollout`; `split` may also be in `config`. A missing seed is drawn."""
 
     seed: Seed | None = None
     split: Split | None = None
@@ -71,7 +71,7 @@ class SessionAction(_Strict):
 
 
 class StepSession(_Strict):
-    """One decision: `tool` and `args`, or several `actions`, or the `text` of an environment that takes words."""
+    """One decision: `tool` and `args`, or several `actions`, or `text` if the environment has a text action."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra=forms(("tool",), ("actions",), ("text",), first_only=("args",))
@@ -86,14 +86,14 @@ class StepSession(_Strict):
 
 
 class FinishSession(_Strict):
-    """Nothing but the call's own id and time limit."""
+    """Only the call's id and time limit."""
 
     request_id: RequestId | None = None
     timeout_s: Seconds | None = None
 
 
 class SessionState(BaseModel):
-    """A session. `turn` counts the decisions of the present episode; `rollout_id` is its rollout, null before a reset."""
+    """A session. `turn` counts the decisions of the current episode; `rollout_id` is its rollout, null before a reset."""
 
     session_id: str
     env_name: str
@@ -112,7 +112,7 @@ class SessionList(BaseModel):
 
 
 class SessionEpisode(BaseModel):
-    """How the episode ended: the same members as in the answer of `POST /rollout`."""
+    """How the episode ended, with the same members as in the answer of `POST /rollout`."""
 
     rollout_id: str
     status: Literal["terminated", "truncated"]
@@ -128,9 +128,9 @@ class SessionEpisode(BaseModel):
 
 
 class SessionResult(BaseModel):
-    """One action of a step. `refused` is why it was not done; `reward` is the environment's own.
+    """One action of a step. `refused` is the reason if it was refused; `reward` is the environment's.
 
-    `observation` is null for the last action of a step, whose observation is the step's.
+    `observation` is null for the last action, because it is the step's observation.
     """
 
     tool: str
@@ -142,7 +142,7 @@ class SessionResult(BaseModel):
 
 
 class SessionStarted(BaseModel):
-    """The first observation, and what a trainer that samples itself sends to its model: `messages` and `tools`."""
+    """The first observation, and `messages` and `tools` for the model of a trainer that samples itself."""
 
     session_id: str
     rollout_id: str
@@ -161,7 +161,7 @@ class SessionStarted(BaseModel):
 
 
 class SessionStepped(BaseModel):
-    """The newest observation. `reward` null: undefined, never 0; the rewards of an episode sum to `episode.reward`."""
+    """The newest observation. A null `reward` is undefined, never 0. An episode's rewards sum to `episode.reward`."""
 
     session_id: str
     rollout_id: str
@@ -180,10 +180,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 async def open_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Opens a session of an environment; its first reset begins an episode.
+    """Open a session of an environment; its first reset begins an episode.
 
-    It holds a place until it is closed, or until it was not used for `idle_seconds`. When every place is taken, the answer
-    waits some seconds for one, and is 503 with `Retry-After` then; a key has as many sessions as it may have rollouts.
+    It occupies a place until it is closed or was not used for `idle_seconds`. If every place is taken, the request waits
+    some seconds for a place, and is then answered with 503 and `Retry-After`. Sessions count in a key's quota of rollouts.
     """
     wanted = await _read(context, request, OpenSession)
     session = await context.service.sessions.open(
@@ -193,28 +193,28 @@ async def open_session(context: RouteContext, request: Request) -> EncodedRespon
 
 
 async def list_sessions(context: RouteContext, request: Request) -> EncodedResponse:
-    """Lists the open sessions that this key opened; with an admin's key, all. It does not count as using them."""
+    """List the open sessions of this key, or with an admin's key all of them. Listing does not count as use."""
     sessions = context.service.sessions.listed(caller_of(request.scope))
     return json_answer({"sessions": [state_of(context, session) for session in sessions]})
 
 
 async def read_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Describes a session, and counts as using it: a ping. A session of another key is not found; an admin sees all."""
+    """Describe a session, which counts as use: a ping. A session of another key is not found; an admin sees all."""
     return json_answer(state_of(context, _found(context, request, drives=False)))
 
 
 async def reset_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Begins an episode. One that is under way ends as cancelled, and is stored so."""
+    """Begin an episode. A running episode ends and is stored as cancelled."""
     session = _found(context, request)
     wanted = await _read(context, request, ResetSession)
     return json_answer(await reset_with(session, wanted))
 
 
 async def step_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Makes one decision. The same `request_id` as in the call before returns its answer again, and does nothing else.
+    """Make one decision. Repeating the `request_id` of the previous call only returns its answer again.
 
-    A refused action is a step whose observation says why. The step that ends the episode is answered once it is scored and
-    stored; its `reward` holds what the outcome is worth. A failure answers as in `POST /rollout`, and has no reward.
+    A refused action is a step whose observation is the reason. The step that ends the episode is answered after the
+    episode is scored and stored; its `reward` includes the outcome. A failure is answered as in `POST /rollout`.
     """
     session = _found(context, request)
     wanted = await _read(context, request, StepSession, required=True)
@@ -222,22 +222,22 @@ async def step_session(context: RouteContext, request: Request) -> EncodedRespon
 
 
 async def finish_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Ends the episode now: truncated, scored and stored. Of one that is over, the answer is its last step again."""
+    """End the episode now: truncated, scored and stored. If it has ended, return its last step again."""
     session = _found(context, request)
     wanted = await _read(context, request, FinishSession)
     return json_answer(await finish_with(session, wanted))
 
 
 async def close_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Closes the session. An episode under way ends as cancelled, and is stored so; `finish` before it scores it."""
-    # an admin may close anybody's session, and drive only its own
+    """Close the session. A running episode ends and is stored as cancelled; call `finish` before to score it."""
+    # an admin may close any session, but drive only its own
     session = _found(context, request, drives=False)
     await session.close()
     return json_answer(state_of(context, session))
 
 
 async def delete_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Closes the session, as `POST /sessions/{session_id}/close`."""
+    """Close the session, like `POST /sessions/{session_id}/close`."""
     return await close_session(context, request)
 
 
@@ -250,7 +250,7 @@ async def reset_with(session: EnvironmentSession, wanted: ResetSession) -> dict[
 
 
 async def begin_with(session: EnvironmentSession, wanted: ResetSession) -> SessionStart:
-    """Begin an episode as the body of a reset says."""
+    """Begin the episode that the body of a reset describes."""
     reward = wanted.reward
     return await session.reset(
         wanted.seed,
@@ -265,11 +265,11 @@ async def begin_with(session: EnvironmentSession, wanted: ResetSession) -> Sessi
 async def step_with(session: EnvironmentSession, wanted: StepSession) -> dict[str, Json]:
     """Return the answer of a step. Raises RequestError unless there is exactly one form of a decision."""
     forms = [wanted.tool is not None, wanted.actions is not None, wanted.text is not None]
-    # checked here, because a validator of the whole model could not say which member is wrong
+    # checked here, because a validator of the whole model could not name the wrong member
     if sum(forms) != 1:
-        raise _invalid("tool", "the body has to give one of tool (with args), actions and text.")
+        raise _invalid("tool", "The body must have exactly one of tool (with args), actions and text.")
     if wanted.args is not None and wanted.tool is None:
-        raise _invalid("args", "args stand beside tool only.")
+        raise _invalid("args", "args are only allowed with tool.")
     actions: list[tuple[str, Json]] = [(action.tool, action.args) for action in wanted.actions or ()]
     if wanted.tool is not None:
         actions = [(wanted.tool, {} if wanted.args is None else wanted.args)]
@@ -346,7 +346,7 @@ def _stepped(session: EnvironmentSession, step: SessionStep) -> dict[str, Json]:
 
 
 def _shown(observation: Content) -> dict[str, Json]:
-    """Return an observation with its images: `/blobs` has none of an episode that is under way."""
+    """Return an observation with its images inline, because `/blobs` lacks the images of a running episode."""
     return wire_observation(observation, PictureRoom(sys.maxsize))
 
 
@@ -392,7 +392,7 @@ DESCRIBED: dict[str, Any] = {"response_model": SessionState, "failures": (404,),
 
 
 def _played(request: type[BaseModel], response: type[BaseModel], *, body_required: bool = False) -> dict[str, Any]:
-    """Return what documents a call that plays."""
+    """Return the documentation of a call that plays."""
     models = {"request_model": request, "body_required": body_required, "response_model": response}
     return {**models, "failures": PLAYING, "parameters": PARAMETERS}
 

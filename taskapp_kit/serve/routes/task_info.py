@@ -22,9 +22,9 @@ INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
 
 async def task_info(context: RouteContext, request: Request) -> EncodedResponse:
-    """No seed: `{"taskset": …}`. One seed: one TaskInfo. Several: a list. `seed` and `seeds` both repeat, `seed` first.
+    """Return `{"taskset": …}` without a seed, a TaskInfo for one seed, a list for several (`seed` comes before `seeds`).
 
-    `environment` (or `env_name`) picks another than the first environment, `split` where a row's seed counts.
+    `environment` (or `env_name`) selects another than the first environment, `split` the split of a row's seed.
     """
     query = _query(request)
     environment = _environment(context, _one(query, "environment", "env_name"))
@@ -51,12 +51,12 @@ async def task_info(context: RouteContext, request: Request) -> EncodedResponse:
 
 def _query(request: Request) -> dict[str, list[str]]:
     try:
-        # not Starlette's parser, which has no limit on the number of members
+        # instead of Starlette's parser, which does not limit the number of members
         pairs = parse_qsl(
             request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS
         )
     except ValueError:
-        raise _wrong("seeds", f"is given more than {MAX_QUERY_FIELDS} times", "too_many") from None
+        raise _wrong("seeds", f"was sent more than {MAX_QUERY_FIELDS} times", "too_many") from None
     found: dict[str, list[str]] = {}
     for name, text in pairs:
         found.setdefault(name, []).append(text)
@@ -65,9 +65,9 @@ def _query(request: Request) -> dict[str, list[str]]:
 
 def _one(query: dict[str, list[str]], *names: str) -> str | None:
     given = [(name, text) for name in names for text in query.get(name, [])]
-    # both names may be sent, by clients of either contract, as long as they agree
+    # clients may send both names if they agree
     if len({text for _, text in given}) > 1:
-        raise _wrong(given[1][0], "is given more than once, with different values", "ambiguous")
+        raise _wrong(given[1][0], "was sent more than once, with different values", "ambiguous")
     return given[0][1] if given else None
 
 
@@ -83,7 +83,7 @@ def _environment(context: RouteContext, name: str | None) -> EnvironmentSpec:
 def _instance(context: RouteContext, environment: EnvironmentSpec, split: str | None, seed: int) -> Instance:
     try:
         return context.service.instance(environment.name, split, seed)
-    except RequestError as error:  # it names a member of a rollout's body; here it is a query parameter
+    except RequestError as error:  # which names a member of a rollout's body instead of a query parameter
         fields = tuple(
             FieldProblem(("query", problem.loc[-1]), problem.message, problem.type) for problem in error.fields
         )
@@ -91,12 +91,12 @@ def _instance(context: RouteContext, environment: EnvironmentSpec, split: str | 
 
 
 def _seed(name: str, text: str, ranges: str) -> int:
-    """Refuse a seed that no split can have; `Service.instance` checks whether it lies in a split of this app."""
+    """Return the seed. Raises for a seed that no split can have; `Service.instance` checks the splits of this app."""
     if not INTEGER.fullmatch(text):
         raise _wrong(name, f"is not an integer; the seeds are {ranges}", "int_parsing")
     if len(text) > 20 or int(text) >= SEED_LIMIT or text.startswith("-"):
         shown = text if len(text) <= 40 else f"{text[:20]}… ({len(text)} digits)"
-        raise _wrong(name, f"is {shown}, which no split holds; the seeds are {ranges}", "out_of_range")
+        raise _wrong(name, f"is {shown}, which is in no split; the seeds are {ranges}", "out_of_range")
     return int(text)
 
 

@@ -1,7 +1,7 @@
 """The metrics of a server, and their rendering for Prometheus.
 
-Recording is a few additions to plain dictionaries, on the event loop. `prometheus_client` is loaded at the first scrape, when
-`render` builds its metrics from a snapshot. Nothing is global: each service has its own Metrics.
+Recording is a few additions to plain dictionaries, on the event loop. `prometheus_client` is loaded at the first scrape,
+when `render` builds its metrics from a snapshot. Nothing is global: each service has its own Metrics.
 
 Label values are bounded: declared environments, fixed words, the labels of the operator's key file, the templates of routes.
 No label contains a value that a caller chose.
@@ -41,7 +41,7 @@ TOKENS = {
 
 @dataclass(slots=True)
 class EnvironmentMetrics:
-    """Sums over the rollouts of one environment. durations: the counts of the buckets of SECONDS, and of longer ones."""
+    """Sums over the rollouts of an environment. durations: the counts of the buckets of SECONDS, and of longer rollouts."""
 
     durations: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
     seconds: float = 0.0
@@ -57,9 +57,9 @@ class EnvironmentMetrics:
 
 @dataclass(slots=True)
 class Snapshot:
-    """All numbers at one moment.
+    """All metrics at one moment.
 
-    rollouts: by environment, status, boundary, key label. responses: by method, route's template, status. key_refusals: by
+    rollouts: by environment, status, boundary, key label. responses: by method, route template, status. key_refusals: by
     code. health: the result of `Service.health`. connections: open now; ended by the server, by cause.
     """
 
@@ -76,7 +76,7 @@ class Snapshot:
 class Metrics:
     """The counters of one service. Everything but `render` is called on its event loop.
 
-    environments: the declared ones. health: `Service.health`. loop: to be set where an event loop is watched.
+    environments: the declared environments. health: `Service.health`. loop: the watchdog, if the event loop is watched.
     """
 
     def __init__(self, environments: Iterable[str], health: Callable[[], Mapping[str, Any]]) -> None:
@@ -89,7 +89,7 @@ class Metrics:
         self._store_errors = 0
 
     def ended(self, rollout: RunningRollout, result: Rollout) -> None:
-        """A RolloutObserver: counts one ended rollout."""
+        """Count an ended rollout."""
         failure, name, timing = result.failure, result.environment, result.timing
         label = rollout.caller.key_label or ""
         self._rollouts[name, result.status, "" if failure is None else failure.boundary, label] += 1
@@ -107,7 +107,7 @@ class Metrics:
         invalid = result.metrics.get("invalid_actions", 0.0)
         if invalid > 0:  # an environment may have a metric of that name, of any sign
             sums.invalid_actions += invalid
-        # the names come from an endpoint, so only known ones become labels
+        # the names come from an endpoint, so only known names become labels
         for kind, count in result.usage.items():
             if kind in TOKENS and count > 0:
                 sums.tokens[TOKENS[kind]] = sums.tokens.get(TOKENS[kind], 0.0) + count
@@ -120,24 +120,24 @@ class Metrics:
             sums.outcome += card.outcome_score
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """Counts one HTTP answer. route: its template (`/blobs/{sha256}`), never a path; "(none)" when none fits."""
-        # a client may send any word as a method, and each would be a new series
+        """Count an HTTP response. route: the template (`/blobs/{sha256}`), never a path; "(none)" without a route."""
+        # a client may send any method, and each would be a new series
         self._responses[method if method in METHODS else "(other)", route, status] += 1
 
     def count_key_refusal(self, code: str) -> None:
-        """Counts a request that the key check refused. code: the answer's error code."""
+        """Count a request that the key check rejected. code: the error code of the response."""
         self._key_refusals[code] += 1
 
     def store_failed(self) -> None:
-        """Counts a rollout that the store could not save or load."""
+        """Count a rollout that the store could not save or load."""
         self._store_errors += 1
 
     def snapshot(self, connections: tuple[int, Mapping[str, int]] | None = None) -> Snapshot:
-        """The current numbers, which `render` may read in another thread. connections: given if the server counts them."""
+        """Return the current metrics, for `render` in another thread. connections: set if the server counts them."""
         loop = self.loop
         return Snapshot(
             {
-                # copied, because it is rendered in a thread while rollouts go on
+                # copied, because it is rendered in a thread while rollouts continue
                 name: replace(sums, durations=list(sums.durations), phases=dict(sums.phases), tokens=dict(sums.tokens))
                 for name, sums in self._environments.items()
             },
@@ -152,31 +152,31 @@ class Metrics:
 
 
 def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
-    """The numbers in a format of Prometheus, and its content type: OpenMetrics when `accept` names it, else text.
+    """Return the metrics as OpenMetrics if `accept` names it, else in Prometheus' text format, and the content type.
 
-    The first call loads prometheus_client (about 0.1 s of CPU), so it is called in a thread.
+    The first call loads prometheus_client (about 0.1 s of CPU), so call it in a thread.
     """
     from prometheus_client import CollectorRegistry, ProcessCollector
     from prometheus_client.exposition import choose_encoder
 
-    # one for each scrape: the library's global registry would mix the services of a process
+    # one registry for each scrape, because the global registry would mix the services of a process
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Read(snapshot))
     ProcessCollector(registry=registry)
-    # an invalid version is not passed on: the library would repeat it in the content type, or fail
+    # an invalid version is not passed on, because the library would repeat it in the content type, or fail
     open_metrics = "application/openmetrics-text" in accept
     encode, content_type = choose_encoder("application/openmetrics-text; version=1.0.0" if open_metrics else "")
     return encode(registry), content_type
 
 
 class _Read:
-    """A collector of prometheus_client over a snapshot."""
+    """A collector of prometheus_client for a snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics, in the order in which they are documented."""
+        """Return the metrics in their documented order."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         for kind, name, words, labels, samples in (*_of_rollouts(self._snapshot), *_of_server(self._snapshot)):
@@ -193,29 +193,29 @@ class _Read:
 
 
 Family = tuple[str, str, str, tuple[str, ...], Iterable[tuple[tuple[str, ...], Any]]]
-"""Kind, name, words, names of labels, and samples: (values of the labels, number)."""
+"""Kind, name, description, label names, and samples: (label values, number)."""
 
 _DESCRIBED = {
-    "rollouts": "Rollouts that are over. boundary: where one failed, empty when it was scored; "
+    "rollouts": "Ended rollouts. boundary: where it failed, empty if it was scored; "
     "key: the label of the caller's key.",
     "rollout_seconds": "From a rollout's admission to its end, waiting included.",
-    "rollout_phase_seconds": "Where the time of rollouts went; framework has the waiting.",
+    "rollout_phase_seconds": "The time of rollouts by phase; framework includes waiting.",
     "steps": "Steps played.",
-    "invalid_actions": "Steps whose action was refused: unknown tool, bad arguments, or the environment's no.",
+    "invalid_actions": "Steps whose action was refused: unknown tool, bad arguments, or refused by the environment.",
     "tokens": "Tokens as endpoints counted them.",
     "rewards": "Scored rollouts whose reward is defined.",
-    "rewards_sum": "Sum of the defined rewards; divided by taskapp_rewards_total: their mean.",
+    "rewards_sum": "Sum of the defined rewards; divided by taskapp_rewards_total, their mean.",
     "outcome_scores": "Scored rollouts whose outcome score is defined.",
     "outcome_scores_sum": "Sum of the outcome scores.",
-    "http_responses": "HTTP answers behind the key check.",
-    "http_refusals": "Requests that the key check refused, by the answer's code.",
-    "store_errors": "Rollouts that the store could not keep or give back.",
-    "in_flight": "Rollouts under way.",
-    "capacity": "Rollouts that this server takes at once.",
-    "hung_threads": "Threads that are stuck in an environment and were given up.",
+    "http_responses": "HTTP responses to requests that passed the key check.",
+    "http_refusals": "Requests that were rejected before routing, by the code of the response.",
+    "store_errors": "Rollouts that the store could not save or load.",
+    "in_flight": "Running rollouts.",
+    "capacity": "The maximum number of running rollouts.",
+    "hung_threads": "Threads that are stuck in an environment and were abandoned.",
     "store_failing": "1 while the last write to the store failed.",
-    "store_write_failures": "Writes to the store that failed, attempts to write again included.",
-    "draining": "1 when the server takes no new rollouts.",
+    "store_write_failures": "Failed writes to the store, including retries.",
+    "draining": "1 while the server accepts no new rollouts.",
     "sessions": "Sessions that are open.",
     "sessions_opened": "Sessions that were opened.",
     "sessions_ended": "Sessions that were closed.",
@@ -227,11 +227,11 @@ _DESCRIBED = {
     "connections": "Open connections.",
     "connections_ended": "Connections that the server ended before their callers did.",
     "event_loop_lag_seconds": "How late the event loop last was.",
-    "event_loop_blocked": "How often the event loop stood still for more than 0.25 s.",
-    "event_loop_blocked_seconds": "How long it stood still then, in all.",
+    "event_loop_blocked": "How often the event loop was blocked for more than 0.25 s.",
+    "event_loop_blocked_seconds": "The total time for which it was blocked.",
 }
-"""Every metric, after `taskapp_`, and its words."""
-# a sum of rewards may fall, which neither a counter nor a histogram's sum may
+"""Every metric, without `taskapp_`, and its description."""
+# a sum of rewards may decrease, unlike a counter and a histogram's sum
 _SUMS_OF_REWARDS = {"rewards_sum", "outcome_scores_sum"}
 _STATES = {
     "in_flight",
@@ -252,7 +252,7 @@ _SUMS = {
     "outcome_scores": "outcomes",
     "outcome_scores_sum": "outcome",
 }
-"""Metrics with one number for each environment, and the members of EnvironmentMetrics."""
+"""Metrics with one number for each environment, by the members of EnvironmentMetrics."""
 _HEALTH = {
     "in_flight": ("", "in_flight"),
     "capacity": ("", "capacity"),
@@ -269,7 +269,7 @@ _HEALTH = {
     "workers_killed": ("workers", "killed"),
     "workers_hung": ("workers", "hung"),
 }
-"""Metrics of `Service.health`: the part of it, which some servers lack, and the member in it."""
+"""Metrics from `Service.health`: the section, which some servers lack, and its member."""
 
 
 def _family(name: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], Any]]) -> Family:
@@ -296,7 +296,7 @@ def _of_rollouts(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _buckets(counts: list[int]) -> list[tuple[str, float]]:
-    """Cumulative, as Prometheus has them."""
+    """Return the cumulative counts that Prometheus expects."""
     return list(zip((*map(str, SECONDS), "+Inf"), accumulate(counts), strict=True))
 
 

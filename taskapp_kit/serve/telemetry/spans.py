@@ -1,4 +1,4 @@
-"""Builds a rollout's tree of spans from its recorded events, after its end.
+"""A rollout's tree of spans, built from its recorded events after its end.
 
     rollout                       admission to end
     ├── reset                     the environment's construction and reset
@@ -8,10 +8,10 @@
     └── scoring
         └── criterion | judge | metric
 
-Events hold durations, not times, so lengths are exact and places are inferred. Scoring ends with the rollout, the episode
-ends where scoring begins, its parts lie without gaps before that; so whatever nobody measured (waiting in line, the
-framework's own work) shows as one gap at the rollout's beginning. When the episode broke or hung within a part, its
-parts lie from the rollout's beginning on, and that part fills the time to the end: nobody measured it.
+Events contain durations, not times, so lengths are exact and positions are inferred. Scoring ends with the rollout, the
+episode ends where scoring begins, and its parts lie before that without gaps. Unmeasured time (waiting in line, the
+framework's work) is one gap at the rollout's beginning. If the episode broke or hung within a part, its parts start at the
+rollout's beginning, and the broken part, which was not measured, fills the time to the end.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from taskapp_kit.rollout.admission import RunningRollout
 
 Attribute = str | bool | int | float
 Content = Callable[[str], str]
-"""Returns an observation or answer in a form for traces: cut to a length, without keys."""
+"""Returns an observation or answer for traces: shortened, without keys."""
 
 MAX_SPANS = 2000
 MAX_MODEL = 120
-"""The limit on a model's name, in characters."""
+"""The maximum length of a model's name, in characters."""
 INPUT_TOKENS, OUTPUT_TOKENS = ("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")
 
 
 @dataclass(slots=True)
 class Span:
-    """start_ns, end_ns: unix nanoseconds. failed: the code of the failure in this part."""
+    """A span. start_ns, end_ns: unix nanoseconds. failed: the code of the failure in this part."""
 
     name: str
     start_ns: int
@@ -53,12 +53,12 @@ class Span:
 
 
 def root_of(rollout: RunningRollout, result: Rollout) -> Span:
-    """The rollout's own span, without children. Reads no events."""
+    """Return the rollout's span without children. Reads no events."""
     plan, failure = rollout.plan, result.failure
     start = _ns(rollout.created_at)
     root = Span("rollout", start, start + max(0, _ns(result.timing.get("total", 0.0))))
     caller = rollout.caller
-    # without a caller the rollout was begun in this process, and no span of a client encloses it
+    # without a caller the rollout began in this process, so no client's span encloses it
     if caller.key_label is not None or caller.traceparent is not None:
         root.kind = "server"
     card = result.scorecard
@@ -90,7 +90,7 @@ def root_of(rollout: RunningRollout, result: Rollout) -> Span:
 def spans_of(
     rollout: RunningRollout, result: Rollout, *, content: Content | None = None, most: int = MAX_SPANS
 ) -> Span:
-    """The rollout's span with its children, at most `most` spans; `taskapp.dropped_spans` counts the rest.
+    """Return the rollout's span with its children, at most `most` spans; `taskapp.dropped_spans` counts the rest.
 
     content: None leaves out observations, answers and arguments. Private fields and the end state are never included.
     """
@@ -109,7 +109,7 @@ def spans_of(
 
 
 class _Layout:
-    """Lays the parts of an episode one after another between the rollout's beginning and `over`."""
+    """Places the parts of an episode one after another between the rollout's beginning and `over`."""
 
     def __init__(
         self,
@@ -135,10 +135,10 @@ class _Layout:
         self.turn: Span | None = None
 
     def lay(self, events: Sequence[Event]) -> None:
-        """Fills `root.children`."""
+        """Fill `root.children`."""
         open_part = _open_part(events, self.result)
         if open_part is None:
-            # nobody measured the waiting, so it is what is left at the beginning
+            # waiting is not measured, so it is the time that is left at the beginning
             self.cursor = max(self.root.start_ns, self.over - self._known(events))
         for event in events:
             if isinstance(event, Observed):
@@ -158,7 +158,7 @@ class _Layout:
         self._end_turn()
 
     def _known(self, events: Sequence[Event]) -> int:
-        """The nanoseconds of all parts, and of closing the environment, which is the rest of its time."""
+        """Return the nanoseconds of all parts and of closing the environment, which is the rest of its time."""
         inside = asked = 0.0
         for event in events:
             if isinstance(event, Observed):
@@ -167,15 +167,15 @@ class _Layout:
                 inside += event.step.seconds
             elif isinstance(event, Answered):
                 asked += event.seconds
-        # no event tells it
+        # no event records it
         closing = max(0.0, self.result.timing.get("environment", 0.0) - inside)
         return _ns(inside + asked + closing)
 
     def _add(self, parent: Span | None, name: str, seconds: float, end: int | None = None) -> Span | None:
-        """Adds the next part, `seconds` long or up to `end`; None when the limit on spans is reached."""
+        """Add the next part, `seconds` long or up to `end`; return None if the limit on spans is reached."""
         start = self.cursor
         self.cursor = min(self.over, start + max(0, _ns(seconds))) if end is None else end
-        # an episode of thousands of steps would be more than backends accept for one trace
+        # backends do not accept thousands of steps in one trace
         if self.places <= 0 or parent is None:
             self.dropped += 1
             return None
@@ -200,7 +200,7 @@ class _Layout:
         if span is None:
             return
         span.attributes["taskapp.policy"] = self.policy
-        # a function that acts has no tokens, and its span is not a call of a client
+        # a policy that is a function has no tokens, and its span is not a client's call
         if answer.usage or answer.token_ids is not None or answer.policy_version is not None:  # a model answered
             span.name = f"chat {self.model}" if self.model else "chat"
             span.kind = "client"
@@ -224,7 +224,7 @@ class _Layout:
                 "gen_ai.operation.name": "execute_tool",
                 "gen_ai.tool.name": step.tool
                 if step.tool in self.tools
-                else "(unknown)",  # otherwise text of the policy
+                else "(unknown)",  # which may be any text of the policy
                 "taskapp.step": step.index,
                 "taskapp.reward": step.reward,
                 "taskapp.terminated": step.terminated,
@@ -262,7 +262,7 @@ class _Layout:
 
 
 def _open_part(events: Sequence[Event], result: Rollout) -> Event | None:
-    """The part in which the episode broke or hung: it began and did not end. `started` stands for the reset."""
+    """Return the part in which the episode broke or hung: it began and did not end. `started` means the reset."""
     failure = result.failure
     if failure is None or not events:
         return None
@@ -278,7 +278,7 @@ def _open_part(events: Sequence[Event], result: Rollout) -> Event | None:
 
 
 def _scoring(result: Rollout, root: Span, content: Content | None, places: int) -> Span | None:
-    """The span of scoring, at the rollout's end; None when scoring had not begun."""
+    """Return the span of scoring at the rollout's end, None if scoring had not begun."""
     broke = result.failure is not None and result.failure.boundary == "scoring"
     if (result.failure is not None and not broke) or places <= 0:
         return None

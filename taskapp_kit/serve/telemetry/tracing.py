@@ -1,8 +1,8 @@
-"""Traces of rollouts for OpenTelemetry, if the operator enables them; otherwise nothing is loaded and nothing is done.
+"""Traces of rollouts for OpenTelemetry. Unless the operator enables them, nothing is loaded.
 
-Enabled by a tracer provider that is set (`opentelemetry-instrument`, an author's own set-up), or by the standard
-variables: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_TRACES_EXPORTER. Sampling, batching,
-headers and resource are set by the other OTEL_ variables, which the SDK reads. `spans.py` builds the spans.
+A tracer provider of the process (`opentelemetry-instrument`, an author's set-up) enables them, or one of the standard
+variables OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and OTEL_TRACES_EXPORTER. The SDK reads the other
+OTEL_ variables, for sampling, batching, headers and resource. `spans.py` builds the spans.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 EXTRA = "pip install 'taskapp-kit[otel]'"
 WAITING = 128
-"""The limit on rollouts that wait for their spans; further ones are dropped, counted and logged."""
+"""The maximum number of rollouts that wait for their spans; further rollouts are dropped, counted and logged."""
 MAX_CONTENT = 1024
-"""The limit on one piece of content in a span, in characters."""
+"""The maximum length of a piece of content in a span, in characters."""
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
-"""Variables with such names contain secrets, which no trace may show."""
+"""Variables with these names contain secrets, which no trace may show."""
 
 
 class Tracing:
-    """A RolloutObserver that writes each rollout's spans, in a thread of its own.
+    """A RolloutObserver that writes each rollout's spans, in a separate thread.
 
     content: whether spans contain observations and answers (cut to MAX_CONTENT, without `secrets`). owned: `close` shuts
-    the provider down. dropped: the number of rollouts without spans because too many waited.
+    the provider down. dropped: how many rollouts have no spans because too many waited.
     """
 
     def __init__(
@@ -66,23 +66,23 @@ class Tracing:
         self._owned = owned
         self._most = most
         self._tracer: Tracer = provider.get_tracer("taskapp_kit", __version__)
-        # a shorter text stands in words that are no secret
+        # shorter secrets also occur in harmless words
         forms = {form for secret in secrets if len(secret) >= 6 for form in _written(secret)}
-        # the longest first: one secret may contain another
+        # the longest first, because one secret may contain another
         self._secrets = sorted(forms, key=len, reverse=True)
         self._content = self._shown if content else None
-        # a queue without a limit would keep the events of every rollout when exporting is slow
+        # an unlimited queue would keep the events of every rollout when exporting is slow
         self._places = threading.Semaphore(WAITING)
-        # building spans of a long episode takes milliseconds, which the event loop does not have
+        # building the spans of a long episode takes milliseconds, too long for the event loop
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
 
     def __call__(self, rollout: RunningRollout, result: Rollout) -> None:
-        """Accepts an ended rollout. Called on the event loop."""
+        """Accept an ended rollout. Called on the event loop."""
         if not self._places.acquire(blocking=False):
             self.dropped += 1
             if self.dropped.bit_count() == 1:  # logged at 1, 2, 4, 8, …
                 log.warning(
-                    "traces of %d rollouts were dropped: spans are made more slowly than rollouts", self.dropped
+                    "traces of %d rollouts were dropped: rollouts end faster than their spans are built", self.dropped
                 )
             return
         try:
@@ -91,33 +91,33 @@ class Tracing:
             self._places.release()
 
     def flush(self) -> None:
-        """Waits until the spans of all accepted rollouts are written."""
+        """Wait until the spans of all accepted rollouts are written."""
         self._writer.submit(int).result()
 
     def close(self) -> None:
-        """Writes the waiting spans, and sends them if the provider is our own. Blocks; call it in a thread."""
+        """Write the waiting spans, and send them if the provider is the kit's. Blocks; call it in a thread."""
         self._writer.shutdown(wait=True)
         if self._owned:
-            self._provider.shutdown()  # type: ignore[attr-defined]  # ours is the SDK's
+            self._provider.shutdown()  # type: ignore[attr-defined]  # the kit's provider is the SDK's
 
     def _write(self, rollout: RunningRollout, result: Rollout) -> None:
         try:
             self._trace(rollout, result)
         except Exception:
-            log.exception("the trace of rollout %s could not be made", rollout.rollout_id)
+            log.exception("the trace of rollout %s could not be built", rollout.rollout_id)
         finally:
             self._places.release()
 
     def _trace(self, rollout: RunningRollout, result: Rollout) -> None:
         span = root_of(rollout, result)
         root = self._begin(span, _parent(rollout))
-        if root.is_recording():  # sampled: only then are the events read
+        if root.is_recording():  # events are read only if the trace is sampled
             span = spans_of(rollout, result, content=self._content, most=self._most)
             root.set_attributes(span.attributes)
         self._finish(root, span)
 
     def _finish(self, written: Written, span: Span) -> None:
-        """Writes the children of a span that was begun, and ends it."""
+        """Write the children of a started span, and end it."""
         from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
         for child in span.children:
@@ -135,14 +135,14 @@ class Tracing:
 
     def _shown(self, text: str) -> str:
         text = without_whole(text, self._secrets, HIDDEN)
-        text = without_surrogates(text)  # which cannot be sent
+        text = without_surrogates(text)  # surrogates cannot be sent
         return text if len(text) <= MAX_CONTENT else text[:MAX_CONTENT] + "…"
 
 
 def tracing_of(settings: Settings, service_name: str) -> Tracing | None:
-    """The tracing that the process or the settings' variables enable; None, at no cost, otherwise.
+    """Return the tracing that the process or the settings' variables enable, else None at no cost.
 
-    service_name: the resource's `service.name` unless the operator sets one. A missing package is logged in one sentence.
+    service_name: the resource's `service.name`, unless the operator sets it. A missing package is logged.
     """
     provider, owned = _set_provider(), False
     if provider is None:
@@ -153,7 +153,7 @@ def tracing_of(settings: Settings, service_name: str) -> Tracing | None:
 
 
 def _parent(rollout: RunningRollout) -> Context:
-    """The caller's span from its W3C headers; an empty context without them."""
+    """Return the caller's span from its W3C headers; an empty context without them."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -163,8 +163,8 @@ def _parent(rollout: RunningRollout) -> Context:
 
 
 def _set_provider() -> TracerProvider | None:
-    """The provider set for this process, if any. Setting one has loaded opentelemetry."""
-    # not imported for this: whoever set a provider has imported it, and other servers need not pay for it
+    """Return the provider set for this process, if any."""
+    # not imported here: code that set a provider has imported it, and other servers should not pay for it
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None
@@ -173,7 +173,7 @@ def _set_provider() -> TracerProvider | None:
 
 
 def _asked_provider(variables: Mapping[str, str], service_name: str) -> TracerProvider | None:
-    """A provider of our own with the exporters that the variables name."""
+    """Return a provider with the exporters that the variables name."""
     names = [name.strip() for name in variables.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()]
     if not names and any(variables.get(name) for name in ENDPOINTS):
         names = ["otlp"]
@@ -184,7 +184,7 @@ def _asked_provider(variables: Mapping[str, str], service_name: str) -> TracerPr
         sdk = importlib.import_module("opentelemetry.sdk.trace")
         export = importlib.import_module("opentelemetry.sdk.trace.export")
     except ImportError:
-        log.warning("traces are asked for (OTEL_ variables) and none are written: %s gives what they need", EXTRA)
+        log.warning("OTEL_ variables request traces, but a package is missing, so none are written: %s", EXTRA)
         return None
     exporters = [exporter for name in names if (exporter := _exporter(name, variables)) is not None]
     if not exporters:
@@ -198,29 +198,29 @@ def _asked_provider(variables: Mapping[str, str], service_name: str) -> TracerPr
 
 
 def _exporter(name: str, variables: Mapping[str, str]) -> Any:
-    """An exporter by its name, as installed packages give them (the SDK's entry points); None, logged, without one."""
+    """Return an installed exporter (the SDK's entry points) by name; log and return None if it is not installed."""
     protocol = next((variables[name] for name in PROTOCOLS if variables.get(name)), "http/protobuf").strip()
     wanted = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}.get(protocol) if name == "otlp" else name
     found = importlib.metadata.entry_points(group="opentelemetry_traces_exporter", name=wanted or protocol)
     if not found:
-        hint = EXTRA if wanted == "otlp_proto_http" else "install the package that has it"
+        hint = EXTRA if wanted == "otlp_proto_http" else "install its package"
         log.warning("no traces go to the exporter %r (%r), which is not installed: %s", name, wanted or protocol, hint)
         return None
     try:
-        # an exporter that cannot be made must not keep the server from starting
+        # a broken exporter must not keep the server from starting
         return next(iter(found)).load()()
     except Exception as error:
-        log.warning("no traces go to the exporter %r: it raised %s when it was made", name, type(error).__name__)
+        log.warning("no traces go to the exporter %r: its constructor raised %s", name, type(error).__name__)
         return None
 
 
 def _written(secret: str) -> tuple[str, str, str]:
-    """The forms of a secret in a text, and in JSON with and without escapes for non-ASCII characters."""
+    """Return the forms of a secret in text, and in JSON with and without escapes for non-ASCII characters."""
     return secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
 
 
 def _secrets(settings: Settings) -> list[str]:
-    """The texts that no content may contain: the server's keys, and every variable that is named like one."""
+    """Return the strings that no content may contain: the server's keys, and every variable named like a secret."""
     own = (settings.environment_api_key, settings.dev_environment_api_key, *settings.environment_api_key_aliases)
     others = [value for name, value in settings.variables.items() if SECRET.search(name)]
     return [value for value in (*own, *others) if value]
