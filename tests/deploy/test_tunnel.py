@@ -140,7 +140,9 @@ def test_what_does_not_go_together_names_its_option(option: str, given: dict[str
 
 
 def test_without_cloudflared_a_sentence_says_what_to_do() -> None:
-    with pytest.raises(TunnelError, match=r'program nix-da was not found.*Install cloudflared.*tunnel_mode="local"') as raised:
+    with pytest.raises(
+        TunnelError, match=r'program nix-da was not found.*Install cloudflared.*tunnel_mode="local"'
+    ) as raised:
         plan_tunnel(backend_url="https://backend.example.org", cloudflared="nix-da", environ={})
     assert "the backend is on another machine" in str(raised.value)
 

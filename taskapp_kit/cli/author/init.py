@@ -144,7 +144,7 @@ def _installed() -> frozenset[str]:
 @click.command(epilog=example("taskapp init my_game --template multi-turn-game"))
 @click.argument("name")
 @click.option("--template", metavar="T", help="What to start from, `questions` by default; `taskapp list` names them.")
-@click.option("--package", is_flag=True, help="Make a package of apps that others install and name: the template `package`.")
+@click.option("--package", is_flag=True, help="Make a package of apps that others install: the template `package`.")
 def command(name: str, template: str | None, package: bool) -> None:
     """Make a new project in the directory NAME.
 

@@ -315,7 +315,10 @@ def test_the_key_goes_to_that_address_alone_and_only_what_is_needed_is_asked() -
     assert all(request.headers.get("X-API-Key") == (None if request.path == "/" else KEY) for request in seen)
     with scripted() as (url, _):
         open_door = look(url, None)
-    assert open_door[1] == Finding("key", True, "The task app does not require a key.", open_door[1].do) and open_door[1].do
+    assert (
+        open_door[1] == Finding("key", True, "The task app does not require a key.", open_door[1].do)
+        and open_door[1].do
+    )
 
 
 # backends
