@@ -1,4 +1,4 @@
-"""What verifiers and Inspect need of a task app: its tasks, one episode at a time, the scores of a rollout."""
+"""What verifiers and Inspect need of a task app: its tasks, single episodes and the scores of a rollout."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from taskapp_kit.wire.rollout import RolloutRequest
 log = logging.getLogger("taskapp_kit.verifiers")
 
 CHUNK = 32
-"""So many episodes are begun together for their prompts."""
+"""How many episodes are begun together for their prompts."""
 NO_PROMPT = "This episode could not begin; the rollout says why."
 CONCURRENT = 4096
-"""Rollouts at once in one process; verifiers has limits of its own, which are lower."""
+"""Concurrent rollouts in a process. The libraries' own limits are lower."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOfApp:
-    """One task: its prompt, the tools of its first request, and what names the episode. config: JSON text."""
+    """A task: its prompt, the tools of its first request, and the episode's name. config: JSON text."""
 
     prompt: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -48,9 +48,9 @@ class TaskOfApp:
 
 @dataclass
 class VerifiersApp:
-    """A task app for verifiers; the app is loaded when it is first needed.
+    """A task app for verifiers, loaded on first use.
 
-    reference: a path or the name of a bundled app. environment: the app's first when None.
+    reference: a path or the name of a bundled app. environment: the app's first if None.
     """
 
     reference: str
@@ -74,12 +74,12 @@ class VerifiersApp:
         return split in self.spec.split_names
 
     def seeds(self, split: str | None) -> tuple[str, range]:
-        """The split's name, the first when None, and its seeds. Raises RequestError."""
+        """Return a split's name and seeds; None selects the first split. Raises RequestError."""
         name = find_instance(self.spec, split, None, random.Random(0)).split
         return name, self.spec.seeds_of(name)
 
     def tasks(self, split: str | None, limit: int | None = None) -> Iterator[TaskOfApp]:
-        """The first `limit` tasks of a split, their episodes begun some at a time, as they are read. Raises RequestError."""
+        """Yield the first `limit` tasks of a split. Episodes are begun in chunks as tasks are read. Raises RequestError."""
         name, seeds = self.seeds(split)
         numbers = iter(seeds if limit is None else islice(seeds, limit))
         while chunk := list(islice(numbers, CHUNK)):
@@ -125,7 +125,7 @@ class VerifiersApp:
 
 
 def scores_of(rollout: Rollout) -> tuple[float, dict[str, float]]:
-    """The reward and the numbers beside it: criteria (not those without a score), metrics, steps, truncated 0 or 1.
+    """Return the reward and named numbers: criteria with a score, metrics, steps, and truncated as 0 or 1.
 
     Raises UndefinedReward.
     """
@@ -143,6 +143,6 @@ def scores_of(rollout: Rollout) -> tuple[float, dict[str, float]]:
 
 
 def sentence(failed: RolloutFailed) -> str:
-    """The failure for another library's error: where it broke, the code and the message."""
+    """Return a failure as text for another library's error: boundary, code and message."""
     failure = failed.failure
     return f"{failure.boundary} ({failure.code}): {failed.message}"

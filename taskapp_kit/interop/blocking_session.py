@@ -1,6 +1,6 @@
-"""A session for blocking callers: Gymnasium's environments, TRL's.
+"""A session for blocking callers: the environments for Gymnasium and TRL.
 
-Bodies and answers are the JSON objects of the routes of docs/connect/sessions.md, in this process and at a URL.
+Requests and responses are the JSON objects of docs/connect/sessions.md, both in this process and at a URL.
 """
 
 from __future__ import annotations
@@ -34,14 +34,24 @@ from taskapp_kit.serve.routes.sessions import (
 
 
 class BlockingSession:
-    """A session of an app in this process, or of one at a URL, with a thread of its own.
+    """A session of an app in this process or at a URL, with its own thread.
 
-    key_variable: the process variable with the key of an app at a URL. protocol: as it is stored with the episodes. described:
-    the taskset, as `/task_info` has it. Raises DiscoveryError, DeclarationError, RequestError, Unavailable, ConfigError,
-    TaskAppError.
+    Attributes:
+        described: The taskset, as in `/task_info`.
     """
 
     def __init__(self, app: TaskApp | str | Path, environment: str | None, key_variable: str, protocol: str) -> None:
+        """Open the session.
+
+        Args:
+            app: An app, a path, the name of a bundled app, or a URL.
+            environment: The name of an environment. None is the app's first.
+            key_variable: The environment variable with the API key for a URL.
+            protocol: The protocol that is stored with the episodes.
+
+        Raises:
+            DiscoveryError, DeclarationError, RequestError, Unavailable, ConfigError, TaskAppError: The app cannot be used.
+        """
         self._process = os.getpid()
         self._loop = DaemonLoop(f"taskapp-{protocol}")
         try:
@@ -49,8 +59,8 @@ class BlockingSession:
                 opened = _Remote.opened(app, environment, process_variable(key_variable))
                 self._driver: _Local | _Remote = self._loop.run(opened)
             else:
-                found = app if isinstance(app, TaskApp) else find_app(str(app))
-                self._driver = self._loop.run(_Local.opened(found, environment, protocol))
+                local = app if isinstance(app, TaskApp) else find_app(str(app))
+                self._driver = self._loop.run(_Local.opened(local, environment, protocol))
         except BaseException:
             self._loop.stop()
             raise
@@ -61,16 +71,16 @@ class BlockingSession:
         return self._loop.run(self._driver.reset(body))
 
     def step(self, body: dict[str, Json]) -> dict[str, Any]:
-        """Do one decision."""
+        """Make one decision."""
         return self._loop.run(self._driver.step(body))
 
     def finish(self) -> dict[str, Any]:
-        """End the episode now: truncated, and scored."""
+        """Truncate and score the episode."""
         return self._loop.run(self._driver.finish())
 
     def close(self) -> None:
-        """Close the session, and the service where it is in this process."""
-        if os.getpid() != self._process:  # a fork has no thread of it
+        """Close the session and, for an app in this process, its service."""
+        if os.getpid() != self._process:  # a fork has no copy of the thread
             return
         try:
             self._loop.run(self._driver.close())
@@ -79,7 +89,7 @@ class BlockingSession:
 
 
 class _Local:
-    """A session of a service in this process, which stores nothing; its answers are made by the code of the routes."""
+    """A session of a service in this process, which stores nothing. The code of the routes makes its responses."""
 
     def __init__(self, service: Service, session: EnvironmentSession) -> None:
         self._service, self._session = service, session
@@ -95,7 +105,7 @@ class _Local:
     @classmethod
     async def opened(cls, app: TaskApp, environment: str | None, protocol: str) -> _Local:
         """Open a session. Raises RequestError, Unavailable, DeclarationError."""
-        # room for its session, and what sessions leave to rollouts
+        # one for the session; sessions get at most three quarters of the capacity
         service = Service.of(app, load(), max_concurrent=2, threads=1, session_idle_seconds=math.inf)
         try:
             return cls(service, await service.sessions.open(environment, protocol=protocol))
@@ -117,7 +127,7 @@ class _Local:
 
 
 class _Remote:
-    """A session of a task app at a URL. One that expired is opened anew by `reset`."""
+    """A session of a task app at a URL. `reset` replaces an expired session."""
 
     def __init__(self, client: TaskAppClient, environment: str | None) -> None:
         self._client, self._environment = client, environment

@@ -1,7 +1,7 @@
-"""Rollouts whose policy's model is a function of the caller: other libraries sample, and our episode goes on.
+"""Rollouts whose policy model is a function of the caller: another library samples while our episode runs.
 
-The function is `answers` of `Service.run`, through which sessions are driven, too. The episode, its worker processes, limits,
-judges and scores are those of `POST /rollout`; only the policy's model calls reach the function.
+Episode, worker processes, limits, judges and scores are the same as in `POST /rollout`. Only the policy's model calls are
+passed to the function, with the parameter `answers` of `Service.run`, which sessions also use.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from taskapp_kit.wire.inference_url import complete_url
 from taskapp_kit.wire.rollout import RolloutRequest
 
 ADDRESS = "http://caller.invalid/v1"
-"""Stands where a rollout records its model's address; nothing calls it."""
+"""The model address that a rollout records; nothing calls it."""
 COLUMNS = ("environment", "split", "seed", "config", "output_mode")
-"""What names an episode, in the rows of `taskapp export tasks`."""
+"""The columns of `taskapp export tasks` that name an episode."""
 
 T = TypeVar("T")
 
 
 def env_of_row(row: Mapping[str, Any]) -> dict[str, Json]:
-    """`env` of a rollout's request for the episode that a row names; its config is a dict, or the JSON text of one."""
+    """Return `env` of a rollout request for the episode that a row names. `config` is a dict or its JSON text."""
     config = row.get("config") or {}
     config = dict(json.loads(config) if isinstance(config, str) else config)
     if row.get("split") is not None:
@@ -48,10 +48,10 @@ def env_of_row(row: Mapping[str, Any]) -> dict[str, Json]:
 
 
 class CallerService:
-    """One app's rollouts with functions for models, nothing stored. Create and use it on one event loop; `close` it.
+    """The rollouts of an app whose models are functions; nothing is stored.
 
-    app: the app, or where it is. settings: those of the process environment when absent. Raises DiscoveryError,
-    DeclarationError, Unavailable (a judge with weight > 0 has no model).
+    Create, use and `close` it on one event loop. app: an app, a path or the name of a bundled app. settings: default to the
+    process environment. Raises DiscoveryError, DeclarationError, and Unavailable if a judge with a weight has no model.
     """
 
     def __init__(self, app: TaskApp | str | Path, settings: Settings | None = None, **limits: Any) -> None:
@@ -67,11 +67,17 @@ class CallerService:
         turns: int | None = None,
         label: str = "caller",
     ) -> Rollout:
-        """Plays and scores one episode.
+        """Play and score one episode.
 
-        ask: answers the policy's calls, the body of a chat-completions request each; on the event loop. env: `env` of a
-        request. turns: the episode is truncated after so many answers. label: the `run_id`.
-        Raises RequestError, Unavailable, Saturated, RolloutFailed.
+        Args:
+            ask: Answers the body of a chat-completions request, on the event loop.
+            env: `env` of a rollout request.
+            output_mode: How the model answers: `tool_calls`, `text` or `structured`.
+            turns: Truncate the episode after this many answers.
+            label: The `run_id`.
+
+        Raises:
+            RequestError, Unavailable, Saturated, RolloutFailed: As in `Service.rollout`.
         """
         request = RolloutRequest.model_validate(
             {
@@ -85,7 +91,7 @@ class CallerService:
         return await self.service.rollout(request, answers=ask)
 
     def endpoint(self, url: str, model: str, key: str) -> Answers:
-        """A function that calls a chat-completions endpoint, with the retries of any rollout. url: up to `/v1`."""
+        """Return a function that calls a chat-completions endpoint with the usual retries. url: up to `/v1`."""
         calls = self.service.models.of_rollout(Endpoint(complete_url(url), model, key), DEADLINE_SECONDS)
 
         async def ask(body: dict[str, Json]) -> ChatReply | ModelFailed:
@@ -94,12 +100,12 @@ class CallerService:
         return ask
 
     async def close(self) -> None:
-        """Ends rollouts that run, worker processes and connections."""
+        """End running rollouts, worker processes and connections."""
         await self.service.close()
 
 
 class LoopServices:
-    """Services of the running event loop, one for each app, opened when they are first needed. limits: of `CallerService`."""
+    """A service per app on each event loop, opened on first use. limits: passed to `CallerService`."""
 
     def __init__(self, **limits: Any) -> None:
         self._limits = limits
@@ -111,7 +117,7 @@ class LoopServices:
         return sum(map(len, self._open.values()))
 
     def of(self, app: TaskApp | str) -> CallerService:
-        """The app's service. Raises DiscoveryError, DeclarationError, Unavailable: a judge has no model."""
+        """Return the app's service. Raises DiscoveryError, DeclarationError, and Unavailable: a judge has no model."""
         services = self._open.setdefault(asyncio.get_running_loop(), {})
         if app not in services:
             services[app] = CallerService(app, **self._limits)
@@ -124,9 +130,9 @@ class LoopServices:
 
 
 class BlockingService:
-    """A `CallerService` on an event loop in a thread, for blocking callers. The end of the process closes it.
+    """A `CallerService` in a thread, for blocking callers. It closes when the process ends.
 
-    A fork opens its own, because threads are not copied.
+    A fork opens its own service, because threads are not copied.
     """
 
     def __init__(self, app: TaskApp, thread_name: str) -> None:
@@ -135,7 +141,7 @@ class BlockingService:
         self._running: tuple[int, DaemonLoop, CallerService] | None = None
 
     def run(self, work: Callable[[CallerService], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of what is done with the service."""
+        """Run a coroutine with the service and return its result."""
         with self._lock:
             if self._running is None or self._running[0] != os.getpid():
                 self._running = self._opened()
@@ -169,16 +175,19 @@ class BlockingService:
 
 
 def truncating(reason: str) -> ModelFailed:
-    """The outcome of a model call that ends the episode where it is: truncated, and scored."""
+    """Return the outcome of a model call that truncates and scores the episode."""
     return ModelFailed(Failure("policy", "stopped_by_caller", reason), overflow=True)
 
 
 class SteppedRollout:
-    """A rollout whose model calls are answered one by one from outside. On the event loop on which it was made.
+    """A rollout whose model calls are answered from outside, one at a time, for libraries that take single turns.
 
-    For libraries that take one turn at a time; where the library may be called from our side, `CallerService.rollout` needs
-    less. The parameters are its parameters. request: the body of the call that waits for its answer, None while none does.
-    answered: the answers of the model that were given.
+    Use it on the event loop that created it. If your library can be called, use `CallerService.rollout`, which has the same
+    parameters.
+
+    Attributes:
+        request: The body of the waiting model call, or None.
+        answered: How many answers of the model were used.
     """
 
     def __init__(
@@ -203,9 +212,9 @@ class SteppedRollout:
         return await self._answer
 
     async def next(self, answer: ChatReply | ModelFailed | None = None) -> dict[str, Any] | None:
-        """Answer the call that waits, if one does, and return the next call's body; None when the rollout ended.
+        """Answer the waiting call, if any, and return the body of the next call, or None at the end of the rollout.
 
-        May be cancelled and called again: no body is lost. Raises RolloutFailed and what else a rollout raises.
+        Cancelling this method loses no body. Raises as `CallerService.rollout`.
         """
         if answer is not None and self._answer is not None:
             if not self._answer.done():  # cancelled when the rollout reached its deadline
@@ -226,10 +235,10 @@ class SteppedRollout:
         return self._task.done()
 
     def result(self) -> Rollout:
-        """The scored rollout, once it has ended. Raises its failure."""
+        """Return the scored rollout after its end. Raises its failure."""
         return self._task.result()
 
     async def cancel(self) -> None:
-        """End it without a score."""
+        """End the rollout without a score."""
         self._task.cancel()
         await asyncio.wait({self._task})

@@ -1,4 +1,4 @@
-"""Messages of a chat, as other libraries hold them, as an observation."""
+"""Conversion of other libraries' chat messages to observations."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ PNG = "data:image/png;base64,"
 
 
 class UnknownContent(ValueError):
-    """A message holds something that no observation can."""
+    """A message contains something that an observation cannot."""
 
 
 def block_of(part: Json) -> Text | Image | None:
-    """Return a part of a message's content, text or a PNG as a data URL; None for anything else."""
+    """Return a text part or a PNG data URL of a message as a block, or None for anything else."""
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         return Text(part["text"])
-    picture = part.get("image_url") if isinstance(part, dict) else None
-    address = picture.get("url") if isinstance(picture, dict) else None
+    image = part.get("image_url") if isinstance(part, dict) else None
+    address = image.get("url") if isinstance(image, dict) else None
     if isinstance(address, str) and address.startswith(PNG):
         return Image(base64.b64decode(address[len(PNG) :]))
     return None
 
 
 def observation_of(messages: Sequence[Any]) -> str | list[Text | Image]:
-    """Return messages, dicts or pydantic models, as text with blank lines between; with pictures, as a list.
+    """Return messages (dicts or pydantic models) as text, separated by blank lines, or as a list if there are images.
 
-    Each has its role before it where one of them is the assistant's, as in examples of a conversation. Raises
-    UnknownContent.
+    If an assistant's message is among them, as in example conversations, each begins with its role. Raises UnknownContent.
     """
     plain = [item if isinstance(item, dict) else item.model_dump(mode="json") for item in messages]
     labelled = any(item.get("role") == "assistant" for item in plain)
@@ -43,7 +42,7 @@ def observation_of(messages: Sequence[Any]) -> str | list[Text | Image]:
             block = block_of(part)
             if block is None:
                 kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-                raise UnknownContent(f"a message has a part of type {kind!r}; an observation has text and PNG pictures")
+                raise UnknownContent(f"a message has a part of type {kind!r}; expected text or a PNG image")
             if isinstance(block, Text):
                 block = Text(label + block.text)
                 label = ""

@@ -1,4 +1,4 @@
-"""What every adapter needs to make a class for `app.environment(...)`: its constructor, and problems at the author's line."""
+"""What adapters share to make a class for `app.environment(...)`: its constructor, and problems at the author's line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskapp_kit.errors import DeclarationError, Problem, Unavailable
 
 
 def require(adapter: str, package: str, library: str, extra: str) -> None:
-    """Raise Unavailable, which names the extra, unless a package is installed. library: its name in words."""
+    """Raise Unavailable with the extra to install if a package is missing. library: its display name."""
     if importlib.util.find_spec(package) is None:
         raise Unavailable(
             f"{adapter} needs {library}, which is not installed.", hint=f"pip install 'taskapp-kit[{extra}]'"
@@ -24,8 +24,8 @@ def require(adapter: str, package: str, library: str, extra: str) -> None:
 class ClassParts:
     """Parts of the class that one call of an adapter makes.
 
-    adapter: the adapter's name (`from_gymnasium`). name: what it was asked for. caller: the frame that calls it; problems
-    and tracebacks point to its line.
+    adapter: the adapter's name (`from_gymnasium`). name: the name of the adapted environment. caller: the author's frame, to
+    whose line problems and tracebacks point.
     """
 
     def __init__(self, adapter: str, name: str, caller: FrameType) -> None:
@@ -34,12 +34,12 @@ class ClassParts:
         self.module = str(caller.f_globals.get("__name__", __name__))
 
     def wrong(self, found: str, expected: str, fix: str) -> DeclarationError:
-        """The error of a mistake in the author's call; `found` follows the adapter's name."""
+        """Return the error for a mistake in the author's call. `found` follows the adapter's name."""
         where = f"{shown_path(self.place[0])}:{self.place[1]}"
         return DeclarationError(self.name, [Problem(where, f"{self.adapter} {found}", expected, fix)])
 
     def without_environment(self, error: DeclarationError, base: type) -> type:
-        """A class that only passes the problems to the freeze of its app."""
+        """Return a class that only passes the problems on when its app is frozen."""
 
         def refuse(*_: Any, **__: Any) -> None:
             raise error
@@ -48,7 +48,7 @@ class ClassParts:
         return type(f"{base.__name__}NotMade", (base,), members)
 
     def defaults(self, configurable: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that env.config may set, with their defaults."""
+        """Return the options that env.config may set, with their defaults."""
         if not isinstance(configurable, Mapping):
             raise self.wrong(f"has configurable={configurable!r}", "a mapping from option to default",
                              'write configurable={"option": default}')  # fmt: skip
@@ -57,7 +57,7 @@ class ClassParts:
     def constructor(
         self, configurable: Mapping[str, Any], body: Callable[[Any, dict[str, Any]], None], **further: tuple[Any, Any]
     ) -> FunctionType:
-        """`__init__(self, *, <configurable>, <further>)`: what env.config may hold.
+        """Return `__init__(self, *, <configurable>, <further>)`, whose parameters env.config may set.
 
         body: `fn(self, options)`. further: name to (annotation, default).
         """
@@ -89,7 +89,7 @@ class ClassParts:
         return constructor
 
     def function(self, body: Any, name: str, annotations: dict[str, Any]) -> Any:
-        """A one-line function located at the author's line, so that problems and tracebacks point there."""
+        """Return a one-line function located at the author's line, so that problems and tracebacks point there."""
         file, line = self.place
         code = body.__code__.replace(co_filename=file, co_firstlineno=line, co_name=name, co_qualname=name)
         function = FunctionType(code, body.__globals__, name)

@@ -1,7 +1,7 @@
-"""`from_dataset`: a file, a folder or a data set of the Hugging Face Hub as the rows of `app.tasks` or an environment.
+"""`from_dataset`: rows for `app.tasks` or an environment from a file, a directory or the Hugging Face Hub.
 
-Files of JSON lines, JSON, CSV and Parquet (extra `taskapp-kit[parquet]`) are read here; the Hub by the package `datasets`
-(written against 5.2.0), and only for a name that begins with `hub:`.
+JSON lines, JSON, CSV and Parquet (extra `taskapp-kit[parquet]`) are read here. The Hub is read by the package `datasets`
+(written against 5.2.0), and only for names that begin with `hub:`.
 """
 
 from __future__ import annotations
@@ -30,27 +30,33 @@ def from_dataset(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
 ) -> Callable[[], list[dict[str, Any]]]:
-    """Returns a function that reads the rows, for `train=` of `app.tasks` or of `environment(tasks={...})`.
+    """Return a function that reads rows, for `train=` of `app.tasks` or of `environment(tasks={...})`.
 
         app.tasks("gsm8k", row=Row, prompt="{question}", train=from_dataset("hub:openai/gsm8k", name="main"))
         app.tasks("mine", row=Row, prompt="{question}", train=from_dataset("data", split="train"))
 
-    source: a file; a folder with `SPLIT.jsonl` (json, csv, parquet), or `data/SPLIT-*.parquet` as data sets of the Hub
-    have it; or `hub:OWNER/NAME`. A relative path is relative to the file that calls this. split: which one, of a folder or
-    of the Hub. name, revision: configuration and commit of a data set of the Hub. columns: new name to name in the source;
-    the others are left out. limit: only the first so many.
+    The function raises ConfigError or Unavailable when the rows are first needed.
 
-    The function raises ConfigError (nothing there, not readable, a column is missing) and Unavailable (a package is
-    missing) when the rows are first needed.
+    Args:
+        source: A file; a directory with `SPLIT.jsonl` (or .json, .csv, .parquet) or `data/SPLIT-*.parquet`; or
+            `hub:OWNER/NAME`. A relative path is relative to the calling file.
+        split: The split of a directory or of the Hub.
+        name: The configuration of a data set of the Hub.
+        revision: The commit of a data set of the Hub.
+        columns: New column name to the column's name in the source. Other columns are dropped.
+        limit: Read at most this many rows.
+
+    Returns:
+        A function that returns the rows.
     """
-    folder = Path(sys._getframe(1).f_code.co_filename).parent
+    directory = Path(sys._getframe(1).f_code.co_filename).parent
 
     def rows() -> list[dict[str, Any]]:
         text = str(source)
         read = (
             _of_the_hub(text.removeprefix(HUB), name, split, revision, limit)
             if text.startswith(HUB)
-            else _of_files(folder / text, text, split)
+            else _of_files(directory / text, text, split)
         )
         return [_renamed(row, columns, text) for row in read[:limit]]
 
@@ -71,24 +77,28 @@ def _renamed(row: dict[str, Any], columns: Mapping[str, str] | None, source: str
 def _of_files(path: Path, shown: str, split: str) -> list[dict[str, Any]]:
     files = [path]
     if path.is_dir():
-        files = [one for kind in KINDS if (one := path / f"{split}{kind}").is_file()][:1]
+        files = [file for kind in KINDS if (file := path / f"{split}{kind}").is_file()][:1]
         files = files or sorted((path / "data").glob(f"{split}-*.parquet")) or sorted(path.glob(f"{split}-*.parquet"))
     if not files or not all(file.is_file() for file in files):
-        where = f"The folder {shown} has no split {split!r}." if path.is_dir() else f"There is no file {path}."
+        where = (
+            f"The directory {shown} has no split {split!r}." if path.is_dir() else f"The file {path} does not exist."
+        )
         raise ConfigError(where, hint=f"Check the path; a data set of the Hub is named {HUB}OWNER/NAME.")
     try:
-        if path.is_dir():  # it may be another's: a link in it could show any JSON or CSV of this machine as rows
+        if (
+            path.is_dir()
+        ):  # it may come from elsewhere: a link in it could expose any JSON or CSV of this machine as rows
             files = [inside(path, file.relative_to(path).as_posix()) for file in files]
-        found = [row for file in files for row in _of_file(file)]
+        rows = [row for file in files for row in _of_file(file)]
     except ForeignFileRefused as error:
         raise ConfigError(
-            f"{shown}: {error.filename} {error.strerror}.", hint="Copy the file into the folder."
+            f"{shown}: {error.filename} {error.strerror}.", hint="Copy the file into the directory."
         ) from error
     except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise ConfigError(f"{shown} cannot be read: {str(error).splitlines()[0]}.") from error
-    if not all(isinstance(row, dict) for row in found):
-        raise ConfigError(f"{shown} has rows that are no objects.", hint="Give one object for each row.")
-    return found
+    if not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"{shown} has rows that are not JSON objects.", hint="Write one object per row.")
+    return rows
 
 
 def _of_file(file: Path) -> list[Any]:
@@ -108,7 +118,7 @@ def _of_file(file: Path) -> list[Any]:
         return read if isinstance(read, list) else [read]
     if file.suffix == ".jsonl":
         return [_line(line, number) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    raise ConfigError(f"{file.name} is no kind of file that is read here.", hint=f"The kinds are {', '.join(KINDS)}.")
+    raise ConfigError(f"The format of {file.name} is not supported.", hint=f"Use {', '.join(KINDS)}.")
 
 
 def _line(line: str, number: int) -> Any:
@@ -127,14 +137,14 @@ def _of_the_hub(
         raise _missing("datasets", "the Hub", "datasets") from None
     part = split if limit is None else f"{split}[:{limit}]"
     try:
-        found = datasets.load_dataset(data_set, name, split=part, revision=revision)
+        data_set_rows = datasets.load_dataset(data_set, name, split=part, revision=revision)
     except Exception as error:  # of many classes, of several packages
         first = (str(error).splitlines() or [""])[0]
         raise ConfigError(
-            f"The data set {data_set!r} of the Hub was not read: {type(error).__name__}: {first}",
+            f"The data set {data_set!r} cannot be read from the Hub: {type(error).__name__}: {first}",
             hint="Check name=, split= and the connection.",
         ) from error
-    rows: list[dict[str, Any]] = found.to_list()
+    rows: list[dict[str, Any]] = data_set_rows.to_list()
     return rows
 
 

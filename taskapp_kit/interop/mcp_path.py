@@ -1,6 +1,6 @@
-"""`/mcp`, the path of two protocols: MCP's Streamable HTTP, and OpenEnv's own dialect of JSON-RPC.
+"""`/mcp`, the path of two protocols: MCP's Streamable HTTP, and OpenEnv's dialect of JSON-RPC.
 
-A request goes to the protocol that it is of, by its headers. Where only one of the two is served, all requests go to that one.
+If both are served, the headers of a request decide between them. If one is served, it gets all requests.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 MCP_PATHS: Final = ("/mcp", "/mcp/{environment}")
 MCP_HEADERS = ("mcp-session-id", "mcp-protocol-version")
 EVENT_STREAM = "text/event-stream"
-"""A client of Streamable HTTP accepts it in each POST (modelcontextprotocol.io, "Sending Messages to the Server")."""
+"""Each POST of Streamable HTTP accepts it (modelcontextprotocol.io, "Sending Messages to the Server")."""
 
 
 class McpPathRoute(Route):
-    """A route of one of the protocols. streamable: it is that of Streamable HTTP. app: handles the requests."""
+    """A route of one of the two protocols. streamable: whether it serves Streamable HTTP."""
 
     def __init__(self, path: str, app: ASGIApp, *, streamable: bool) -> None:
         super().__init__(path, endpoint=_Endpoint(app))
         self._streamable = streamable
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match a request of the other protocol in part only, so that the other's route comes first."""
+        """Match a request of the other protocol only partially, so that the other's route wins."""
         match, child = super().matches(scope)
         if match is Match.FULL and is_streamable(scope) is not self._streamable:
             return Match.PARTIAL, child
@@ -33,7 +33,7 @@ class McpPathRoute(Route):
 
 
 def is_streamable(scope: Scope) -> bool:
-    """Whether a request is one of Streamable HTTP. OpenEnv's clients only post, accept anything, and name no version."""
+    """Return whether a request is Streamable HTTP. OpenEnv's clients only post, accept anything and send no version."""
     headers = Headers(scope=scope)
     return (
         scope["method"] != "POST"
@@ -43,7 +43,7 @@ def is_streamable(scope: Scope) -> bool:
 
 
 class _Endpoint:
-    """The app as an object: starlette takes a plain function for one that returns a response."""
+    """The app as an object, because starlette expects that a plain function returns a response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,8 +1,8 @@
-"""The wire protocols of other frameworks, in which a served app can be driven; and what their routes share.
+"""The wire protocols of other frameworks that a served app can speak, and helpers that their routes share.
 
-A package beside this module that has a module `protocol` is one: nothing lists them, none imports another, and one is
-imported only when it is served or asked about. Its `PROTOCOL` is a `WireProtocol`; without one, the protocol has a command
-and no routes. An optional package that it needs is the extra of its name.
+Each package next to this module that has a module `protocol` is a protocol. It is imported only when it is served or
+described. Its `PROTOCOL` is a `WireProtocol`; a protocol without `PROTOCOL` has a command and no routes. If it needs an
+optional package, the extra has the protocol's name.
 """
 
 from __future__ import annotations
@@ -27,41 +27,43 @@ from taskapp_kit.serve.routes.sessions import described_episode
 ALL = "all"
 _PACKAGES = {"nemo": "nemo_gym"}
 """Protocols whose package has another name."""
-_FOLDER = Path(__file__).parent
+_DIRECTORY = Path(__file__).parent
 _PARENT = __name__.rpartition(".")[0]
 
 
 def protocol_names() -> list[str]:
-    """Return the names of the protocols, sorted. Imports none of them."""
+    """Return the names of the protocols, sorted, without importing them."""
     names = {package: name for name, package in _PACKAGES.items()}
-    packages = [found.name for found in pkgutil.iter_modules([str(_FOLDER)]) if found.ispkg]
-    return sorted(names.get(name, name) for name in packages if (_FOLDER / name / "protocol.py").is_file())
+    packages = [module.name for module in pkgutil.iter_modules([str(_DIRECTORY)]) if module.ispkg]
+    return sorted(names.get(name, name) for name in packages if (_DIRECTORY / name / "protocol.py").is_file())
 
 
 def load_protocols(chosen: Sequence[str]) -> list[WireProtocol]:
-    """Return the protocols of these names, each once; `all` stands for every one.
+    """Return the protocols of these names, each once; `all` selects every protocol.
 
-    Raises ConfigError: there is no such protocol, or a package that it needs is not installed.
+    Raises ConfigError: a name is unknown, or a package that a protocol needs is not installed.
     """
-    known = protocol_names()
-    unknown = [name for name in chosen if name not in known and name != ALL]
+    names = protocol_names()
+    unknown = [name for name in chosen if name not in names and name != ALL]
     if unknown:
-        meant = closest(unknown[0], [*known, ALL])
+        meant = closest(unknown[0], [*names, ALL])
         raise ConfigError(
-            f"There is no protocol {unknown[0][:80]!r}.",
-            hint=f"Did you mean {meant!r}?" if meant else f"There are {', '.join(known)}, and {ALL} for every one.",
+            f"The protocol {unknown[0][:80]!r} does not exist.",
+            hint=f"Did you mean {meant!r}?" if meant else f"Choose from {', '.join(names)}, or {ALL}.",
         )
     if ALL in chosen:
-        return [found for name in known if (found := _load(name)) is not None]
+        return [protocol for name in names if (protocol := _load(name)) is not None]
     return [_served(name) for name in dict.fromkeys(chosen)]
 
 
 def environment_of_path(app: AppSpec, name: str) -> EnvironmentSpec:
-    """Return the environment that the path of a request names. Raises RequestRefused (404)."""
+    """Return the environment named in a request's path. Raises RequestRefused (404)."""
     environment = app.environments.get(name)
     if environment is None:
         names = ", ".join(app.environments)
-        raise RequestRefused("not_found", "There is no environment of this name.", hint=f"There is {names}.")
+        raise RequestRefused(
+            "not_found", "The app has no environment of this name.", hint=f"Its environments are {names}."
+        )
     return environment
 
 
@@ -71,7 +73,7 @@ async def body_of(context: RouteContext, request: Request, *, required: bool = F
 
 
 def tools_of(environment: EnvironmentSpec, schema_name: str) -> list[dict[str, Json]]:
-    """Return the actions as tools. schema_name: the member with the JSON Schema of the arguments."""
+    """Return the actions as tools, with the JSON Schema of the arguments in the member `schema_name`."""
     return [
         {
             "name": action.name,
@@ -83,7 +85,7 @@ def tools_of(environment: EnvironmentSpec, schema_name: str) -> list[dict[str, J
 
 
 def step_metadata(session: EnvironmentSession, step: SessionStep) -> dict[str, Json]:
-    """Return what a protocol without members for it says of a step, as metadata."""
+    """Return the members of a step that a protocol can only send as metadata."""
     last = step.steps[-1] if step.steps else None
     metadata: dict[str, Json] = {
         "rollout_id": session.rollout_id,
@@ -100,20 +102,20 @@ def step_metadata(session: EnvironmentSession, step: SessionStep) -> dict[str, J
 
 
 def _served(name: str) -> WireProtocol:
-    found = _load(name)
-    if found is None:
+    protocol = _load(name)
+    if protocol is None:
         raise ConfigError(
             f"The protocol {name!r} is not served over HTTP.",
             hint=f"Leave it out; `taskapp {name} --help` describes it.",
         )
-    return found
+    return protocol
 
 
 def _load(name: str) -> WireProtocol | None:
-    """Return the protocol; None for one that has a command of its own and no routes."""
-    place = f"{_PARENT}.{_PACKAGES.get(name, name)}.protocol"
+    """Return the protocol, or None if it has a command and no routes."""
+    module = f"{_PARENT}.{_PACKAGES.get(name, name)}.protocol"
     try:
-        found: WireProtocol | None = getattr(importlib.import_module(place), "PROTOCOL", None)
+        protocol: WireProtocol | None = getattr(importlib.import_module(module), "PROTOCOL", None)
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith(_PARENT):
             raise
@@ -121,4 +123,4 @@ def _load(name: str) -> WireProtocol | None:
             f"The protocol {name!r} needs the package {missing.name!r}, which is not installed.",
             hint=f"Install it: pip install 'taskapp-kit[{name}]'.",
         ) from None
-    return found
+    return protocol

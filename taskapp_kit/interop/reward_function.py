@@ -1,6 +1,6 @@
-"""`to_reward_function(app)`: an app's reward as the function that TRL and verl call with a model's answers.
+"""`to_reward_function(app)`: an app's reward as a function of a model's answers, for TRL and verl.
 
-Written against TRL 1.16.0 (`GRPOTrainer(reward_funcs=...)`: None is masked) and verl at commit b178a3c
+Written against TRL 1.16.0 (`GRPOTrainer(reward_funcs=...)`, which masks None) and verl at commit b178a3c
 (`custom_reward_function`: `compute_score(data_source, solution_str, ground_truth, extra_info)`). Neither is imported here.
 """
 
@@ -25,32 +25,39 @@ log = logging.getLogger("taskapp_kit.reward_function")
 
 
 def to_reward_function(app: TaskApp | str | Path, *, first_answer: bool = False) -> RewardFunction:
-    """Returns the app's reward as a function of a model's answer.
+    """Return the app's reward as a function of a model's answers.
 
         reward = to_reward_function("capitals.py")
         GRPOTrainer(reward_funcs=reward, train_dataset=load_dataset("json", data_files="tasks.jsonl", split="train"), ...)
 
-    For environments of one turn: `app.tasks`, `max_turns=1` or `max_steps=1`. first_answer: others, too, each judged by its first
-    answer alone; where the environment would go on, the episode is truncated and scored.
+    Args:
+        app: An app, a path, or the name of a bundled app. An episode must have one turn: `app.tasks`, `max_turns=1` or
+            `max_steps=1`.
+        first_answer: Also accept other environments: judge the first answer, and truncate and score the episode.
 
-    Raises ConfigError (no environment of one turn), DiscoveryError, DeclarationError.
+    Returns:
+        A function for TRL, whose `compute_score` is a function for verl.
+
+    Raises:
+        ConfigError: No environment has episodes of one turn.
+        DiscoveryError: The app does not exist.
+        DeclarationError: A declaration of the app is invalid.
     """
     return RewardFunction(app, first_answer=first_answer)
 
 
 class RewardFunction:
-    """Called with the columns of `taskapp export tasks`, it plays each answer as an episode, in threads of its own.
+    """A reward function that plays each answer as an episode, in its own threads.
 
-    Called as TRL does, it returns one reward for each completion, and None for a failure or an undefined reward.
-    `compute_score` is verl's. It may be pickled when it was made of a path or name. `close` ends its threads; the end of
-    the process does so, too.
+    Called as TRL does, it returns a reward per completion, and None for a failure or an undefined reward. `compute_score` is
+    for verl. It can be pickled if it was made from a path or name.
     """
 
     def __init__(self, app: TaskApp | str | Path, *, first_answer: bool) -> None:
         self._reference, self._first_answer = app, first_answer
         self._app = app if isinstance(app, TaskApp) else find_app(str(app))
         spec = self._app.freeze()
-        if not first_answer and not any(_one_turn(one) for one in spec.environments.values()):
+        if not first_answer and not any(_one_turn(environment) for environment in spec.environments.values()):
             raise ConfigError(_several_turns(spec.default_environment), hint=HINT)
         self.__name__ = spec.name  # the name under which TRL logs it
         self._service = BlockingService(self._app, "taskapp-reward")
@@ -58,15 +65,21 @@ class RewardFunction:
     def __call__(
         self, prompts: Sequence[Any] = (), completions: Sequence[Any] = (), log_metric: Any = None, **columns: Any
     ) -> list[float | None]:
-        """The rewards of completions, each a text or a list with one assistant message, in their order.
+        """Return the rewards of completions, in order.
 
-        columns: `seed`, and `environment`, `split`, `config` (JSON text), `output_mode` where they are not the default;
-        a list each. log_metric: of TRL; gets the share that failed. Raises BadArgument for other completions or missing
-        columns, RequestError for an episode that the app does not have.
+        Args:
+            prompts: Ignored.
+            completions: Strings, or lists with one assistant message.
+            log_metric: TRL's function for metrics. It gets the share of failures.
+            **columns: A list per column: `seed`, and optionally `environment`, `split`, `config` (JSON text), `output_mode`.
+
+        Raises:
+            BadArgument: A completion has another form, or the column `seed` is missing.
+            RequestError: The app does not have a row's episode.
         """
         if "seed" not in columns:
             raise BadArgument(
-                "The reward function was called without the column seed, which names the episode of each completion.",
+                "The reward function was called without the column `seed`, which names the episode of each completion.",
                 hint="Train on rows of `taskapp export tasks`.",
             )
         rows = [
@@ -90,13 +103,23 @@ class RewardFunction:
         extra_info: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> float:
-        """The reward of one answer, as verl calls it. extra_info: of a row that `taskapp export tasks` wrote for verl.
+        """Return the reward of one answer, as verl calls it.
 
-        Raises RolloutFailed for a failure, UndefinedReward; BadArgument, RequestError as a call does.
+        Args:
+            data_source: Ignored.
+            solution_str: The answer.
+            ground_truth: Ignored.
+            extra_info: The member of a row that `taskapp export tasks --format verl` wrote.
+
+        Raises:
+            RolloutFailed: The episode failed.
+            UndefinedReward: The reward is undefined.
+            BadArgument: `extra_info` has no seed.
+            RequestError: The app does not have the row's episode.
         """
         if not extra_info or "seed" not in extra_info:
             raise BadArgument(
-                "compute_score was called without extra_info.seed, which names the episode.",
+                "compute_score was called without `extra_info['seed']`, which names the episode.",
                 hint="Train on rows of `taskapp export tasks --format verl`.",
             )
         row = {name: extra_info[name] for name in COLUMNS if name in extra_info}
@@ -143,14 +166,14 @@ class RewardFunction:
         return float(rollout.reward)
 
     def close(self) -> None:
-        """End the threads and worker processes; another call starts them again."""
+        """End the threads and worker processes. Another call starts them again."""
         self._service.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self._reference, TaskApp):
             raise BadArgument(
-                "A reward function that was made of a TaskApp object cannot be sent to another process.",
-                hint='Make it of the path or name: to_reward_function("my_app.py").',
+                "A reward function made from a TaskApp object cannot be sent to another process.",
+                hint='Make it from the path or name: to_reward_function("my_app.py").',
             )
         return _again, (str(self._reference), self._first_answer)
 
@@ -159,25 +182,23 @@ def _again(reference: str, first_answer: bool) -> RewardFunction:
     return to_reward_function(reference, first_answer=first_answer)
 
 
-HINT = (
-    "For these a trainer needs rollouts (docs/connect/trainers.md), or first_answer=True judges the first answer alone."
-)
+HINT = "Collect rollouts (docs/connect/trainers.md), or pass first_answer=True to judge only the first answer."
 
 
 def _one_turn(environment: EnvironmentSpec) -> bool:
-    """True when the first answer ends the episode: each answer is at least one step, refused ones too."""
+    """Return whether the first answer ends the episode. Every answer is at least one step, even if it is refused."""
     return environment.most_turns == 1 or environment.max_steps == 1
 
 
 def _several_turns(environment: EnvironmentSpec) -> str:
     return (
-        f"An episode of environment {environment.name!r} may have {environment.most_turns or 'any number of'} turns, and a "
-        "reward function sees one answer."
+        f"An episode of environment {environment.name!r} may have {environment.most_turns or 'any number of'} turns, but a "
+        "reward function receives one answer."
     )
 
 
 def _message(completion: Any) -> dict[str, Json]:
-    """The assistant's message of a completion. Raises BadArgument unless there is exactly one."""
+    """Return the assistant's message of a completion. Raises BadArgument unless there is exactly one."""
     if isinstance(completion, str):
         return {"role": "assistant", "content": completion}
     if (
@@ -188,6 +209,6 @@ def _message(completion: Any) -> dict[str, Json]:
     ):
         return dict(completion[0])
     raise BadArgument(
-        f"The reward function was given a completion that is neither a text nor one assistant message: {completion!r:.200}.",
-        hint="It scores environments of one turn.",
+        f"A completion is neither a string nor a list with one assistant message: {completion!r:.200}.",
+        hint="A reward function scores environments of one turn.",
     )

@@ -1,8 +1,8 @@
-"""Tools of others, which come as JSON Schema, as methods with annotated parameters.
+"""Methods with annotated parameters for tools that another library describes with JSON Schema.
 
-The parameters' own schemas are shown to the policy as they came, with references resolved. Values are checked and converted
-by Python types made of them: `type`, `enum`, `const`, `anyOf`, bounds and lengths. What else a schema demands (patterns,
-members of inner objects) is left to the server that receives the value.
+The policy sees the parameters' own schemas with references resolved. Values are checked and converted by Python types that
+cover `type`, `enum`, `const`, `anyOf`, bounds and lengths. Other demands of a schema (patterns, members of inner objects)
+are left to the server that receives the value.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ LIMITS = {
     "minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt",
     "minLength": "min_length", "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
 }  # fmt: skip
-"""Keywords of JSON Schema, and pydantic's names for them."""
+"""Keywords of JSON Schema and their names in pydantic."""
 LIMITED = {
     "string": ("minLength", "maxLength"),
     "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     "array": ("minItems", "maxItems"),
 }
-SHOWN_NOT = ("title", "discriminator", "$defs", "definitions")
-"""Keywords that are generated, or that name what was resolved."""
+HIDDEN_KEYWORDS = ("title", "discriminator", "$defs", "definitions")
+"""Keywords that are generated, or that only serve references."""
 
 Sample = Callable[..., Mapping[str, Any]]
 """`fn(rng) -> arguments`, for the policy `random`."""
 Call = Callable[[Any, dict[str, Json]], Any]
-"""Called with the environment and the arguments that the policy gave; returns what the action returns."""
+"""Called with the environment and the policy's arguments; returns the result of the action."""
 
 
 def tool_method(
@@ -52,31 +52,31 @@ def tool_method(
     noop: Mapping[str, Any] | None = None,
     sample: Callable[..., Any] | None = None,
 ) -> Any:
-    """Return a method, marked as the action `name`, for the class that `parts` makes.
+    """Return a method for the class that `parts` makes, marked as the action `name`.
 
-    schema: of the arguments, an object; left_out: members that the policy does not give. An argument that may be absent and
-    has no default is absent in `call`, too. Raises DeclarationError where the arguments cannot be parameters.
+    schema: a JSON Schema of the arguments, an object. left_out: members that the policy does not pass. An absent optional
+    argument without a default is also absent in `call`. Raises DeclarationError: an argument cannot be a parameter.
     """
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping) or schema.get("type", "object") != "object":
         raise parts.wrong(
-            f"of {parts.name}: the arguments of {name!r} are no object with members",
+            f"of {parts.name}: the schema of the arguments of {name!r} is not an object with properties",
             "a JSON Schema of an object",
             "change it where it is declared",
         )
     required = schema.get("required", ())
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     absent = set()
-    for field, given in properties.items():
+    for field, part in properties.items():
         if field in left_out:
             continue
         if not field.isidentifier() or keyword.iskeyword(field):
             raise parts.wrong(
                 f"of {parts.name}: {name!r} has an argument {field!r}",
-                "names that Python's parameters can have",
+                "a valid name of a Python parameter",
                 "rename it where it is declared",
             )
-        shown = resolved(given, schema)
+        shown = resolved(part, schema)
         default: Any = inspect.Parameter.empty
         if field not in required:
             default = shown.get("default")
@@ -121,16 +121,16 @@ def tool_methods(
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema with every reference replaced by what it names; one that contains itself becomes any JSON.
+    """Return a schema with its references replaced by their targets. A schema that contains itself accepts any JSON.
 
-    root: the document in which references name their targets.
+    root: the document that contains the targets.
     """
     shown: dict[str, Any] = _resolved(schema, root, ())
     return shown if isinstance(shown, dict) else {}
 
 
 def _resolved(schema: Any, root: Mapping[str, Any], within: tuple[str, ...], names: bool = False) -> Any:
-    """names: the keys are those of members, not keywords."""
+    """Resolve a schema. names: its keys are names of members, not keywords."""
     if isinstance(schema, list):
         return [_resolved(item, root, within) for item in schema]
     if not isinstance(schema, Mapping):
@@ -139,20 +139,20 @@ def _resolved(schema: Any, root: Mapping[str, Any], within: tuple[str, ...], nam
     if isinstance(reference, str):
         if reference in within:
             return {}
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        siblings = {key: value for key, value in schema.items() if key != "$ref"}
         target = referenced(reference, root)
-        return {**_resolved(target, root, (*within, reference)), **_resolved(beside, root, within)}
+        return {**_resolved(target, root, (*within, reference)), **_resolved(siblings, root, within)}
     return {
         key: value
         if key in ("default", "const", "enum", "examples") and not names
         else _resolved(value, root, within, names=key == "properties" and not names)
         for key, value in schema.items()
-        if names or key not in SHOWN_NOT
+        if names or key not in HIDDEN_KEYWORDS
     }
 
 
 def type_of_schema(schema: Schema) -> Any:
-    """Return the Python type of a schema's values, Any for what it has no type for."""
+    """Return the Python type of a schema's values, or Any if no type expresses it."""
     if schema.choices:
         return _choices(schema.choices)
     if schema.branches:
@@ -166,9 +166,9 @@ def type_of_schema(schema: Schema) -> Any:
     if kind == "array" and "items" in schema.keywords and not schema.first_items:
         annotation = list[type_of_schema(schema.items)]  # type: ignore[misc]
     limits = {
-        LIMITS[word]: schema.keywords[word]
-        for word in LIMITED.get(kind, ())
-        if isinstance(schema.keywords.get(word), int | float) and not isinstance(schema.keywords[word], bool)
+        LIMITS[keyword]: schema.keywords[keyword]
+        for keyword in LIMITED.get(kind, ())
+        if isinstance(schema.keywords.get(keyword), int | float) and not isinstance(schema.keywords[keyword], bool)
     }
     return Annotated[annotation, Field(**limits)] if limits else annotation
 

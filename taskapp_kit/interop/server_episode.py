@@ -1,6 +1,7 @@
-"""Episodes at another library's server: its address and headers, the class that plays them, its answers.
+"""Episodes at another library's server: address, headers, and the class that plays them.
 
-Keys are named by their variables. Answers are read strictly: a loosely typed member is a failure, never an end or a number.
+Headers name environment variables that contain keys. Responses are read strictly: a member of a wrong type is a failure,
+never an end of the episode or a number.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.words import cut
 
 MAX_QUOTED = 300
-"""Characters of the server's own sentence in ours."""
+"""How many characters of a server's message ours quote."""
 
 
 class ServerMessage(Exception):
-    """The server's own words, for the operator's log: they may quote what callers are not to read."""
+    """The server's own message, for the operator's log. It may quote text that callers must not read."""
 
 
 class ServerEpisode:
-    """One episode at a server; an adapter makes the subclasses that an app declares.
+    """An episode at a server. Adapters make the subclasses that an app declares.
 
-    server: its address. rewarded: whether the server's rewards score the episode. adapter, library, failure: the adapter's
-    name, the library's, and the error of a server that does not do what it was asked for.
+    server: the server's address. rewarded: whether the server's rewards score the episode. adapter, library: their names in
+    messages. failure: the error class for a server that does not respond as expected.
     """
 
     adapter: ClassVar[str]
@@ -42,19 +43,19 @@ class ServerEpisode:
     _connection: Any = None
 
     def begin(self) -> Any:
-        """Connect; return the connection."""
+        """Connect and return the connection."""
         self.steps, self.rewards = 0, 0
         self._connection = self.connect()
         return self._connection
 
     def opened(self) -> Any:
-        """Return the connection. Raises the adapter's failure without one."""
+        """Return the connection. Raises the adapter's failure if it is closed."""
         if self._connection is None:
             raise self.failed("has no open session")
         return self._connection
 
     def count(self, reward: Json, *, ended: bool, metadata: Mapping[str, Json]) -> None:
-        """Count a step and whether it was paid for. Raises where the episode ended without a defined reward."""
+        """Count a step and its reward. Raises if the episode ended with an undefined reward."""
         episode = metadata.get("episode")
         if ended and reward is None and isinstance(episode, dict) and episode.get("reward", 0) is None:
             raise self.failed("ended the episode with an undefined reward")
@@ -62,11 +63,11 @@ class ServerEpisode:
         self.rewards += reward is not None
 
     def check_paid(self) -> None:
-        """Raise where the server should have given rewards, and gave none."""
+        """Raise if a server that should give rewards gave none."""
         if self.rewarded and self.steps and not self.rewards:
             raise self.failed(
-                f"gave no reward in {self.steps} {self.step_name}, so the episode has none",
-                f"Declare rubrics that score it, and {self.adapter}(..., rewarded=False).",
+                f"gave no reward in {self.steps} {self.step_name}, so the reward of the episode is undefined",
+                f"Score it with rubrics, and declare {self.adapter}(..., rewarded=False).",
             )
 
     def flag(self, answer: Mapping[str, Json], name: str) -> bool:
@@ -82,12 +83,12 @@ class ServerEpisode:
             self._connection.close()
 
     def failed(self, what: str, hint: str = "") -> KitError:
-        """Return the failure. what: follows the server's address."""
+        """Return the failure. what: the text after the server's address."""
         return self.failure(f"The {self.library} server at {self.server} {what}.", hint=hint)
 
 
 def episode_class(parts: ClassParts, base: type[ServerEpisode], name: str, members: Mapping[str, Any]) -> type[Any]:
-    """Return the class of an environment of the server. name: the environment's."""
+    """Return the class for an environment of the server."""
     return type(re.sub(r"\W", "_", name), (base,), {"__module__": parts.module, **members})
 
 
@@ -98,9 +99,9 @@ def unreadable(parts: ClassParts, error: KitError, expected: str) -> Declaration
 
 
 def status_hint(status: int, address: str) -> str:
-    """Return what to do about a status. address: what the URL has to be, in words."""
+    """Return a hint for an HTTP status. address: a description of the expected URL."""
     if status in (401, 403):
-        return "Name the header with its key, and the variable that holds it, in headers=."
+        return "Name the header and the environment variable that contains its key in headers=."
     return f"Check the URL{address}" if status in (404, 405) else ""
 
 
@@ -110,43 +111,48 @@ def kind_of(value: Json) -> str:
 
 
 def quoted(text: str, headers: Mapping[str, str]) -> str:
-    """Return the beginning of the server's words without the values of our headers, should it quote them."""
+    """Return the beginning of a server's message, without values of our headers that it may quote."""
     return cut(without_whole(text, headers.values(), "…"), MAX_QUOTED)
 
 
 def shown_url(url: str) -> str:
-    """Return the URL without what stands before an @, which may be a key."""
+    """Return the URL without the part before an @, which may be a key."""
     scheme, _, rest = str(url).partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if rest else str(url)
 
 
 def server_address(parts: ClassParts, url: str, expected: str) -> str:
-    """Return the URL without a slash at its end. expected: in words. Raises DeclarationError for what is none, or has a key."""
+    """Return the URL without a trailing slash. Raises DeclarationError: it is not `expected`, or contains a key."""
     try:
-        given = urlsplit(url)
-        fine = given.scheme in ("http", "https") and bool(given.hostname) and not given.query and not given.fragment
+        address = urlsplit(url)
+        valid = (
+            address.scheme in ("http", "https")
+            and bool(address.hostname)
+            and not address.query
+            and not address.fragment
+        )
     except ValueError:
-        fine = False
-    if not fine:
-        raise parts.wrong(f"is given {parts.name!r}", expected, "fix the URL")
-    if given.username is not None or given.password is not None:
+        valid = False
+    if not valid:
+        raise parts.wrong(f"is called with {parts.name!r}", expected, "fix the URL")
+    if address.username is not None or address.password is not None:
         raise parts.wrong(
             "has a key in its URL",
             "a URL without one",
-            'name the variable that holds it: headers={"X-API-Key": "MY_VARIABLE"}',
+            'name the variable that contains it: headers={"X-API-Key": "MY_VARIABLE"}',
         )
     return url.rstrip("/")
 
 
 def header_values(parts: ClassParts, headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers with the values of the variables that they name.
+    """Return the headers with the values of the environment variables that they name.
 
-    Raises DeclarationError for a name that no variable can have, Unavailable: a variable is not set.
+    Raises DeclarationError: a variable's name is invalid. Raises Unavailable: a variable is not set.
     """
     values = {}
     for header, variable in headers.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
-            raise parts.wrong(f"has headers[{header!r}] that names no variable", "the name of an environment variable",
+            raise parts.wrong(f"has an invalid headers[{header!r}]", "the name of an environment variable",
                               "write the variable's name, not its value")  # fmt: skip
         value = (process_variable(variable) or "").strip()
         if not value:

@@ -1,7 +1,7 @@
-"""The tasks of a split, as ORS and OpenEnv 0.10 list them: `splits`, `num_tasks`, `tasks`, `task`, `task_range`.
+"""The tasks of a split in the routes of ORS and OpenEnv 0.10: `splits`, `num_tasks`, `tasks`, `task`, `task_range`.
 
-Read from the server and client of openreward 0.1.167 and ors-sdk 0.1.0 (PyPI), and the server of openenv 0.10.0, whose shapes
-are the same. A task is `{"split", "seed"}`, with the public fields of its row in `row`; private fields are never in it.
+The shapes are read from the servers and clients of openreward 0.1.167 and ors-sdk 0.1.0 (PyPI) and openenv 0.10.0. A task
+is `{"split", "seed"}`, and `row` with the public fields of its row, never private ones.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from taskapp_kit.serve.route import parsed
 from taskapp_kit.wire.rollout import SPLIT, JsonDict
 
 MOST_TASKS = 10_000
-"""Tasks of one answer."""
+"""Maximum number of tasks in a response."""
 SPLIT_TYPES = ("train", "validation", "test")
 IN_THREAD = 100
-"""An answer with more tasks is made in a thread, so that the event loop serves others meanwhile."""
+"""A response with more tasks is made in a thread, so that it does not block the event loop."""
 
 
 class _Body(BaseModel):
@@ -52,59 +52,56 @@ class TaskRange(_Body):
 
 
 def splits_of(environment: EnvironmentSpec) -> list[dict[str, Json]]:
-    """Return the splits; one whose name is no type of the standard is of type `validation`, as in its own server."""
+    """Return the splits. The type is `validation` if the name is not a type of the standard, as in ORS's own server."""
     return [{"name": name, "type": name if name in SPLIT_TYPES else "validation"} for name in environment.split_names]
 
 
 async def task_answer(environment: EnvironmentSpec, name: str, body: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the answer of `tasks`, `num_tasks`, `task` or `task_range`.
+    """Return the response of `tasks`, `num_tasks`, `task` or `task_range`.
 
-    Raises RequestError (422) for a body that does not fit, RequestRefused (400): there is no such split or index, or the
-    answer would have more than MOST_TASKS tasks.
+    Raises RequestError (422) for an invalid body, and RequestRefused (400) for an unknown split or index, or more than
+    MOST_TASKS tasks.
     """
     model, _, _ = TASK_VERBS[name]
-    asked = parsed(model, body)
-    seeds = _seeds(environment, asked.split)
-    if isinstance(asked, TaskIndex):
-        return {"task": task_at(environment, asked.split, asked.index), "env_name": environment.name}
+    selection = parsed(model, body)
+    seeds = _seeds(environment, selection.split)
+    if isinstance(selection, TaskIndex):
+        return {"task": task_at(environment, selection.split, selection.index), "env_name": environment.name}
     if name == "num_tasks":
         return {"num_tasks": size(seeds)}
-    chosen = seeds[asked.start : asked.stop] if isinstance(asked, TaskRange) else seeds
-    if (many := size(chosen)) > MOST_TASKS:
+    chosen = seeds[selection.start : selection.stop] if isinstance(selection, TaskRange) else seeds
+    if (count := size(chosen)) > MOST_TASKS:
         raise RequestRefused(
             "too_many_tasks",
-            f"The answer would have {many} tasks of split {asked.split!r}; one answer has at most {MOST_TASKS}.",
-            hint="Ask for parts of it with task_range, or for single ones with task.",
+            f"The response would have {count} tasks of split {selection.split!r}; the maximum is {MOST_TASKS}.",
+            hint="Request parts of the split with task_range, or single tasks with task.",
         )
 
     def listed() -> list[dict[str, Json]]:
-        return [_task(environment, asked.split, seed) for seed in chosen]
+        return [_task(environment, selection.split, seed) for seed in chosen]
 
-    tasks = await asyncio.to_thread(listed) if many > IN_THREAD and environment.tasks is not None else listed()
+    tasks = await asyncio.to_thread(listed) if count > IN_THREAD and environment.tasks is not None else listed()
     return {"tasks": tasks, "env_name": environment.name}
 
 
 def task_at(environment: EnvironmentSpec, split: str, index: int) -> dict[str, Json]:
-    """Return one task; index counts from 0.
-
-    Raises RequestRefused (400): there is no such split, or no task of this index.
-    """
+    """Return a task by its index, from 0. Raises RequestRefused (400) for an unknown split or index."""
     seeds = _seeds(environment, split)
     if not 0 <= index < size(seeds):
         raise RequestRefused(
             "index_out_of_range",
-            f"There is no task {str(index)[:40]} in split {split!r}; it has the tasks 0 to {size(seeds) - 1}.",
+            f"Split {split!r} has no task {str(index)[:40]}; its tasks are 0 to {size(seeds) - 1}.",
         )
     return _task(environment, split, seeds[index])
 
 
 def check_split(environment: EnvironmentSpec, split: str) -> None:
-    """Raise RequestRefused (400) when there is no such split."""
+    """Raise RequestRefused (400) if the environment does not have the split."""
     if split not in environment.split_names:
         raise RequestRefused(
             "unknown_split",
             f"Environment {environment.name!r} has no split {split[:80]!r}.",
-            hint=f"It has {', '.join(environment.split_names)}.",
+            hint=f"Its splits are {', '.join(environment.split_names)}.",
         )
 
 
@@ -161,4 +158,4 @@ TASK_VERBS: Final[Mapping[str, tuple[type[SplitName | TaskIndex | TaskRange], ty
     "task": (TaskIndex, OneTask, "One task of a split"),
     "task_range": (TaskRange, SplitTasks, "Some tasks of a split"),
 }
-"""The routes: each takes its first model as the body of a POST, and answers its second; and that in words."""
+"""The routes: the model of the request's body, the model of the response, and a summary."""

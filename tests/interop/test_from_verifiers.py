@@ -155,6 +155,6 @@ def test_tasksets_of_0_4(tmp_path: Path) -> None:
     }  # fmt: skip
     assert broken["ours"]["failed"] == ["environment", "A reward of the task raised. The log has its message."]
     named = ("a container", "a runtime for setup", "a runtime for file_there", "opens the conversation",
-             "ValidationError", "an Env of its own (GamesEnv)", "exports no Taskset")  # fmt: skip
+             "ValidationError", "its own Env (GamesEnv)", "exports no Taskset")  # fmt: skip
     for one, name in zip(refused, named, strict=True):
         assert name in one["ours"]["refused"][0]

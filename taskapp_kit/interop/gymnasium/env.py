@@ -1,8 +1,8 @@
-"""Task apps as Gymnasium environments: `make(app)`, or `gymnasium.make("taskapp/crafter-v0")` once this is imported.
+"""Task apps as Gymnasium environments: `make(app)`, or `gymnasium.make("taskapp/crafter-v0")` after importing this module.
 
-Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action)`), which has no plugins: an id is registered
-when a module is imported. Needs the extra `taskapp-kit[gymnasium]`. An environment is a session (docs/connect/sessions.md), of a
-service in this process or of a task app at a URL, so its observations and rewards are those of `POST /rollout`.
+Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action)`), which has no plugins, so importing the module
+registers the ids. Needs the extra `taskapp-kit[gymnasium]`. An environment is a session (docs/connect/sessions.md) of a service
+in this process or of a task app at a URL, so observations and rewards are the same as in `POST /rollout`.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from taskapp_kit.records.content import Json, text_of
 from taskapp_kit.rollout.policy.sampling import Unbounded, compile_sampler
 
 CHOICES_LIMIT = 256
-"""Actions of up to so many forms are numbered."""
+"""The maximum number of numbered actions."""
 SAMPLED_LENGTH = 16
-"""The most characters of a sampled text."""
+"""The maximum length of a sampled string."""
 
 Call = tuple[str, Json]
 """An action's name and arguments."""
 
 
 class AnyText(gymnasium.spaces.Space[str]):
-    """Texts of any characters, up to a length, also empty.
+    """Strings of any characters up to a length, including the empty string.
 
-    It is no gymnasium.spaces.Text, which lists its characters, and whose observations AsyncVectorEnv never updates in shared
-    memory (Gymnasium 1.4.0); with a space of another class it asks for `shared_memory=False`.
+    `gymnasium.spaces.Text` lists its characters, and AsyncVectorEnv never updates its observations in shared memory (Gymnasium
+    1.4.0). For a space of another class, AsyncVectorEnv requires `shared_memory=False`.
     """
 
     def __init__(self, max_length: int) -> None:
@@ -56,11 +56,11 @@ class AnyText(gymnasium.spaces.Space[str]):
         self.max_length = max_length
 
     def contains(self, x: Any) -> bool:
-        """Return whether it is a text that is not too long."""
+        """Return whether a value is a string that is not too long."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return a few random letters. mask, probability: not taken."""
+        """Return a few random letters. mask and probability are ignored."""
         length = int(self.np_random.integers(1, min(SAMPLED_LENGTH, self.max_length) + 1))
         return "".join(chr(97 + int(letter)) for letter in self.np_random.integers(0, 26, length))
 
@@ -75,9 +75,9 @@ class AnyText(gymnasium.spaces.Space[str]):
 
 
 class ActionText(AnyText):
-    """Actions as text: `{"tool": …, "args": {…}}` in JSON, or words. It samples actions that the app's schemas allow.
+    """Actions as strings: `{"tool": …, "args": {…}}` in JSON, or plain text. Samples are actions that the schemas allow.
 
-    actions: name, description, parameters (JSON Schema), and `text`, of each.
+    actions: name, description, parameters (JSON Schema) and `text` of each action.
     """
 
     def __init__(self, max_length: int, actions: Sequence[Mapping[str, Json]]) -> None:
@@ -85,7 +85,7 @@ class ActionText(AnyText):
         self.actions = [dict(action) for action in actions]
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return an action, drawn uniformly; random letters when no action's arguments have bounds."""
+        """Return a uniformly drawn action, or random letters if no action's arguments have bounds."""
         samplers = []
         for action in self.actions:
             try:
@@ -100,9 +100,9 @@ class ActionText(AnyText):
 
 
 def numbered_calls(actions: Sequence[Mapping[str, Json]]) -> list[Call] | None:
-    """Return every call of the actions, in their order; None when they are too many to be numbered, or without end.
+    """Return every call of the actions in order, or None if they are infinite or too many to number.
 
-    A list is taken with its fewest items, at least one: `interact(actions)` of Crafter becomes one call for each action.
+    A list argument has its minimum length, but at least one item: `interact(actions)` of Crafter becomes a call per action.
     """
     calls: list[Call] = []
     for action in actions:
@@ -114,7 +114,7 @@ def numbered_calls(actions: Sequence[Mapping[str, Json]]) -> list[Call] | None:
 
 
 def _values(schema: Mapping[str, Any]) -> list[Json] | None:
-    """Every value of a JSON Schema, None when they cannot be listed."""
+    """Return every value of a JSON Schema, or None if they cannot be listed."""
     if "const" in schema:
         return [schema["const"]]
     if "enum" in schema:
@@ -132,13 +132,13 @@ def _values(schema: Mapping[str, Any]) -> list[Json] | None:
         properties = schema.get("properties", {})
         if set(properties) != set(schema.get("required", ())):
             return None
-        found = _products([_values(part) for part in properties.values()])
-        return None if found is None else [dict(zip(properties, values, strict=True)) for values in found]
+        combinations = _products([_values(part) for part in properties.values()])
+        return None if combinations is None else [dict(zip(properties, values, strict=True)) for values in combinations]
     return None
 
 
 def _products(parts: list[list[Json] | None]) -> list[list[Json]] | None:
-    """Every combination of one value of each part."""
+    """Return every combination of a value of each part, or None if there are too many."""
     count = 1
     for part in parts:
         count *= len(part or ())
@@ -148,14 +148,14 @@ def _products(parts: list[list[Json] | None]) -> list[list[Json]] | None:
 
 
 ANY_APP = "taskapp/App-v0"
-"""The id of an environment of any app: `gymnasium.make(ANY_APP, app="my_app.py")`."""
+"""The id for any app: `gymnasium.make(ANY_APP, app="my_app.py")`."""
 TEXT_LENGTH = 65_536
-"""The most characters of an observation, or of an action as text."""
+"""The default maximum length of observations and of actions as strings."""
 DRAWS_LIMIT = 1000
-"""How many rows are drawn until one has the `difficulty` and `tags` of the config."""
+"""How many rows are drawn to find one with the `difficulty` and `tags` of the config."""
 KEY_VARIABLE = "ENVIRONMENT_API_KEY"
 PROTOCOL = "gymnasium"
-"""As it is stored with the episodes."""
+"""The protocol that is stored with the episodes."""
 
 Played = tuple[str, float, bool, bool, dict[str, Any]]
 """observation, reward, terminated, truncated, info."""
@@ -164,9 +164,18 @@ Played = tuple[str, float, bool, bool, dict[str, Any]]
 def make(app: TaskApp | str | Path, environment: str | None = None, **options: Any) -> gymnasium.Env[str, Any]:
     """Return an environment of a task app for Gymnasium's trainers and wrappers.
 
-    app: where the app is ("my_app.py", "crafter"), the URL of one that is served, or the app. environment: absent, its first.
-    options: those of GymnasiumEnv, and of `gymnasium.make`. Made of a path, name or URL, it has a spec, so that
-    `env.spec.make()` makes another; a TaskApp object has no such name. Raises as GymnasiumEnv.
+    Made from a path, name or URL, it has a spec, and `env.spec.make()` makes another one.
+
+    Args:
+        app: An app, a path ("my_app.py"), the name of a bundled app ("crafter"), or the URL of a served app.
+        environment: The name of an environment. Defaults to the app's first.
+        **options: Options of `GymnasiumEnv` and `gymnasium.make`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        DiscoveryError, DeclarationError, RequestError, Unavailable, ConfigError, TaskAppError: As `GymnasiumEnv`.
     """
     if isinstance(app, TaskApp):
         return GymnasiumEnv(app, environment, **options)
@@ -178,26 +187,16 @@ def make(app: TaskApp | str | Path, environment: str | None = None, **options: A
 
 
 class GymnasiumEnv(gymnasium.Env[str, Any]):
-    """An environment of a task app. Observations are texts; pictures are in `info["images"]`, as PNG bytes.
+    """An environment of a task app. Observations are strings; images are in `info["images"]` as PNG bytes.
 
-    actions: "auto" numbers the actions where their arguments can be listed (`choices` has them in order, and the action
-    space is Discrete), and takes text otherwise; "text" takes text: `{"tool": …, "args": {…}}` in JSON, or words, where
-    the environment takes words. split: where `reset` draws its seed, absent: the first. config: as `env.config` of a rollout.
-    reward: weights `env`, `event`, `outcome` in place of the app's. key_variable: the variable with the key of a task app
-    that is served; a key itself would stand in the environment's spec. text_length: of the text spaces.
+    `reset(seed=s)` plays seed s if the split contains it. Otherwise it draws a seed of the split from `np_random`, which s seeds
+    if given. `info["seed"]` is the seed that is played. `reset(options={"split": …, "config": …})` applies to one episode.
 
-    on_failure: "raise" raises the failure of an episode, or of its score, from `step`. "truncate" ends the episode there
-    with the reward NaN, truncated, and the failure in `info["failure"]`, so that a vector environment goes on: a trainer has
-    to leave such a step out. A failure is never a reward of 0. A failing `reset` always raises.
-
-    `reset(seed=s)` plays the episode of seed s where the split has it; otherwise s, or without a seed the next number of
-    `np_random`, draws one of the split. `info["seed"]` is the one that is played. `reset(options={"split": …, "config": …})`
-    is for this episode.
-
-    rollout_id: of the latest episode. episode: how the latest one that was scored ended, with its scorecard. judged: whether
-    a model scores episodes, so that rewards may vary.
-
-    Raises DiscoveryError, DeclarationError, RequestError (no such environment), Unavailable, ConfigError, TaskAppError.
+    Attributes:
+        choices: The numbered actions in order, or None if actions are strings.
+        rollout_id: The id of the latest episode.
+        episode: The end of the latest scored episode, with its scorecard.
+        judged: Whether a model scores episodes, so that rewards may vary.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
@@ -216,13 +215,35 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         text_length: int = TEXT_LENGTH,
         render_mode: str | None = None,
     ) -> None:
+        """Open a session.
+
+        Args:
+            app: An app, a path, the name of a bundled app, or the URL of a served app.
+            environment: The name of an environment. Defaults to the app's first.
+            split: The split from which `reset` draws seeds. Defaults to the first.
+            config: `env.config` of each episode.
+            reward: Weights `env`, `event` and `outcome` that replace the app's.
+            actions: "auto" numbers the actions if their arguments can be listed, and otherwise takes strings. "text" takes
+                strings: `{"tool": …, "args": {…}}` in JSON, or plain text if the environment takes text.
+            on_failure: "raise" raises the failure of an episode or of its score from `step`. "truncate" truncates the
+                episode with the reward NaN and `info["failure"]`, so that a vector environment continues; leave such a step
+                out of training. A failing `reset` always raises.
+            key_variable: The environment variable with the API key for a URL. A key as an argument would be in the spec.
+            text_length: The maximum length of observations and actions as strings.
+            render_mode: "ansi" renders the newest observation.
+
+        Raises:
+            BadArgument: An argument is invalid.
+            RequestError: The environment does not exist.
+            DiscoveryError, DeclarationError, Unavailable, ConfigError, TaskAppError: The app cannot be used.
+        """
         if actions not in ("auto", "text") or on_failure not in ("raise", "truncate"):
             raise BadArgument(
-                f"A task app's environment was given actions={actions!r} and on_failure={on_failure!r}.",
+                f"The environment was made with actions={actions!r} and on_failure={on_failure!r}.",
                 hint='actions is "auto" or "text"; on_failure is "raise" or "truncate".',
             )
         if render_mode not in (None, "ansi"):
-            raise BadArgument(f"render_mode is {render_mode!r}.", hint='It is None or "ansi", the observation as text.')
+            raise BadArgument(f"render_mode is {render_mode!r}.", hint='It must be None or "ansi".')
         self.render_mode = render_mode
         self._options: dict[str, Any] = {"split": split, "config": dict(config or {})}
         self._reward = None if reward is None else dict(reward)
@@ -244,15 +265,17 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         self._seen = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode; one that is under way ends as cancelled. Raises RolloutFailed, TaskAppError, RequestError."""
+        """Begin an episode and cancel an unfinished one. Raises RolloutFailed, TaskAppError, RequestError."""
         super().reset(seed=None if seed is None else int(seed))
         unknown = set(options or {}) - set(self._options)
         if unknown:
-            raise BadArgument(f"reset was given the options {sorted(unknown)}.", hint="It takes split and config.")
+            raise BadArgument(f"reset got the unknown options {sorted(unknown)}.", hint="It takes split and config.")
         chosen = {**self._options, **(options or {})}
         split = chosen["split"] or self._dataset["default_split"]
         if split not in self._dataset["seeds"]:
-            raise BadArgument(f"There is no split {split!r}.", hint=f"There are {', '.join(self._dataset['seeds'])}.")
+            raise BadArgument(
+                f"The split {split!r} does not exist.", hint=f"The splits are {', '.join(self._dataset['seeds'])}."
+            )
         seeds = range(*self._dataset["seeds"][split])
         given = seed is not None and int(seed) in seeds
         for left in reversed(range(DRAWS_LIMIT)):
@@ -273,11 +296,15 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         return self._seen, info
 
     def step(self, action: Any) -> Played:
-        """Play one action. An action that the app refuses is a step too: `info["refused"]` has the reason.
+        """Play an action. An action that the app refuses is also a step: `info["refused"]` has the reason.
 
-        `info["reward_parts"]` sum to the reward; the last step's `info["result"]` has status, stop reason, reward, metrics
-        and scores. Raises gymnasium.error.InvalidAction (not of the action space) and ResetNeeded; RolloutFailed,
-        UndefinedReward, or TaskAppError with `boundary` for a task app that is served; see `on_failure`.
+        `info["reward_parts"]` sum to the reward. The last step's `info["result"]` has the episode's result.
+
+        Raises:
+            gymnasium.error.InvalidAction: The action is not in the action space.
+            gymnasium.error.ResetNeeded: No episode is running.
+            RolloutFailed, UndefinedReward: The episode failed, unless `on_failure` is "truncate".
+            TaskAppError: The episode failed at a URL. It has the `boundary`.
         """
         if not self.action_space.contains(action):
             message = f"{str(action)[:200]!r} is not an action of {self.action_space}."
@@ -290,7 +317,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         return self._played(partial(self._game.step, body))
 
     def finish(self) -> Played:
-        """End the episode now, truncated and scored; as `step`. A wrapper's own limit leaves out what the end would score."""
+        """Truncate and score the episode, as a step. A wrapper's own limit would cut it before it is scored."""
         return self._played(self._game.finish)
 
     def render(self) -> Any:
@@ -298,11 +325,11 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         return self._seen if self.render_mode == "ansi" else None
 
     def close(self) -> None:
-        """Close the session, and the service where it is in this process. An episode under way ends as cancelled."""
+        """Close the session and, for an app in this process, its service. An unfinished episode is cancelled."""
         self._finalizer()
 
     def _drawn(self, seeds: range) -> int:
-        size = (seeds[-1] - seeds[0]) // seeds.step + 1  # `len` fails above 2⁶³ - 1
+        size = (seeds[-1] - seeds[0]) // seeds.step + 1  # `len` raises above 2⁶³ - 1
         return seeds[int(self.np_random.integers(min(size, 2**63 - 1)))]
 
     def _played(self, play: Callable[[], dict[str, Any]]) -> Played:
@@ -331,7 +358,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         return self._seen, float(step["reward"]), step["terminated"], step["truncated"], info
 
     def _look(self, observation: dict[str, Json]) -> dict[str, Any]:
-        """Keep the text of an observation as the newest, and return the part of `info` with its pictures."""
+        """Store the text of an observation as the newest, and return the part of `info` with its images."""
         blocks = observation.get("content")
         images: list[bytes] = []
         if observation.keys() == {"text"}:
@@ -346,25 +373,25 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         limit = self.observation_space.max_length  # type: ignore[attr-defined]
         if len(self._seen) > limit:
             raise BadArgument(
-                f"An observation has {len(self._seen)} characters, and text_length is {limit}.",
+                f"An observation has {len(self._seen)} characters, but text_length is {limit}.",
                 hint="Make the environment with a larger text_length.",
             )
         return {"images": images} if images else {}
 
 
 def _decision(text: str) -> dict[str, Json]:
-    """Return the body of a step: an action in JSON, or words."""
+    """Return the body of a step: an action in JSON, or plain text."""
     try:
-        found = json.loads(text)
+        action = json.loads(text)
     except ValueError:
-        found = None
-    if isinstance(found, dict) and isinstance(found.get("tool"), str) and found.keys() <= {"tool", "args"}:
-        return found
+        action = None
+    if isinstance(action, dict) and isinstance(action.get("tool"), str) and action.keys() <= {"tool", "args"}:
+        return action
     return {"text": text}
 
 
 def _result(episode: dict[str, Json]) -> dict[str, Json]:
-    """Return what is equal for equal episodes. A score that is undefined is left out."""
+    """Return the members that are equal for equal episodes, without undefined scores."""
     scores = {item["name"]: item["score"] for item in episode["scorecard"]["criteria"] if item["score"] is not None}
     names = ("status", "stop_reason", "reward", "length", "digest", "metrics")
     return {**{name: episode[name] for name in names}, "scores": scores}
@@ -375,11 +402,11 @@ def _code_of(error: KitError) -> str:
 
 
 def _register() -> None:
-    """Register the ids: any app, and each bundled one."""
-    place = f"{__name__}:{GymnasiumEnv.__name__}"
-    gymnasium.register(ANY_APP, entry_point=place)
+    """Register the ids of any app and of the bundled apps."""
+    entry_point = f"{__name__}:{GymnasiumEnv.__name__}"
+    gymnasium.register(ANY_APP, entry_point=entry_point)
     for bundled in bundled_apps():
-        gymnasium.register(f"taskapp/{bundled.name}-v0", entry_point=place, kwargs={"app": bundled.name})
+        gymnasium.register(f"taskapp/{bundled.name}-v0", entry_point=entry_point, kwargs={"app": bundled.name})
 
 
 _register()

@@ -1,7 +1,7 @@
-"""One episode of a Gymnasium environment, between the kit's `Step` and Gymnasium's five values.
+"""An episode of a Gymnasium environment, between the kit's `Step` and Gymnasium's five values.
 
-Gymnasium's values are copied and made JSON here, so that nothing recorded can change later. Gymnasium itself is
-imported only by `interop/gymnasium/importer.py`, which makes the classes.
+Gymnasium's values are copied and converted to JSON here, so that nothing recorded can change later. Only
+`interop/gymnasium/importer.py`, which makes the classes, imports Gymnasium.
 """
 
 from __future__ import annotations
@@ -13,23 +13,25 @@ from typing import Any
 
 from taskapp_kit.declare.signature import finished
 from taskapp_kit.errors import InvalidAction, Unavailable
-from taskapp_kit.interop.gymnasium.spaces import is_picture, json_value, value_in
+from taskapp_kit.interop.gymnasium.spaces import is_image, json_value, value_in
 from taskapp_kit.records.content import Content, Image, Json, NotJson, Text, plain
 from taskapp_kit.records.trajectory import Step
 
 log = logging.getLogger("taskapp_kit.interop.gymnasium")
 
 RESET_INFO = "reset_info"
-"""The member of the first step's info that holds the info of `reset`."""
+"""The member of the first step's info with the info of `reset`."""
 
 
 class GymnasiumEnvironment:
-    """One episode of a Gymnasium environment; `from_gymnasium` makes the subclasses that an app declares.
+    """An episode of a Gymnasium environment. `from_gymnasium` makes the subclasses that an app declares.
 
-    Their one action, `act`, passes its argument to `step`; a subclass may override `reset` and `step`.
+    Their only action, `act`, passes its argument to `step`. A subclass may override `reset` and `step`.
 
-    env: the Gymnasium environment itself, wrappers included. action_space: the one that the declared action describes.
-    step_limit: Gymnasium's own time limit (`max_episode_steps`), None without one.
+    Attributes:
+        env: The Gymnasium environment with its wrappers.
+        action_space: The space that the declared action describes.
+        step_limit: Gymnasium's own time limit (`max_episode_steps`), or None.
     """
 
     name: str
@@ -43,14 +45,14 @@ class GymnasiumEnvironment:
     _left_out: set[str]
 
     def open(self, image: bool, options: Mapping[str, Any]) -> None:
-        """Makes the environment. Raises ValueError, as the environment does, for invalid options."""
+        """Make the environment. Raises ValueError, as the environment does, for invalid options."""
         self.image = image
         self.env: Any = self._make(**options, **({"render_mode": "rgb_array"} if image else {}))
         self._steps, self._over = 0, False
         self._reset_info: dict[str, Json] = {}
 
     def reset(self, seed: int) -> Content:
-        """Resets environment and spaces with the seed; returns the first observation."""
+        """Reset environment and spaces with the seed, and return the first observation."""
         self.env.action_space.seed(seed)
         self.env.observation_space.seed(seed)
         options = None if self._reset_options is None else dict(self._reset_options)
@@ -59,7 +61,7 @@ class GymnasiumEnvironment:
         return self._shown(observation, info)
 
     def step(self, action: Any) -> Step:
-        """Takes one step. Raises InvalidAction when the action lies outside the space, or the episode is over."""
+        """Take a step. Raises InvalidAction if the action is outside the space or the episode has ended."""
         if self._over:
             raise InvalidAction("The episode is over; nothing was done.")
         space = self.env.action_space
@@ -82,17 +84,17 @@ class GymnasiumEnvironment:
         return Step(self._shown(observation, info), reward, terminated, truncated, recorded)
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         self.env.close()
 
     def _shown(self, observation: Any, info: Mapping[str, Any]) -> Content:
-        """Text (the author's, else JSON), then images. The text is always present, with and without images alike."""
+        """Return text (the author's, or JSON), then images. The text is the same with and without images."""
         if self._describe is not None:
             also = {"info": info, "env": self.env.unwrapped}
             shown = finished(self._describe(observation, **{name: also[name] for name in self._describe_also}))
         else:
             shown = observation
-        if is_picture(shown):
+        if is_image(shown):
             blocks: list[Any] = [Image(shown)]
         elif isinstance(shown, list) and any(isinstance(block, (Text, Image)) for block in shown):
             blocks = list(shown)
@@ -102,25 +104,25 @@ class GymnasiumEnvironment:
             try:
                 recorded = plain(json_value(shown), "observation")
             except NotJson:
-                return {"observation": shown}  # `content` refuses it, naming the path
+                return {"observation": shown}  # `content` rejects it and names the path
             blocks = [Text(json.dumps(recorded, ensure_ascii=False))]
         if self.image:
-            blocks.append(self._picture())
+            blocks.append(self._image())
         return blocks[0].text if len(blocks) == 1 and isinstance(blocks[0], Text) else blocks
 
-    def _picture(self) -> Image:
+    def _image(self) -> Image:
         try:
             return Image(self.env.render())
         except Exception as error:
             if not isinstance(error, ImportError) and type(error).__name__ != "DependencyNotInstalled":
                 raise
             raise Unavailable(
-                f"a picture of {self.name} cannot be drawn: {error}.",
-                hint="Install what it names, or leave `image` out of env.config.",
+                f"{self.name} cannot render an image: {error}.",
+                hint="Install the missing package, or remove `image` from env.config.",
             ) from error
 
     def _recorded(self, info: Mapping[str, Any]) -> dict[str, Json]:
-        """The info as JSON, copied. A member that is not JSON is left out, with one warning in the log."""
+        """Return the info as copied JSON, without members that are not JSON. Each is logged once."""
         recorded: dict[str, Json] = {}
         for key, value in info.items():
             try:

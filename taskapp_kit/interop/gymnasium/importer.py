@@ -1,12 +1,12 @@
-"""Turns Gymnasium environments into ours: `app.environment("cartpole", ...)(from_gymnasium("CartPole-v1"))`.
+"""`from_gymnasium`: a Gymnasium environment as an environment of an app.
 
 Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action) -> observation, reward, terminated,
-truncated, info`); needs the extra `taskapp-kit[gymnasium]`. Guarantees:
+truncated, info`). Needs the extra `taskapp-kit[gymnasium]`. Guarantees:
 
-- Each episode has an environment of its own; `reset` seeds it and its spaces with the episode's seed, and nothing here
-  uses the process's random state. So the same seed and actions give the same digest, in every process.
-- An action is checked against the space before the environment sees it; one outside is an InvalidAction.
-- terminated and truncated stay separate; at a truncation `info["truncated_by"]` names the limit.
+- Each episode has its own environment. `reset` seeds it and its spaces with the episode's seed, and the process's random
+  state is not used, so the same seed and actions give the same digest in every process.
+- An action is checked against the space before the environment receives it. One outside it is an InvalidAction.
+- terminated and truncated stay separate. After a truncation, `info["truncated_by"]` names the limit.
 - Nothing is rendered unless the caller's env.config sets `image`.
 """
 
@@ -28,7 +28,7 @@ from taskapp_kit.interop.gymnasium.episode import GymnasiumEnvironment
 from taskapp_kit.interop.gymnasium.spaces import (
     UnknownSpace,
     annotation_of,
-    in_words,
+    description_of,
     json_value,
     kind_of,
     needs_sampler,
@@ -49,32 +49,35 @@ def from_gymnasium(
     reset_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> type[GymnasiumEnvironment]:
-    """Returns a class for `app.environment(...)` that plays a Gymnasium environment.
+    """Return a class for `app.environment(...)` that plays a Gymnasium environment.
 
         app.environment("lake", splits={"train": range(100)})(
             from_gymnasium("FrozenLake-v1", actions=["left", "down", "right", "up"], is_slippery=False)
         )
 
-    The class takes `image: bool = False` when the environment can render "rgb_array": an image then follows the text.
-    It may be subclassed, to add methods or to override `reset` and `step`.
+    If the environment can render "rgb_array", the class takes `image: bool = False`, which adds an image to the text. It may be
+    subclassed to add methods or to override `reset` and `step`.
 
-    One environment is made and closed to read its spaces. A mistake (no such id, an action space without JSON, names that
-    do not fit) is reported by the app that declares the class, which cannot be instantiated.
+    One environment is made and closed to read its spaces. A mistake (an unknown id, an action space without JSON, wrong names)
+    is reported by the app that declares the class, which cannot be instantiated.
 
     Args:
         source: A registered id ("CartPole-v1", "package:Name-v0"), or a callable that makes an environment (a class, a
             function).
-        actions: The names of a Discrete space's values, in order; the tool then takes a name.
-        describe: `fn(observation)`, and by name any of `info` and `env` (the unwrapped environment). It returns text, a
-            list of Text and Image, or any JSON; an array of shape (H, W, 3) and dtype uint8 becomes an image. Without it
-            the observation is JSON text ("[0.02, -0.01, 0.03, 0.04]"), which a policy's function reads with `json.loads`.
-        description: What the model reads about the tool.
+        actions: The names of a Discrete space's values, in order. The tool then takes a name.
+        describe: `fn(observation)`, with optional parameters `info` and `env` (the unwrapped environment). It returns text, a
+            list of Text and Image, or any JSON. An array of shape (H, W, 3) and dtype uint8 becomes an image. By default the
+            observation is JSON text ("[0.02, -0.01, 0.03, 0.04]"), which a policy's function reads with `json.loads`.
+        description: The description of the tool for the model.
         tool: The tool's name.
         noop: The action that changes nothing, in the form that the tool takes.
         configurable: Options that a caller may set in env.config: name to default (bool, int, float, str), or to
             (annotation, default).
         reset_options: Passed as `reset(options=...)`.
         **options: Passed to `gymnasium.make` or to the callable.
+
+    Returns:
+        A subclass of `GymnasiumEnvironment`.
 
     Raises:
         Unavailable: Gymnasium, or a package that the environment needs, is not installed.
@@ -95,7 +98,7 @@ def from_gymnasium(
 
 
 class _ClassBuilder(ClassParts):
-    """Builds the class; reports problems at the author's line that calls `from_gymnasium`."""
+    """A builder of the class that reports problems at the author's call of `from_gymnasium`."""
 
     def __init__(self, source: str | Callable[..., Any], options: dict[str, Any], caller: FrameType) -> None:
         name = source if isinstance(source, str) else str(getattr(source, "__name__", "environment"))
@@ -113,9 +116,9 @@ class _ClassBuilder(ClassParts):
         configurable: Mapping[str, Any],
         reset_options: Mapping[str, Any] | None,
     ) -> type[GymnasiumEnvironment]:
-        """Returns the class."""
+        """Return the class."""
         if "render_mode" in self.options:
-            raise self.wrong("has render_mode=", "no render_mode", "leave it out: env.config's `image` requests images")
+            raise self.wrong("has render_mode=", "no render_mode", "remove it: `image` in env.config requests images")
         make = self._maker()
         probe = self._probe(make, self.defaults(configurable))
         space, spec, can_draw = probe.action_space, probe.spec, self._can_draw(probe)
@@ -126,9 +129,9 @@ class _ClassBuilder(ClassParts):
             annotation = Literal[tuple(choices)] if choices else annotation_of(space)
         except UnknownSpace as error:
             raise self.wrong(
-                f"of {self.name}: {error}", "a space that JSON can carry", "wrap it in a gymnasium.ActionWrapper"
+                f"of {self.name}: {error}", "a space with a JSON form", "wrap it in a gymnasium.ActionWrapper"
             ) from None
-        expected = f"one of {', '.join(choices)}" if choices else in_words(space)
+        expected = f"one of {', '.join(choices)}" if choices else description_of(space)
         act = self.function(lambda self, action: self.step(action), "act", {"action": annotation, "return": Step})
         act.__doc__ = description or f"Take one step in {self.name}. `action` is {expected}."
         mark = action(
@@ -154,15 +157,15 @@ class _ClassBuilder(ClassParts):
         return type(re.sub(r"\W", "_", self.name.split(":")[-1]), (GymnasiumEnvironment,), members)
 
     def _maker(self) -> Callable[..., Any]:
-        """`fn(**options) -> Env`, including the declaration's options."""
+        """Return `fn(**options) -> Env`, which includes the declaration's options."""
         gymnasium, source, options = _gymnasium(), self.source, self.options
         if isinstance(source, str):
-            # the passive checker repeats, with warnings, what the space check and `plain` do
+            # the passive checker would repeat the checks of spaces and `plain`, with warnings
             return lambda **more: gymnasium.make(source, **{"disable_env_checker": True, **options, **more})
         return lambda **more: finished(source(**{**options, **more}))
 
     def _probe(self, make: Callable[..., Any], options: dict[str, Any]) -> Any:
-        """Makes one environment, to read its spaces."""
+        """Make an environment to read its spaces."""
         gymnasium = _gymnasium()
         try:
             probe = make(**options)
@@ -176,7 +179,7 @@ class _ClassBuilder(ClassParts):
                 "a registered id",
                 "gymnasium.pprint_registry() lists them",
             ) from error
-        except Exception as error:  # environments refuse options in many ways: a KeyError, an AssertionError
+        except Exception as error:  # environments reject options with any exception: a KeyError, an AssertionError
             message = _first_line(error)
             named = message if isinstance(error, (TypeError, ValueError, gymnasium.error.Error)) else repr(error)
             raise self.wrong(
@@ -186,21 +189,21 @@ class _ClassBuilder(ClassParts):
             ) from error
         if not isinstance(probe, gymnasium.Env):
             raise self.wrong(
-                f"is given {self.name!r}, which made a {type(probe).__name__}",
+                f"is called with {self.name!r}, which made a {type(probe).__name__}",
                 "a gymnasium.Env",
-                "give an id, a class or a function that makes one environment",
+                "pass an id, or a class or function that makes an environment",
             )
         return probe
 
     def _meant(self, otherwise: str) -> str:
-        """The fix for refused options: one of them may be a misspelt keyword of `from_gymnasium`."""
+        """Return the fix for rejected options: one may be a misspelled keyword of `from_gymnasium`."""
         parameters = inspect.signature(from_gymnasium).parameters.values()
         ours = [item.name for item in parameters if item.kind is item.KEYWORD_ONLY]
         suggestions = (did_you_mean(name, ours, "") for name in self.options)
         return next((suggestion for suggestion in suggestions if suggestion), otherwise)
 
     def _can_draw(self, probe: Any) -> bool:
-        """True when the environment can be made with render_mode="rgb_array"."""
+        """Return whether the environment can be made with render_mode="rgb_array"."""
         if "rgb_array" not in (probe.metadata or {}).get("render_modes", []):
             return False
         if isinstance(self.source, str):
@@ -209,22 +212,22 @@ class _ClassBuilder(ClassParts):
         return any(item.name == "render_mode" or item.kind is item.VAR_KEYWORD for item in parameters)
 
     def _choices(self, space: Any, actions: Sequence[str] | None) -> dict[str, int]:
-        """Name to value, {} without names."""
+        """Return the values by name, or {} without names."""
         if actions is None:
             return {}
         count = int(space.n) if kind_of(space) == "Discrete" else None
         if count is None:
             raise self.wrong(
-                f"names actions, but those of {self.name} are {space}", "a Discrete space", "leave actions= out"
+                f"has actions=, but the action space of {self.name} is {space}", "a Discrete space", "remove actions="
             )
         names = [] if isinstance(actions, str) or not isinstance(actions, Iterable) else list(map(str, actions))
         if len(set(names)) != len(names) or len(names) != count:
-            raise self.wrong(f"has actions={actions!r}, and {self.name} has {count} actions",
+            raise self.wrong(f"has actions={actions!r}, but {self.name} has {count} actions",
                               f"{count} different names, in the order of the values", "fix actions=")  # fmt: skip
         return {name: int(space.start) + index for index, name in enumerate(names)}
 
     def _also(self, describe: Callable[..., Any] | None) -> tuple[str, ...]:
-        """The parameters of `describe` besides the observation."""
+        """Return the parameters of `describe` besides the observation."""
         if describe is None:
             return ()
         try:
@@ -234,16 +237,16 @@ class _ClassBuilder(ClassParts):
                 for name, item in parameters.items()  # other parameters use their defaults
                 if name in ("info", "env") or (item.default is item.empty and item.kind is not item.VAR_KEYWORD)
             )
-        except (TypeError, ValueError):  # some builtins have no signature: `str` takes one argument
+        except (TypeError, ValueError):  # some builtins have no signature, such as `str`
             names = ("observation",) if callable(describe) else ()
         unknown = [name for name in names[1:] if name not in ("info", "env")]
         if not names or unknown:
-            raise self.wrong(f"has a describe that takes ({', '.join(names)})", "fn(observation), also info and env",
-                              "name its further parameters `info` and `env`")  # fmt: skip
+            raise self.wrong(f"has a describe with the parameters ({', '.join(names)})", "fn(observation), also info and env",
+                              "name further parameters `info` and `env`")  # fmt: skip
         return names[1:]
 
     def _opened(self, configurable: Mapping[str, Any], can_draw: bool) -> FunctionType:
-        """The constructor: configurable options, and `image` when the environment can draw one."""
+        """Return the constructor: configurable options, and `image` if the environment can render."""
 
         def body(environment: GymnasiumEnvironment, options: dict[str, Any]) -> None:
             environment.open(bool(options.pop("image", False)) if can_draw else False, options)
@@ -252,7 +255,7 @@ class _ClassBuilder(ClassParts):
 
 
 def _gymnasium() -> Any:
-    """Imports the package. Raises Unavailable naming the extra."""
+    """Import the package. Raises Unavailable with the extra to install."""
     require("from_gymnasium", "gymnasium", "Gymnasium", "gymnasium")
     import gymnasium
 
@@ -264,10 +267,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _about(env: Any, name: str, described: bool) -> str:
-    """The first paragraph of the environment's own docstring, and its observation unless the author describes it."""
+    """Return the first paragraph of the environment's docstring, with its observation space unless the author describes it."""
     text = inspect.cleandoc(type(env.unwrapped).__doc__ or "")
     if text.startswith("#"):
         text = text.split("## Description", 1)[-1].strip()
     paragraph = " ".join(text.split("\n\n", 1)[0].split())
     paragraph = name if not paragraph or paragraph.startswith("#") else paragraph
-    return paragraph if described else f"{paragraph}\n\nObservation: {in_words(env.observation_space)}."
+    return paragraph if described else f"{paragraph}\n\nObservation: {description_of(env.observation_space)}."

@@ -1,7 +1,7 @@
 """Gymnasium spaces as Python annotations, and conversion of their values from and to JSON.
 
-Spaces are distinguished by the names of their classes, so that this module needs no Gymnasium: only
-`interop/gymnasium/importer.py` imports it. Facts: Gymnasium 1.4.0, `gymnasium/spaces`.
+Spaces are distinguished by their class names, so this module does not need Gymnasium; only
+`interop/gymnasium/importer.py` imports it. Written against Gymnasium 1.4.0, `gymnasium/spaces`.
 
 | space | annotation of the action | sampled by |
 |---|---|---|
@@ -10,7 +10,7 @@ Spaces are distinguished by the names of their classes, so that this module need
 | MultiBinary | a (nested) list of 0 and 1 | schema |
 | Box, bounded | float or int with bounds, in (nested) lists of the space's shape | schema |
 | Box, a side without bound | the same without that bound | the space itself |
-| Text | str with its lengths (the space checks its letters) | the space itself |
+| Text | str with its lengths (the space checks its characters) | the space itself |
 | Tuple, Dict | tuple, TypedDict | its parts |
 """
 
@@ -27,17 +27,17 @@ from typing_extensions import TypedDict  # pydantic requires this one before Pyt
 from taskapp_kit.records.content import INT_LIMIT, Json
 
 CHOICES_LIMIT = 32
-"""A Discrete space of up to this many values is listed; a larger one is a range."""
+"""The largest Discrete space whose values are listed. A larger space is a range."""
 ELEMENTS_LIMIT = 256
-"""A Box whose bounds differ from element to element lists each of them up to this size."""
+"""The largest Box with different bounds per element whose bounds are listed."""
 
 
 class UnknownSpace(ValueError):
-    """Values of this space have no JSON form. The message names the space and the part of it."""
+    """A space whose values have no JSON form. The message names the space and its part."""
 
 
 def kind_of(space: Any) -> str:
-    """The name of a space's Gymnasium class, e.g. "Box"; subclasses count as their base."""
+    """Return the name of a space's Gymnasium class, e.g. "Box". Subclasses count as their base."""
     for cls in type(space).__mro__:
         if cls.__module__.startswith("gymnasium.spaces"):
             return str(cls.__name__)
@@ -45,7 +45,7 @@ def kind_of(space: Any) -> str:
 
 
 def annotation_of(space: Any, path: str = "action") -> Any:
-    """The annotation for an action's JSON Schema. Raises UnknownSpace."""
+    """Return the annotation for an action's JSON Schema. Raises UnknownSpace."""
     kind = kind_of(space)
     if kind == "Discrete":
         return _integers(int(space.start), int(space.start) + int(space.n) - 1)
@@ -64,11 +64,11 @@ def annotation_of(space: Any, path: str = "action") -> Any:
         return tuple[parts]  # type: ignore[valid-type]
     if kind == "Dict":
         return _record(space, path)
-    raise UnknownSpace(f"{path.replace('_', '.')} is a {kind} space ({space}), for which there is no JSON")
+    raise UnknownSpace(f"{path.replace('_', '.')} is a {kind} space ({space}), whose values have no JSON form")
 
 
 def needs_sampler(space: Any) -> bool:
-    """True when the schema cannot be sampled uniformly, so that the space itself has to sample."""
+    """Return whether the space itself must sample, because its schema cannot be sampled uniformly."""
     kind = kind_of(space)
     if kind == "Box":
         if space.dtype.kind in "iu":
@@ -84,7 +84,7 @@ def needs_sampler(space: Any) -> bool:
 
 
 def sampler_of(space: Any, write: Callable[[Any], Json]) -> Callable[[random.Random], dict[str, Json]]:
-    """`fn(rng) -> {"action": value}`: the space's own sample, fixed by `rng` alone; samples share no state."""
+    """Return `fn(rng) -> {"action": value}`, which samples the space. Only `rng` determines the sample."""
 
     def sample(rng: random.Random) -> dict[str, Json]:
         own = deepcopy(space)
@@ -94,26 +94,26 @@ def sampler_of(space: Any, write: Callable[[Any], Json]) -> Callable[[random.Ran
     return sample
 
 
-def value_in(space: Any, given: Any) -> Any:
-    """Converts the JSON value to the space's own type (numpy of its dtype). Raises ValueError when it cannot."""
+def value_in(space: Any, value: Any) -> Any:
+    """Convert a JSON value to the space's own type (numpy with its dtype). Raises ValueError."""
     import numpy
 
     kind = kind_of(space)
     if kind == "Discrete":
-        return space.dtype.type(given)
+        return space.dtype.type(value)
     if kind in ("Box", "MultiDiscrete", "MultiBinary"):
-        return numpy.asarray(given, dtype=space.dtype).reshape(space.shape)
+        return numpy.asarray(value, dtype=space.dtype).reshape(space.shape)
     if kind == "Tuple":
-        return tuple(value_in(part, item) for part, item in zip(space.spaces, given, strict=True))
+        return tuple(value_in(part, item) for part, item in zip(space.spaces, value, strict=True))
     if kind == "Dict":
-        return {name: value_in(part, given[name]) for name, part in space.spaces.items()}
-    return given
+        return {name: value_in(part, value[name]) for name, part in space.spaces.items()}
+    return value
 
 
 def json_value(value: Any) -> Any:
-    """Converts numpy arrays and scalars to lists and numbers, copied. float32 is written with its own shortest digits.
+    """Convert numpy arrays and scalars to copied lists and numbers. float32 keeps its own shortest digits.
 
-    Other values stay as they are: those that are not JSON are refused when recorded, or left out of `info`.
+    Other values are unchanged. Values that are not JSON are rejected when recorded, or left out of `info`.
     """
     if hasattr(value, "dtype") and hasattr(value, "tolist"):
         if value.dtype.kind == "f" and value.dtype.itemsize < 8:  # 0.1, where tolist() returns 0.10000000149011612
@@ -126,14 +126,14 @@ def json_value(value: Any) -> Any:
     return value
 
 
-def is_picture(value: Any) -> bool:
-    """True for an array of shape (H, W, 3) and dtype uint8, at least 8 pixels wide and high: shown as an image."""
+def is_image(value: Any) -> bool:
+    """Return whether a value is an image: an array of shape (H, W, 3), dtype uint8, at least 8 pixels wide and high."""
     shape: tuple[int, ...] = getattr(value, "shape", ())
     return len(shape) == 3 and shape[2] == 3 and min(shape[:2]) >= 8 and str(value.dtype) == "uint8"
 
 
-def in_words(space: Any) -> str:
-    """Describes a value of the space in a few words, for a tool's description."""
+def description_of(space: Any) -> str:
+    """Return a short description of the space's values, for a tool's description."""
     kind = kind_of(space)
     if kind == "Discrete":
         first, last = int(space.start), int(space.start) + int(space.n) - 1
@@ -153,7 +153,7 @@ def _integers(low: int, high: int) -> Any:
 
 
 def _shifted(space: Any) -> Any:
-    """Lowest and highest value of each element of a MultiDiscrete: an array of shape (*shape, 2)."""
+    """Return the lowest and highest value of each element of a MultiDiscrete: an array of shape (*shape, 2)."""
     import numpy
 
     start = numpy.asarray(getattr(space, "start", 0)) + numpy.zeros_like(space.nvec)
@@ -177,7 +177,7 @@ def _box(space: Any) -> Any:
 
 
 def _number(space: Any, low: float, high: float) -> Any:
-    """One element of a Box; an infinite bound (or the dtype's own for integers) is left out of the schema."""
+    """Return the annotation of an element of a Box. An infinite bound is left out of the schema."""
     if space.dtype.kind in "iu":
         return Annotated[int, Field(ge=int(low), le=int(high))]
     bounds: dict[str, Any] = {"allow_inf_nan": False}
@@ -189,14 +189,14 @@ def _number(space: Any, low: float, high: float) -> Any:
 
 
 def _lists(item: Any, shape: tuple[int, ...]) -> Any:
-    """Nested lists of the shape's lengths."""
+    """Return nested lists with the lengths of the shape."""
     for length in reversed(shape):
         item = Annotated[list[item], Field(min_length=length, max_length=length)]
     return item
 
 
 def _nested(ends: Any, leaf: Callable[[Any], Any], depth: int) -> Any:
-    """Nested tuples, each leaf an annotation of its own."""
+    """Return nested tuples with an annotation for each leaf."""
     if depth == 0:
         return leaf(ends)
     return tuple[tuple(_nested(item, leaf, depth - 1) for item in ends)]  # type: ignore[misc]
@@ -206,9 +206,9 @@ def _record(space: Any, path: str) -> Any:
     fields = {}
     for name, part in space.spaces.items():
         if not isinstance(name, str):
-            raise UnknownSpace(f"{path} has the key {name!r}; the members of a JSON object have names")
+            raise UnknownSpace(f"{path} has the key {name!r}; the keys of a JSON object are strings")
         fields[name] = annotation_of(part, f"{path}_{name}")
-    typed: Any = TypedDict  # its fields are known at run time only
+    typed: Any = TypedDict  # its fields are only known at run time
     record = typed(path, fields)
     record.__pydantic_config__ = ConfigDict(extra="forbid")
     return record

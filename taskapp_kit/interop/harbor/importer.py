@@ -1,15 +1,19 @@
-"""Turns task folders in Harbor's format into an environment: `Terminal = from_harbor("tasks")`.
+"""`from_harbor`: task directories in Harbor's format as an environment of an app.
 
 Written against Harbor's task format, schema 1.0 and 1.1 (harborframework.com/docs/tasks; github.com/harbor-framework/harbor,
-Apache-2.0), without its package. Needs Linux with bubblewrap (docs/environments/sandbox.md, level 3), and no container engine:
+Apache-2.0), whose package is not needed. It needs Linux with bubblewrap (docs/environments/sandbox.md, level 3), but no
+container engine:
 
-- A box without a network has the task's own folders (`/app`, `/tests`, `/logs`, …) and the machine's programs, read-only.
-- COPY, ENV, WORKDIR and RUN of the Dockerfile are done in the box when an episode begins. A task that needs more (another
-  image, packages to install, services, a GPU) is refused by name when the app is declared.
-- The tests enter the box when the policy is done. Everything that it left outside the task's own folders is removed before.
-- Tests that give no verdict are run once more, on the untouched task in a new box. A verdict there means that the policy's
-  changes broke them: a reward of 0, with `verifier_broken_by_policy`. None there is a failure of the rollout.
-- The tests and what they start of the policy have one user id, so its program could write the reward: `isolation` is "shared".
+- A sandbox without a network has the task's own directories (`/app`, `/tests`, `/logs`, …) and this machine's programs,
+  read-only.
+- COPY, ENV, WORKDIR and RUN of the Dockerfile run in the sandbox when an episode begins. A task with other requirements (an
+  image, packages to install, services, a GPU) is rejected with the reason when the app is declared.
+- The tests are copied into the sandbox after the policy's last action. First, everything that the policy left outside the
+  task's own directories is removed.
+- Tests without a verdict are repeated on the untouched task in a new sandbox. A verdict there means that the policy's changes
+  broke them: the reward is 0, with `verifier_broken_by_policy`. No verdict there is a failure of the rollout.
+- The tests, and the policy's programs that they start, have the same user id, so the policy could write the reward:
+  `isolation` is "shared".
 """
 
 from __future__ import annotations
@@ -49,16 +53,16 @@ log = logging.getLogger("taskapp_kit.environment")
 
 LEVEL = 3
 COMMAND_SECONDS = 60.0
-"""Of one command; of processor time, too."""
+"""The limit of wall time and of CPU time of a command."""
 MAX_COMMAND_CHARACTERS = 50_000
 MAX_OUTPUT_CHARACTERS = 10_000
-"""Of a command's stdout, and of its stderr, that the policy reads."""
+"""How many characters of stdout, and of stderr, the policy reads."""
 MAX_REWARD_BYTES = 64 * 1024
 HARMLESS = ("true", "ls -l", "pwd", "cat /etc/hostname", "echo hello")
 REWARD = f"{LOGS}/verifier/reward"
 SOLUTION = "solution/solve.sh"
 LOCKED = 200
-"""The exit status of a run of tests that left a reward file to which they could not have written."""
+"""The exit status of tests after which a reward file exists that they could not have written."""
 BROKEN = "verifier_broken_by_policy"
 FOLDERS = f"mkdir -p {LOGS}/agent {LOGS}/verifier"
 RUN_TESTS = f"""\
@@ -72,20 +76,20 @@ if status < 0:
     os.kill(os.getpid(), -status)
 sys.exit(min(status, 127))
 """
-"""Runs the tests in the box; first ends what they left running. It ends by a signal only if the tests' shell did: a shell
-also reports the signal of its last command as an exit status."""
+"""Runs the tests in the sandbox, then kills what they left running. It ends by a signal only if the tests' shell did: a
+shell also reports the signal of its last command as an exit status."""
 
 
 class VerifierFailed(KitError):
-    """A task's tests gave no reward."""
+    """A task's tests wrote no reward."""
 
 
 class BuildFailed(KitError):
-    """A step of a task's Dockerfile failed in the box."""
+    """A step of a task's Dockerfile failed in the sandbox."""
 
 
 class HarborRow(BaseModel):
-    """A task. folder: where it is on the server's machine; digest: SHA-256 of all its files."""
+    """A task. folder: its directory on the server's machine. digest: SHA-256 of all its files."""
 
     name: str
     difficulty: str = ""
@@ -102,12 +106,16 @@ def from_harbor(path: str | Path, *, command_seconds: float = COMMAND_SECONDS) -
         app.rubric(environment="terminal")(Terminal.reward)
         app.policy("gold", environment="terminal")(Terminal.gold)
 
-    path: a task folder, or a folder of task folders, beside the author's file. `rows` are its tasks, sorted by name; `reward`
-    is the criterion that the tests decide, `gold` a policy that runs `solution/solve.sh`. command_seconds: the time that
-    one command of the policy may take.
+    A task that a sandbox cannot play is a problem of the app that declares the class. If sandboxes of level 3 don't work on a
+    machine, setting up raises SandboxTooWeak.
 
-    A task that needs what a box does not have is a problem of the app that declares the class, which names what. Where no
-    box of level 3 works, setting up raises SandboxTooWeak.
+    Args:
+        path: A task directory, or a directory of task directories, relative to the author's file.
+        command_seconds: The time limit of a command of the policy.
+
+    Returns:
+        A subclass of `HarborEnvironment`. `rows` are its tasks, sorted by name; `reward` is the criterion that the tests decide;
+        `gold` is a policy that runs `solution/solve.sh`.
     """
     caller = sys._getframe(1)
     parts = ClassParts("from_harbor", str(path), caller)
@@ -120,8 +128,8 @@ def from_harbor(path: str | Path, *, command_seconds: float = COMMAND_SECONDS) -
             except TaskRefused as refused:
                 raise parts.wrong(
                     f"cannot play the task {task_folder.name!r}: {refused}",
-                    "a task that a box can play",
-                    "take it out, or play it with Harbor's own runner",
+                    "a task that a sandbox can play",
+                    "remove it, or play it with Harbor's own runner",
                 ) from refused
             rows.append(
                 HarborRow(
@@ -148,7 +156,7 @@ def _folders(parts: ClassParts, folder: Path) -> list[Path]:
         return task_folders(folder)
     except TaskRefused as refused:
         raise parts.wrong(
-            f"finds no task: {refused}", "a task folder, or a folder of them", "fix the path"
+            f"finds no task: {refused}", "a task directory, or a directory of task directories", "fix the path"
         ) from refused
 
 
@@ -160,21 +168,21 @@ class HarborEnvironment:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Open a box. Raises SandboxTooWeak if this machine has none of level 3."""
+        """Open a sandbox. Raises SandboxTooWeak if this machine has no level 3."""
         Sandbox(level=LEVEL).__enter__().close()
 
     def reset(self, task: HarborRow) -> str:
-        """Build the task in a new box; return its instruction. Raises BuildFailed, SandboxError."""
+        """Build the task in a new sandbox and return its instruction. Raises BuildFailed, SandboxError."""
         self.task: HarborTask = read_task(Path(task.folder))
         self.closed = False
         self._build()
         return self.task.instruction
 
     def _build(self) -> None:
-        """Open a box with the untouched task."""
+        """Open a sandbox with the untouched task."""
         self.box = Sandbox(level=LEVEL, limits=self._limits(self._command_seconds), places=self.task.places)
         self.box.__enter__()
-        if self.closed:  # while the box was opened
+        if self.closed:  # closed while the sandbox was opened
             self.box.close()
         self._run(FOLDERS, self.task.workdir)
         for step in self.task.steps:
@@ -197,14 +205,16 @@ class HarborEnvironment:
         return Step(terminated=True)
 
     def final_state(self) -> dict[str, Any]:
-        """Run the task's tests: `reward`, `rewards` by name, `isolation`, `problem`. Raises VerifierFailed, SandboxError."""
+        """Run the tests: `reward`, `rewards` by name, `isolation`, `problem`. Raises VerifierFailed, SandboxError."""
         problem = None
         try:
             rewards = self._verdict()
         except VerifierFailed as error:
             if self.closed:
                 raise
-            log.warning("the tests of %r gave no verdict, and are run on the untouched task: %s", self.task.name, error)
+            log.warning(
+                "the tests of %r gave no verdict and are repeated on the untouched task: %s", self.task.name, error
+            )
             self.box.close()
             self._build()
             rewards = dict.fromkeys(self._verdict(), 0.0)
@@ -212,8 +222,8 @@ class HarborEnvironment:
         return {"reward": _total(rewards), "rewards": rewards, "isolation": "shared", "problem": problem}
 
     def _verdict(self) -> dict[str, float]:
-        """Run the task's tests on what is in the box: the rewards that they wrote. Raises VerifierFailed, SandboxError."""
-        for place in ("", TESTS, LOGS):  # what the policy left there could speak for the tests
+        """Run the tests in the current sandbox and return their rewards. Raises VerifierFailed, SandboxError."""
+        for place in ("", TESTS, LOGS):  # files that the policy left there could influence the tests
             self.box.clear_sync(place)
         self._put(self.task.tests)
         done = self._run(
@@ -225,7 +235,7 @@ class HarborEnvironment:
         )
         try:
             return self._rewards(done)
-        except SandboxError as error:  # a link or a folder in place of a file
+        except SandboxError as error:  # a link or a directory instead of a file
             raise VerifierFailed(error.message, hint=error.hint) from error
 
     @staticmethod
@@ -241,11 +251,13 @@ class HarborEnvironment:
         if observation != read.instruction:
             return "done"
         if [name for name in read.files if name.startswith("solution/")] != [SOLUTION]:
-            raise Unavailable(f"the task {task.name!r} has no {SOLUTION} alone that `gold` could run.")
+            raise Unavailable(
+                f"The solution of task {task.name!r} is not a single {SOLUTION}, so `gold` cannot run it."
+            )
         return {"run": {"command": read_inside(folder, SOLUTION, MAX_TEXT_BYTES).decode("utf-8")}}
 
     def close(self) -> None:
-        """Kill whatever runs and remove the box."""
+        """Kill all processes and remove the sandbox."""
         self.closed = True
         box = getattr(self, "box", None)
         if box is not None:
@@ -264,12 +276,14 @@ class HarborEnvironment:
         variables: dict[str, str] | None = None,
         runner: Sequence[str] = (),
     ) -> RunResult:
-        given = [f"{name}={value}" for name, value in {**self.task.variables, **(variables or {})}.items()]
+        assignments = [f"{name}={value}" for name, value in {**self.task.variables, **(variables or {})}.items()]
         enter = 'mkdir -p "$1" && cd "$1" && exec bash -c "$2"'
-        return self.box.run_sync([*runner, "env", *given, "sh", "-c", enter, "sh", workdir, command], limits=limits)
+        return self.box.run_sync(
+            [*runner, "env", *assignments, "sh", "-c", enter, "sh", workdir, command], limits=limits
+        )
 
     def _put(self, files: Mapping[str, Path]) -> None:
-        """Write files into the box, those that can be executed as such."""
+        """Write files into the sandbox. Executable files stay executable."""
         programs = []
         for name, path in files.items():
             self.box.write_sync(name, self._content(path))
@@ -282,7 +296,7 @@ class HarborEnvironment:
         return read_inside(self.task.folder, path.relative_to(self.task.folder).as_posix(), MAX_BYTES)
 
     def _rewards(self, done: RunResult) -> dict[str, float]:
-        """What the tests wrote. Raises VerifierFailed, SandboxError: nothing, or nothing that must be theirs."""
+        """Return the tests' rewards. Raises VerifierFailed, SandboxError: there are none, or they may be forged."""
         failed = f"The tests of {self.task.name!r} ended with {_how(done)}"
         if done.exit_code is None or done.killed_for is not None:
             raise VerifierFailed(f"{failed}.")
@@ -302,7 +316,7 @@ class HarborEnvironment:
         return written[0]
 
     def _read(self, name: str, failed: str) -> dict[str, float] | None:
-        """The rewards of a file, by name; None if it is not there."""
+        """Return the rewards in a file by name, or None if it does not exist."""
         try:
             text = self.box.read_sync(name, max_bytes=MAX_REWARD_BYTES).decode("utf-8", "replace")
         except FileNotFoundError:
@@ -312,18 +326,20 @@ class HarborEnvironment:
             named = read if isinstance(read, dict) else {"reward": read}
             rewards = {str(key).encode().decode(): float(value) for key, value in named.items()}
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise VerifierFailed(f"{failed}, and {name} is no number: {cut(text.strip(), 100)!r}.") from error
+            raise VerifierFailed(
+                f"{failed}, and {name} does not contain a number: {cut(text.strip(), 100)!r}."
+            ) from error
         if not rewards or not all(map(math.isfinite, rewards.values())):
             raise VerifierFailed(f"{failed}, and {name} has no finite number: {cut(text.strip(), 100)!r}.")
         if "reward" not in rewards and len(rewards) != 1:
-            raise VerifierFailed(f"{failed}, and {name} has rewards of which none is called reward.")
+            raise VerifierFailed(f"{failed}, and none of the rewards in {name} is called reward.")
         if not 0 <= _total(rewards) <= 1:
             raise VerifierFailed(f"{failed}, and {name} has a reward outside 0 to 1: {_total(rewards):g}.")
         return rewards
 
 
 def _total(rewards: dict[str, float]) -> float:
-    """The reward of the episode."""
+    """Return the reward of the episode."""
     return rewards.get("reward", next(iter(rewards.values())))
 
 
@@ -334,7 +350,7 @@ def _how(done: RunResult) -> str:
 
 
 def _shown(done: RunResult) -> str:
-    """What the policy reads of a command."""
+    """Return the policy's observation of a command."""
     texts = [f"[{_how(done)}]"]
     for name, text in (("", done.stdout), ("stderr", done.stderr)):
         if text.strip():

@@ -1,9 +1,8 @@
-"""Reads a task folder in Harbor's format: `task.toml`, `instruction.md`, `environment/Dockerfile`, `tests/`, `solution/`.
+"""Parser of a task directory in Harbor's format: `task.toml`, `instruction.md`, `environment/`, `tests/`, `solution/`.
 
-Facts: harborframework.com/docs/tasks, schema 1.0 and 1.1, read on 2026-11-23. The image that a Dockerfile builds on is not
-used: a task finds the programs of the machine. What the task needs besides is done in its box, or refused by name.
-
-A task is data from elsewhere: each of its files has to be a regular file whose real path is in its folder, of a limited size.
+The format is described at harborframework.com/docs/tasks, schema 1.0 and 1.1, read on 2026-11-23. The base image of a Dockerfile
+is not used: a task has the programs of this machine. Other requirements are set up in its sandbox or rejected with a reason.
+A task is untrusted data. Each of its files must be a regular file, whose real path is inside its directory, of limited size.
 """
 
 from __future__ import annotations
@@ -25,48 +24,48 @@ from taskapp_kit.system.foreign_files import ForeignFileRefused, files_inside, i
 
 MB = 2**20
 WORKDIR = "/app"
-"""The working folder of a task whose Dockerfile names none."""
+"""The default working directory."""
 TESTS, LOGS = "/tests", "/logs"
 VERIFIER_SECONDS = 600.0
-"""Harbor's own default."""
+"""Harbor's default."""
 MEMORY_MB = 2048
 MAX_FILES = 10_000
 MAX_BYTES = 256 * MB
-"""Of all files of a task together."""
+"""The limit of all files of a task together."""
 MAX_TEXT_BYTES = 256 * 1024
-"""Of its instruction, of its test script and of its Dockerfile."""
+"""The limit of the instruction, the test script and the Dockerfile, each."""
 MAX_SETTINGS_BYTES = 16 * 1024
-"""Of task.toml: the time that a TOML parser takes for a dotted key is quadratic in its parts."""
+"""The limit of task.toml, because the time to parse a dotted TOML key is quadratic in its parts."""
 MAX_INSTRUCTIONS = 200
 MAX_COMPARED = 200_000
-"""Of all COPY together, arguments times files: each may match each."""
+"""The limit of arguments times files of all COPY instructions, because each argument may match each file."""
 MAX_SHOWN = 200
-"""Letters of an instruction in a message."""
+"""How many characters of an instruction a message quotes."""
 MAX_VALUE = 32 * 1024
-"""Letters of a variable: ENV can double one line after line."""
+"""The longest variable, because ENV can double a value with every line."""
 MAX_MEMORY_MB = 64 * 1024
 MAX_VERIFIER_SECONDS = 6 * 3600.0
 
 BARE_IMAGES = re.compile(r"(docker\.io/|library/)*(ubuntu|debian|alpine|busybox|python|buildpack-deps)(:[\w.-]+)?$")
-"""Images with nothing in them but a system and perhaps Python."""
+"""Images that only contain a system and perhaps Python."""
 NO_EFFECT = frozenset({"CMD", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL"})
-"""Instructions that change nothing for commands that are run in the image."""
+"""Instructions without an effect on commands."""
 INSTALLS = re.compile(
     r"(?:^|[;&|({]|\b(?:sudo|then|do|exec)\b)[ \t]*"
     r"(?:(?:python3?|python3?\.\d+) -m )?"
     r"(apt-get|apt|apk|yum|dnf|pip3?|pipx|uv|uvx|conda|mamba|npm|npx|yarn|pnpm|gem|cargo|curl|wget|git clone)\b",
     re.MULTILINE,
 )
-"""Commands that fetch something: a box has no network."""
+"""Commands that download something. A sandbox has no network."""
 
 
 class TaskRefused(KitError):
-    """A task cannot be played here. The message says what in which of its files."""
+    """A task that cannot be played here. The message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildStep:
-    """A step of the Dockerfile. line: its number. command: for the shell; or files: path in the box to its source."""
+    """A step of the Dockerfile. line: its number. command: for the shell. files: path in the sandbox to source."""
 
     line: int
     workdir: str
@@ -76,10 +75,14 @@ class BuildStep:
 
 @dataclass(frozen=True, slots=True)
 class HarborTask:
-    """A task that can be played. places: folders at the top of the box that it has for itself.
+    """A task that can be played.
 
-    files: paths of all its files, in the folder. variables: of all its commands; verifier_variables: of its tests besides.
-    digest: SHA-256 (hex) of all its files.
+    Attributes:
+        files: The paths of all its files, relative to `folder`.
+        places: Top-level directories of the sandbox that belong to the task.
+        variables: Environment variables of all commands.
+        verifier_variables: Additional variables of the tests.
+        digest: SHA-256 (hex) of all files.
     """
 
     name: str
@@ -99,27 +102,27 @@ class HarborTask:
 
     @property
     def tests(self) -> dict[str, Path]:
-        """Path in the box to its source, of each file of the tests."""
+        """The files of the tests: path in the sandbox to source."""
         return {f"/{name}": self.folder / name for name in self.files if name.startswith("tests/")}
 
 
 def task_folders(path: Path) -> list[Path]:
-    """The task folders at a path, which is one, or a folder of them; sorted by name. Raises TaskRefused."""
+    """Return the task directories at a path, which is one or contains some, sorted by name. Raises TaskRefused."""
     if (path / "task.toml").is_file():
         return [path]
-    found = sorted(file.parent for file in path.glob("*/task.toml"))
-    if not found:
-        raise TaskRefused(f"{path} has no task.toml, and no folder in it has one")
-    for folder in found:
+    folders = sorted(file.parent for file in path.glob("*/task.toml"))
+    if not folders:
+        raise TaskRefused(f"neither {path} nor a directory in it contains task.toml")
+    for folder in folders:
         try:
             inside(path, f"{folder.name}/task.toml")
         except OSError as error:
             raise _unreadable(f"{folder.name}/task.toml", error) from error
-    return found
+    return folders
 
 
 def read_task(folder: Path) -> HarborTask:
-    """The task of a folder. Raises TaskRefused."""
+    """Return the task in a directory. Raises TaskRefused."""
     try:
         files = files_inside(folder, MAX_FILES)
         digest = _digest(folder, files)
@@ -130,7 +133,7 @@ def read_task(folder: Path) -> HarborTask:
     instruction = _text(folder, "instruction.md").strip()
     script = _text(folder, "tests/test.sh")
     if found := INSTALLS.search(script):
-        raise TaskRefused(f"tests/test.sh runs {found[1]}, and a box has no network")
+        raise TaskRefused(f"tests/test.sh runs {found[1]}, but a sandbox has no network")
     if not isinstance(tags := metadata.get("tags", []), list):
         raise TaskRefused(f"task.toml has metadata.tags = {tags!r}; expected a list")
     steps, variables, workdir = _dockerfile(folder, files)
@@ -160,14 +163,14 @@ def _settings(folder: Path, files: list[str]) -> dict[str, Any]:
         raise TaskRefused(f"task.toml is not TOML: {error}") from error
     environment, verifier = _table(settings, "environment"), _table(settings, "verifier")
     for refused, what in (
-        ("steps" in settings, "[[steps]]: a task of several steps"),
-        (bool(environment.get("docker_image")), "environment.docker_image: an image of its own"),
+        ("steps" in settings, "[[steps]]"),
+        (bool(environment.get("docker_image")), "environment.docker_image"),
         (bool(environment.get("gpus")), "environment.gpus"),
         (bool(environment.get("mcp_servers")), "environment.mcp_servers"),
-        (str(environment.get("os") or "linux").lower() != "linux", "environment.os: another system than Linux"),
+        (str(environment.get("os") or "linux").lower() != "linux", "environment.os other than Linux"),
         (
             verifier.get("environment_mode", "shared") != "shared" or "environment" in verifier,
-            "verifier.environment: tests in a container of their own",
+            "a separate container for the tests (verifier.environment)",
         ),
         ("collect" in verifier, "[[verifier.collect]]"),
     ):
@@ -180,7 +183,7 @@ def _settings(folder: Path, files: list[str]) -> dict[str, Any]:
 
 
 def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], dict[str, str], str]:
-    """The steps, the variables and the working folder at the end."""
+    """Return the steps, the variables and the final working directory."""
     if "environment/Dockerfile" not in files:
         return (), {}, WORKDIR
     steps: list[BuildStep] = []
@@ -194,7 +197,7 @@ def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], 
         if word == "FROM":
             stages += 1
             if stages > 1 or not BARE_IMAGES.match(rest.partition(" ")[0]):
-                raise TaskRefused(f"{where}: its programs and files are not here")
+                raise TaskRefused(f"{where}: the programs and files of this image are not available")
         elif word == "WORKDIR":
             workdir = _inside(workdir, _plain(rest, variables, where), where)
         elif word == "ENV":
@@ -202,12 +205,14 @@ def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], 
         elif word in ("COPY", "ADD"):
             arguments += len(words := _words(rest, where))
             if arguments * len(names) > MAX_COMPARED:
-                raise TaskRefused(f"{where}: COPY has too many arguments in all, {arguments} for {len(names)} files")
+                raise TaskRefused(
+                    f"{where}: the COPY instructions have too many arguments, {arguments} for {len(names)} files"
+                )
             steps.append(BuildStep(line, workdir, files=_copied(folder / "environment", names, words, workdir, where)))
         elif word == "RUN":
             command = shlex.join(_words(rest, where)) if rest.startswith("[") else rest
             if found := INSTALLS.search(command):
-                raise TaskRefused(f"{where}: {found[1]} needs a network and rights that a box does not have")
+                raise TaskRefused(f"{where}: {found[1]} needs a network and rights that a sandbox does not have")
             steps.append(BuildStep(line, workdir, command=command))
         elif word == "USER" and rest in ("root", "0"):
             continue
@@ -219,7 +224,7 @@ def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], 
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """(number of its first line, instruction in capitals, the rest) of each instruction; continued lines joined."""
+    """Yield (first line number, instruction in capitals, rest) of each instruction, with continued lines joined."""
     begun, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("#") or (not parts and not line.strip()):
@@ -233,17 +238,17 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _plain(value: str, variables: Mapping[str, str], where: str) -> str:
-    """A value with its variables replaced by those that ENV set."""
+    """Return a value with the variables of earlier ENV instructions replaced."""
 
     def replaced(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if name not in variables:
-            raise TaskRefused(f"{where}: ${name} is set by no ENV before")
+            raise TaskRefused(f"{where}: no earlier ENV sets ${name}")
         return variables[name]
 
     plain = re.sub(r"\$(?:\{(\w+)\}|(\w+))", replaced, value.strip().strip('"'))
     if len(plain) > MAX_VALUE:
-        raise TaskRefused(f"{where}: a value of more than {MAX_VALUE} letters")
+        raise TaskRefused(f"{where}: the value has more than {MAX_VALUE} characters")
     return plain
 
 
@@ -256,14 +261,14 @@ def _environment(rest: str, variables: Mapping[str, str], where: str) -> dict[st
 
 
 def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir: str, where: str) -> dict[str, Path]:
-    """Path in the box to its source, of each file of a COPY. names: of all files in the context."""
+    """Return path in the sandbox to source, for each file of a COPY. names: all files in the context."""
     if any(word.startswith("--") for word in words):
         raise TaskRefused(f"{where}: options of COPY need a container engine")
     *sources, target = words
     found: dict[str, Path] = {}
     for source in sources:
         if "://" in source:
-            raise TaskRefused(f"{where}: a box has no network")
+            raise TaskRefused(f"{where}: a sandbox has no network")
         parts = PurePosixPath(source.lstrip("/")).parts
         matching = [
             name
@@ -284,18 +289,18 @@ def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir
 
 
 def _words(rest: str, where: str) -> list[str]:
-    """The arguments of an instruction, at least one: a JSON array, or as a shell reads them."""
+    """Return the arguments of an instruction, at least one, from a JSON array or shell syntax."""
     try:
         words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
     except (ValueError, RecursionError):
         words = None
     if not words or not all(isinstance(word, str) for word in words):
-        raise TaskRefused(f"{where}: its arguments cannot be read")
+        raise TaskRefused(f"{where}: the arguments cannot be parsed")
     return list(words)
 
 
 def _inside(workdir: str, path: str, where: str) -> str:
-    """The absolute path, in a folder that a task can have for itself."""
+    """Return the absolute path. It must be in a directory that can belong to a task."""
     parts: list[str] = []
     for part in PurePosixPath(workdir, path).parts[1:]:
         if part == "..":
@@ -303,7 +308,7 @@ def _inside(workdir: str, path: str, where: str) -> str:
         else:
             parts.append(part)
     if not parts or parts[0] in TAKEN:
-        raise TaskRefused(f"{where}: /{'/'.join(parts)} is not in a folder that a task can have for itself")
+        raise TaskRefused(f"{where}: /{'/'.join(parts)} is not in a directory that can belong to a task")
     return "/" + "/".join(parts)
 
 
@@ -316,7 +321,7 @@ def _variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
     for name, value in found.items():
         if "${" in value:
             raise TaskRefused(
-                f"task.toml has {where}.env.{name} = {value!r}, a variable of the machine: none is passed on"
+                f"task.toml has {where}.env.{name} = {value!r}, but variables of this machine are not passed on"
             )
     return found
 
@@ -324,7 +329,7 @@ def _variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
 def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = settings.get(name, {})
     if not isinstance(found, Mapping):
-        raise TaskRefused(f"task.toml has {name} = {found!r}, which is no table")
+        raise TaskRefused(f"task.toml has {name} = {found!r}; expected a table")
     return found
 
 

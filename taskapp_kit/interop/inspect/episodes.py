@@ -1,7 +1,7 @@
-"""The episodes of one Inspect task: our rollouts, with Inspect's model in the policy's place.
+"""The episodes of an Inspect task: our rollouts with Inspect's model as the policy.
 
-Written against inspect-ai 0.3.285. Each call of the policy becomes `Model.generate` in the sample's own task, so retries, cache,
-limits, usage and transcript are Inspect's; prompts, tools, scoring and its failures are those of `/rollout`.
+Written against inspect-ai 0.3.285. Each call of the policy becomes `Model.generate` in the sample's task, so retries, cache,
+limits, usage and transcript are Inspect's. Prompts, tools, scoring and its failures are the same as in `/rollout`.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from taskapp_kit.wire.chat.conversation import CONTEXT_OVERFLOW, ChatReply, Mode
 from taskapp_kit.wire.chat.dialect_body import chat_call
 
 RESULT = "taskapp"
-"""The member of a sample's metadata with what its rollout came to."""
+"""The member of a sample's metadata with the result of its rollout."""
 CONCURRENT = 4096
-"""Rollouts at once in one process; Inspect has limits of its own, which are lower."""
+"""Concurrent rollouts in a process. Inspect's own limits are lower."""
 FINISH_REASONS = {"max_tokens": "length"}
-"""Inspect's stop reasons that have another name in chat completions."""
+"""Inspect's stop reasons with another name in chat completions."""
 
 _services = LoopServices(max_concurrent=CONCURRENT)
 
 
 class EpisodeFailed(RuntimeError):
-    """An episode that has no scores; the message says where it broke. Inspect records it as the sample's error."""
+    """A failed episode without scores. The message contains the boundary. Inspect records it as the sample's error."""
 
 
 class _CloseServices(Hooks):
-    """Ends worker processes and connections with the run."""
+    """A hook that ends worker processes and connections with the run."""
 
     def enabled(self) -> bool:
         return bool(_services)
@@ -65,9 +65,9 @@ class _CloseServices(Hooks):
 
 
 class Episodes:
-    """Plays one rollout for each sample.
+    """The rollouts of a task's samples.
 
-    app: the app, or where it is. `play` is the solver, `result` what scorers read, and `end` the task's cleanup.
+    `play` is the solver, scorers read `result`, and `end` is the task's cleanup.
     """
 
     def __init__(self, app: TaskApp, output_mode: OutputMode) -> None:
@@ -77,9 +77,9 @@ class Episodes:
         self._open: dict[str, SteppedRollout] = {}
 
     async def play(self, state: TaskState, env: Mapping[str, Json]) -> None:
-        """Plays and scores the sample's episode; its messages and result are in the state.
+        """Play and score the sample's episode, and store its messages and result in the state.
 
-        Raises EpisodeFailed, and whatever `Model.generate` raises; after a limit of Inspect, `result` truncates and scores.
+        Raises EpisodeFailed, and what `Model.generate` raises. After a limit of Inspect, `result` scores the episode.
         """
         rollout = SteppedRollout(_services.of(self._app), env, output_mode=self._output_mode, label="inspect")
         self._open[state.uuid] = rollout
@@ -98,13 +98,13 @@ class Episodes:
         except LimitExceededError:
             raise
         except RolloutFailed as failed:
-            raise self._failed(state, failed) from None  # the log of the rollout has the traceback, under its error id
+            raise self._failed(state, failed) from None  # our log has the traceback with its error id
         except Exception as error:
             state.metadata[RESULT] = {"status": "failed", "failure": type(error).__name__}
             raise
 
     async def result(self, state: TaskState) -> dict[str, Any]:
-        """Returns what the sample's rollout came to; one that a limit of Inspect stopped is truncated and scored now.
+        """Return the result of the sample's rollout. A rollout that a limit of Inspect stopped is truncated and scored.
 
         Raises EpisodeFailed.
         """
@@ -118,12 +118,12 @@ class Episodes:
             except RolloutFailed as failed:
                 raise self._failed(state, failed) from None
         if RESULT not in state.metadata:
-            raise EpisodeFailed("The task app's own solver did not play this sample, so it has no scores.")
+            raise EpisodeFailed("This sample has no scores, because the task app's own solver did not play it.")
         result: dict[str, Any] = state.metadata[RESULT]
         return result
 
     async def end(self, state: TaskState) -> None:
-        """Ends the sample's episode if it has not ended."""
+        """Cancel the sample's episode if it has not ended."""
         rollout = self._open.pop(state.uuid, None)
         if rollout is not None and not rollout.ended:
             await rollout.cancel()
@@ -147,7 +147,7 @@ class Episodes:
 
 
 def _result_of(rollout: Rollout) -> dict[str, Any]:
-    """The sample's metadata. reward, and `score` of a criterion: None where it is undefined."""
+    """Return the sample's metadata. An undefined reward or score is None."""
     card = rollout.scorecard
     return {
         "rollout_id": rollout.rollout_id,
@@ -165,22 +165,22 @@ def _result_of(rollout: Rollout) -> dict[str, Any]:
 
 
 class _Conversation:
-    """The conversation of one episode as Inspect's messages. A message has one object, and one id, in all requests."""
+    """The conversation of an episode as Inspect's messages. A message is the same object, with one id, in all requests."""
 
     def __init__(self) -> None:
         self._answers: list[ChatMessageAssistant] = []
         self._known: list[tuple[dict[str, Any], ChatMessage]] = []
 
     def add(self, answer: ChatMessageAssistant) -> None:
-        """Adds an answer of the model; later requests repeat it as the model gave it."""
+        """Add the model's answer, which later requests repeat."""
         self._answers.append(answer)
 
-    def of(self, given: Sequence[dict[str, Any]]) -> list[ChatMessage]:
-        """Returns the messages of a request. The answers in it are the newest: a history may leave out earlier ones."""
-        names = {call["id"]: call["function"]["name"] for item in given for call in item.get("tool_calls") or ()}
-        answers = iter(self._answers[len(self._answers) - sum(item["role"] == "assistant" for item in given) :])
+    def of(self, items: Sequence[dict[str, Any]]) -> list[ChatMessage]:
+        """Return the messages of a request. Its answers are the newest, because a history may leave out earlier ones."""
+        names = {call["id"]: call["function"]["name"] for item in items for call in item.get("tool_calls") or ()}
+        answers = iter(self._answers[len(self._answers) - sum(item["role"] == "assistant" for item in items) :])
         messages: list[ChatMessage] = []
-        for item in given:
+        for item in items:
             if item["role"] == "assistant":
                 messages.append(_repeated(next(answers), item))
                 continue
@@ -193,7 +193,7 @@ class _Conversation:
 
 
 def _repeated(answer: ChatMessageAssistant, item: Mapping[str, Any]) -> ChatMessageAssistant:
-    """The model's own message with the calls that the conversation repeats: all, unless there were too many."""
+    """Return the model's message with the calls that the conversation repeats, which may be fewer."""
     repeated = [call["id"] for call in item.get("tool_calls") or ()]
     calls = answer.tool_calls or []
     if [call.id for call in calls] == repeated:
@@ -228,7 +228,7 @@ def _content(content: Any) -> str | list[Any]:
 
 
 def _last_results(rollout: Rollout, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """What the environment showed after the last answer, which no model read."""
+    """Return the observations after the last answer, which no model read."""
     if not messages or not isinstance(last := messages[-1], ChatMessageAssistant) or not rollout.trajectory.turns:
         return []
     steps = rollout.trajectory.turns[-1].steps
@@ -243,7 +243,7 @@ def _last_results(rollout: Rollout, messages: Sequence[ChatMessage]) -> list[Cha
 
 
 def tools_of(body: Mapping[str, Any]) -> list[ToolInfo]:
-    """The tools of a request, with the references in their schemas resolved: Inspect's schemas have none."""
+    """Return the tools of a request with resolved references, because Inspect's schemas have no references."""
     tools = []
     for tool in body.get("tools") or ():
         function = tool["function"]
@@ -266,21 +266,21 @@ def _tool_choice(choice: Any) -> Any:
 
 
 def _config(body: Mapping[str, Any]) -> GenerateConfig:
-    """The request's own settings: the schema of the answer in mode `structured`. All others are Inspect's."""
-    asked = (body.get("response_format") or {}).get("json_schema")
-    if asked is None:
+    """Return the request's own settings: the answer's schema in mode `structured`. Others are Inspect's."""
+    requested = (body.get("response_format") or {}).get("json_schema")
+    if requested is None:
         return GenerateConfig()
-    schema = asked["schema"]
+    schema = requested["schema"]
     shown = resolved(schema, schema)
     return GenerateConfig(
         response_schema=ResponseSchema.model_validate(
-            {"name": asked["name"], "json_schema": shown, "strict": asked.get("strict")}
+            {"name": requested["name"], "json_schema": shown, "strict": requested.get("strict")}
         )
     )
 
 
 def reply_of(output: ModelOutput) -> ChatReply | ModelFailed:
-    """The model's answer for the policy. A conversation that outgrew the model's context truncates the episode."""
+    """Return the model's answer for the policy. A conversation beyond the model's context truncates the episode."""
     if output.stop_reason == "model_length":
         return truncating(CONTEXT_OVERFLOW)
     message: dict[str, Json] = {"role": "assistant", "content": output.message.text or None}
@@ -293,7 +293,7 @@ def reply_of(output: ModelOutput) -> ChatReply | ModelFailed:
         message["reasoning_content"] = "\n".join(thoughts)
     if output.message.tool_calls:
         message["tool_calls"] = [
-            # where the arguments were no JSON Inspect has only its own sentence about them, which is none either
+            # for arguments that are not JSON, Inspect only has its own message, which is not JSON either
             chat_call(call.id, call.function, call.parse_error or json.dumps(call.arguments))
             for call in output.message.tool_calls
         ]

@@ -1,10 +1,9 @@
 """A declared environment as a task of Inspect (inspect-ai): `inspect_task(app)`.
 
 Written against inspect-ai 0.3.285, which finds the task `taskapp_kit/taskapp` by the package's entry point. Samples are the
-split's seeds, with what is public of their rows; the solver plays our episode with Inspect's model (`episodes.py`); the
-scorers are the reward and each criterion.
-
-What breaks is a sample's error, counted by `fail_on_error`, never a score. An undefined score is Inspect's own unscored value.
+split's seeds with the public fields of their rows. The solver plays our episode with Inspect's model (`episodes.py`). The
+scorers are the reward and each criterion. A failure is an error of the sample (counted by `fail_on_error`), never a score. An
+undefined score is Inspect's unscored value.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from taskapp_kit.records.seeds import Seeds, size
 from taskapp_kit.rollout.policy.options import OutputMode
 
 MOST_SAMPLES = 10_000
-"""The most samples of one task; Inspect holds them all in memory."""
+"""Maximum number of samples. Inspect keeps all of them in memory."""
 REWARD = "reward"
-"""The scorer of the reward; each criterion has a scorer of its own."""
+"""The name of the reward's scorer."""
 
 
 def inspect_task(
@@ -48,33 +47,46 @@ def inspect_task(
     output_mode: OutputMode = "tool_calls",
     **options: Any,
 ) -> Task:
-    """Returns an environment as an Inspect task.
+    """Return an environment as an Inspect task.
 
         @task
         def adder() -> Task:
             return inspect_task("adder.py", split="test")
 
-    app: the app, a path, or the name of a bundled one. environment, split: the first when None. seeds: all of the split when
-    None, else numbers or text such as `"0-9,20"`. config: `env.config` of each episode; its `difficulty` and `tags` choose
-    among rows. output_mode: how the model answers: tool_calls, text or structured. options: further arguments of `Task`.
+    Args:
+        app: An app, a path, or the name of a bundled app.
+        environment: The name of an environment. Defaults to the app's first.
+        split: The name of a split. Defaults to the first.
+        seeds: Numbers, or a string such as `"0-9,20"`. Defaults to the whole split.
+        config: `env.config` of each episode. Its `difficulty` and `tags` select rows.
+        output_mode: How the model answers: `tool_calls`, `text` or `structured`.
+        **options: Further arguments of Inspect's `Task`.
 
-    Raises DiscoveryError, DeclarationError, RequestError (no such environment, split or seed, or a config that does not fit),
-    ConfigError (an app with a loop of its own, no samples, or too many).
+    Returns:
+        The task.
+
+    Raises:
+        DiscoveryError: The app does not exist.
+        DeclarationError: A declaration of the app is invalid.
+        RequestError: The environment, split or seed does not exist, or the config is invalid.
+        ConfigError: The app has its own loop, or the number of samples is 0 or too large.
     """
-    found = app if isinstance(app, TaskApp) else find_app(str(app))
-    frozen = found.freeze()
+    loaded = app if isinstance(app, TaskApp) else find_app(str(app))
+    frozen = loaded.freeze()
     if frozen.rollout_function is not None:
         raise ConfigError(
-            f"Task app {frozen.name!r} has a loop of its own (app.rollout), which calls its model itself.",
-            hint="Evaluate it with taskapp eval, and export the log: taskapp export --format inspect.",
+            f"Task app {frozen.name!r} has its own loop (app.rollout), which calls its model itself.",
+            hint="Evaluate it with `taskapp eval`, and export the log with `taskapp export --format inspect`.",
         )
     spec = find_environment(frozen, environment)
-    given = {name: value for name, value in (config or {}).items() if name != "split"}
+    episode_config = {name: value for name, value in (config or {}).items() if name != "split"}
     name = find_instance(spec, split, None, random.Random(0)).split
-    samples = list(_samples(spec, name, seeds, given))
+    samples = list(_samples(spec, name, seeds, episode_config))
     if not samples:
-        raise ConfigError("No seed was chosen, so the task has no samples.", hint="Give other seeds or another config.")
-    episodes = Episodes(found, output_mode)
+        raise ConfigError(
+            "The task has no samples, because no seed is selected.", hint="Choose other seeds or another config."
+        )
+    episodes = Episodes(loaded, output_mode)
     criteria = [item.name for item in frozen.criteria if item.applies_to(spec.name)]
     criteria += [item.name for item in frozen.judges if item.applies_to(spec.name) and not item.group]
     arguments = {
@@ -99,41 +111,41 @@ def taskapp(
     config: dict[str, Any] | None = None,
     output_mode: OutputMode = "tool_calls",
 ) -> Task:
-    """`inspect eval taskapp_kit/taskapp -T app=APP -T split=test -T seeds=0-9`; the parameters are those of `inspect_task`."""
+    """Return the task of `inspect eval taskapp_kit/taskapp -T app=APP -T split=test`. Parameters: see `inspect_task`."""
     return inspect_task(app, environment=environment, split=split, seeds=seeds, config=config, output_mode=output_mode)
 
 
 def _samples(
     spec: EnvironmentSpec, split: str, seeds: str | int | Iterable[int] | None, config: Mapping[str, Json]
 ) -> Iterator[Sample]:
-    """Yields a sample for each seed. Raises RequestError, ConfigError."""
+    """Yield a sample for each seed. Raises RequestError, ConfigError."""
     wanted = read_config(spec, config).wanted
     for seed in _numbers(spec, split, seeds):
         try:
             row = find_instance(spec, split, seed, random.Random(0), wanted).task
         except RequestError as refused:
-            if refused.code == "no_such_row" and seeds is None:  # `difficulty` or `tags` of the config choose rows
+            if refused.code == "no_such_row" and seeds is None:  # `difficulty` or `tags` of the config select rows
                 continue
             raise
         metadata = {"environment": spec.name, "split": split, "seed": seed, "config": json.dumps(config)}
         shown = f"environment {spec.name}, split {split}, seed {seed}"
         if spec.tasks is not None:
             metadata["row"] = spec.tasks.public(row)
-        if spec.one_answer:  # its reset does nothing but show the row's prompt
+        if spec.one_answer:  # its reset only returns the row's prompt
             shown = str(spec.cls().reset(row))
         yield Sample(input=shown, id=f"{split}-{seed}", metadata=metadata)
 
 
 def _numbers(spec: EnvironmentSpec, split: str, seeds: str | int | Iterable[int] | None) -> Iterable[int]:
-    """The seeds, in order. Raises ConfigError beyond MOST_SAMPLES."""
+    """Return the seeds in order. Raises ConfigError beyond MOST_SAMPLES."""
     chosen: Iterable[int]
     if seeds is None:
         whole = spec.seeds_of(split)
-        chosen, many = whole, size(whole)
+        chosen, count = whole, size(whole)
     else:
-        given = Seeds.read(str(seeds)) if isinstance(seeds, (str, int)) else list(islice(seeds, MOST_SAMPLES + 1))
-        chosen, many = given, len(given)
-    if many > MOST_SAMPLES:
+        listed = Seeds.read(str(seeds)) if isinstance(seeds, (str, int)) else list(islice(seeds, MOST_SAMPLES + 1))
+        chosen, count = listed, len(listed)
+    if count > MOST_SAMPLES:
         raise ConfigError(
             f"The task would have more than {MOST_SAMPLES} samples.", hint='Choose seeds, for example seeds="0-999".'
         )
@@ -153,14 +165,14 @@ def _solver(episodes: Episodes) -> Solver:
 
 
 def _scorer(episodes: Episodes, criterion: str | None = None) -> Scorer:
-    """The scorer of the reward, or of a criterion."""
+    """Return the scorer of the reward, or of a criterion."""
     name = REWARD if criterion is None else criterion if criterion != REWARD else f"{REWARD} (criterion)"
 
     @scorer(metrics=[mean(), stderr()], name=name)
     def made() -> Scorer:
         async def score(state: TaskState, _: Target) -> Score | None:
             result = await episodes.result(state)
-            if result["status"] == "failed":  # with score_on_error: an error has no score
+            if result["status"] == "failed":  # with score_on_error; an error has no score
                 return None
             if criterion is None:
                 value, reason = result["reward"], None

@@ -1,4 +1,4 @@
-"""The episode of one MCP connection: when it begins, what its client may do, and how it ends. Independent of the SDK."""
+"""The episode of an MCP connection: its start, the client's rights, and its end. Independent of the SDK."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, Sessio
 from taskapp_kit.rollout.sessions import EnvironmentSessions
 
 PROTOCOL = "mcp"
-"""As stored with the rollouts of sessions that MCP opened."""
+"""The protocol that is stored with the rollouts of MCP's sessions."""
 
 T = TypeVar("T")
 Ended = Callable[["Rollout | RolloutFailed"], None]
@@ -26,7 +26,7 @@ Ended = Callable[["Rollout | RolloutFailed"], None]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeChoice:
-    """Which episode begins. seed: None draws one. split: None takes the first that has the seed."""
+    """The episode to begin. seed: None draws one. split: None selects the first split that has the seed."""
 
     seed: int | None = None
     split: str | None = None
@@ -35,20 +35,18 @@ class EpisodeChoice:
 
 @dataclass(frozen=True, slots=True)
 class TaskText:
-    """What a model is sent first: instructions, empty where there are none, and the newest observation."""
+    """The first prompt of a model: instructions, which may be empty, and the newest observation."""
 
     instructions: str
     observation: Content
 
 
 class McpConnection:
-    """One connection. Its first call opens a session and begins the episode; calls run one after the other.
+    """A connection. Its first call begins the episode, and calls run in order (`CallQueue`).
 
-    choice: the episode that the first call begins. control: whether the client may reset, finish and read the scorecard.
-    A client without it is a policy: it plays one episode, and nothing shows it a reward. ended: is called when an episode
-    is scored or has failed. session: an open one, without which the first call opens one.
-
-    A call goes on when its client goes away, and the next ones wait for it, few of them (`CallQueue`). peer: of the request.
+    choice: the episode that the first call begins. control: whether the client may reset, finish and read the scorecard. A
+    client without control is a policy: it plays one episode and sees no reward. ended: called when an episode is scored or has
+    failed. session: an open session; otherwise the first call opens one. peer, of the methods: the connection of the request.
     """
 
     def __init__(
@@ -76,7 +74,7 @@ class McpConnection:
         self._failed: KitError | None = None
 
     async def task(self, peer: Peer | None = None) -> TaskText:
-        """Return the task and the newest observation; begin the episode if need be. Raises as `act`."""
+        """Return the task and the newest observation, and begin the episode if necessary. Raises as `act`."""
 
         async def read() -> TaskText:
             start = await self._begun()
@@ -85,10 +83,10 @@ class McpConnection:
         return await self._in_order(read, peer)
 
     async def act(self, tool: str, args: Mapping[str, Json], peer: Peer | None = None) -> SessionStep:
-        """Do an action; one that is refused is a step, as for a model.
+        """Run an action. A refused action is a step.
 
-        Raises RolloutFailed, also in each call after the one in which the episode failed; SessionError: the episode is over,
-        or its session has expired; Saturated, RequestError, Unavailable, StoreError: it could not begin.
+        Raises RolloutFailed, also for every later call; SessionError: the episode has ended or its session expired; Saturated,
+        RequestError, Unavailable, StoreError: the episode could not begin.
         """
 
         async def step() -> SessionStep:
@@ -99,7 +97,7 @@ class McpConnection:
         return await self._in_order(step, peer)
 
     async def reset(self, choice: EpisodeChoice, peer: Peer | None = None) -> TaskText:
-        """Begin another episode; one that is under way ends as cancelled. Raises as `act`."""
+        """Begin another episode and cancel an unfinished one. Raises as `act`."""
 
         async def again() -> TaskText:
             if self._session is not None and self._session.closed:
@@ -110,7 +108,7 @@ class McpConnection:
         return await self._in_order(again, peer)
 
     async def finish(self, peer: Peer | None = None) -> SessionStep:
-        """End the episode now: truncated, scored and stored. Raises as `act`, SessionError when none has begun."""
+        """Truncate, score and store the episode. Raises as `act`, and SessionError if no episode has begun."""
 
         async def last() -> SessionStep:
             if self._session is None or self._start is None:
@@ -120,7 +118,7 @@ class McpConnection:
         return await self._in_order(last, peer)
 
     async def scorecard(self, peer: Peer | None = None) -> Rollout:
-        """Return how the episode ended. Raises RolloutFailed when it failed, SessionError before its end."""
+        """Return the ended episode. Raises RolloutFailed if it failed, and SessionError before its end."""
 
         async def read() -> Rollout:
             if self._failed is not None:
@@ -129,14 +127,16 @@ class McpConnection:
                 raise _no_episode()
             if self._end is None:
                 raise SessionError(
-                    "episode_not_over", "The episode has not ended, so it has no scorecard.", hint="Finish it first."
+                    "episode_not_over",
+                    "The episode has no scorecard, because it has not ended.",
+                    hint="Finish it first.",
                 )
             return self._end
 
         return await self._in_order(read, peer)
 
     async def close(self, *, finish: bool = True) -> None:
-        """Close the connection's session. An episode under way is finished: truncated, scored and stored; else cancelled."""
+        """Close the connection's session. An unfinished episode is truncated and scored, or without `finish` cancelled."""
 
         async def last() -> None:
             session = self._session
@@ -146,7 +146,7 @@ class McpConnection:
                 if finish and session.state == "playing":
                     self._seen(await session.finish())
             except KitError:
-                pass  # it failed, and is stored so
+                pass  # it failed, and the failure is stored
             finally:
                 await session.close()
 
@@ -156,7 +156,7 @@ class McpConnection:
     # -- internals -------------------------------------------------------------------------------------------------
 
     async def _in_order(self, work: Callable[[], Awaitable[T]], peer: Peer | None) -> T:
-        """Do the work after that of the calls before; it goes on when this call is cancelled."""
+        """Run the work after the calls before it. It continues if this call is cancelled."""
 
         async def run() -> T:
             try:
@@ -200,10 +200,10 @@ class McpConnection:
 
 
 def _instructions(start: SessionStart) -> str:
-    """The system prompt of the episode."""
+    """Return the system prompt of the episode."""
     system = [message["content"] for message in start.messages if message["role"] == "system"]
     return "\n\n".join(system)
 
 
 def _no_episode() -> SessionError:
-    return SessionError("no_episode", "No episode has begun.", hint="Any action begins one, and so does a reset.")
+    return SessionError("no_episode", "No episode has begun.", hint="Call an action or `reset` to begin one.")

@@ -1,8 +1,8 @@
-"""Streamable HTTP at `/mcp` and `/mcp/{environment}`: each MCP session is one of the service's, with the same id.
+"""Streamable HTTP at `/mcp` and `/mcp/{environment}`: an MCP session is a session of the service, with the same id.
 
-Requests are answered with JSON. There is nothing that a server sends by itself, so `GET` is refused, as the protocol allows.
-An episode needs a session, so the revision 2026-07-28, which has none over HTTP, is answered with those that have one;
-clients then use the newest of these.
+Requests are answered with JSON. `GET` is rejected, as the protocol allows, because the server sends nothing unprompted. An
+episode needs a session. The revision 2026-07-28 has no sessions over HTTP, so it is answered with the revisions that have
+them, and clients use the newest.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from taskapp_kit.serve.route import RouteContext
 log = logging.getLogger("taskapp_kit.serve")
 
 OPTIONS = ("seed", "split", "role")
-"""Parameters of the URL, or headers `X-Taskapp-Seed` and so on, of the request that opens a session."""
+"""Parameters of the URL, or headers such as `X-Taskapp-Seed`, of the request that opens a session."""
 POLICY, CONTROL = "policy", "control"
 
 
 def mcp_routes(context: RouteContext) -> Sequence[BaseRoute]:
-    """Return the routes of the default environment and of each by its name."""
+    """Return the routes of the default environment and of each environment by name."""
     endpoint = McpEndpoint(context)
     return [McpPathRoute(path, endpoint, streamable=True) for path in MCP_PATHS]
 
 
 class _HttpSession:
-    """An MCP session over HTTP: the SDK's transport, and the connection whose episode it plays."""
+    """An MCP session over HTTP: the SDK's transport and the connection whose episode it plays."""
 
     def __init__(self, connection: McpConnection, opened: EnvironmentSession, idle_seconds: float) -> None:
         self.connection = connection
@@ -60,7 +60,7 @@ class _HttpSession:
         opened.attach(self.end)
 
     def end(self, _: str) -> None:
-        """End with the service's session: it expired, its key was revoked, or another route closed it."""
+        """End because the service's session expired, its key was revoked, or another route closed it."""
         if self.transport.idle_scope is not None:
             self.transport.idle_scope.cancel()
 
@@ -73,7 +73,7 @@ class McpEndpoint:
         self._open: dict[str, _HttpSession] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request. Raises RequestRefused, RequestError, SessionError, Saturated: answered as on other routes."""
+        """Handle a request. RequestRefused, RequestError, SessionError and Saturated are answered as on other routes."""
         request = Request(scope, receive)
         if request.method not in ("POST", "DELETE"):
             await Response(status_code=405, headers={"allow": "POST, DELETE"})(scope, receive, send)
@@ -81,7 +81,7 @@ class McpEndpoint:
         session_id = request.headers.get(MCP_SESSION_ID_HEADER)
         if request.method == "DELETE":
             session = self._found(request, session_id or "")
-            session.opened.detach(session.end)  # the transport answers, and ends then
+            session.opened.detach(session.end)  # the transport answers and then ends
             await session.connection.close()
             await session.transport.handle_request(scope, receive, send)
             return
@@ -97,20 +97,20 @@ class McpEndpoint:
             await self._initialize(request, replayed, send)
         else:
             raise RequestError(
-                "The request has no Mcp-Session-Id, and only `initialize` needs none.",
-                hint="Connect with a client of MCP's Streamable HTTP; its first request is `initialize`. "
+                "The request has no Mcp-Session-Id, which every method except `initialize` requires.",
+                hint="Connect with a client of MCP's Streamable HTTP, whose first request is `initialize`. "
                 "OpenEnv's own calls need `--protocols openenv`.",
             )
 
     def _found(self, request: Request, session_id: str) -> _HttpSession:
-        """Return the caller's session, which counts as used. Raises SessionError."""
+        """Return the caller's session and mark it as used. Raises SessionError."""
         self._context.service.sessions.find(session_id, caller_of(request.scope), protocol=PROTOCOL)
-        if session_id not in self._open:  # a session of another protocol
+        if session_id not in self._open:  # the session of another protocol
             raise no_such_session(session_id)
         return self._open[session_id]
 
     async def _initialize(self, request: Request, receive: Receive, send: Send) -> None:
-        """Open a session, and close it again unless its opening succeeds."""
+        """Open a session, and close it if the initialization fails."""
         session = await self._opened(request)
         status = 0
 
@@ -133,7 +133,7 @@ class McpEndpoint:
         if control and not caller.admin:
             raise RequestRefused(
                 "admin_only",
-                "The role `control` needs a key that may see all rollouts.",
+                "The role `control` requires a key that may see all rollouts.",
                 hint="Leave `role` out to connect as a policy, or use the operator's key.",
             )
         environment = request.path_params.get("environment")
@@ -146,13 +146,13 @@ class McpEndpoint:
         return session
 
     async def _serve(self, session: _HttpSession, session_id: str) -> None:
-        """Serve a session until it is deleted, idle, or the server stops."""
+        """Serve a session until it is deleted or idle, or the server stops."""
         server = mcp_server(session.connection, self._context.service.spec.name)
         transport = session.transport
         try:
             async with transport.connect() as (read, write):
                 session.ready.set()
-                assert transport.idle_scope is not None, "it has an idle time"
+                assert transport.idle_scope is not None, "the transport has an idle timeout"
                 with transport.idle_scope:
                     await server.run(read, write, server.create_initialization_options())
         except Exception:
@@ -165,14 +165,14 @@ class McpEndpoint:
 
 
 def _choice(request: Request) -> tuple[EpisodeChoice, bool]:
-    """Return the episode that the request chooses, and whether it asks for the control role. Raises RequestError."""
-    given = {name: request.query_params.get(name) or request.headers.get(f"x-taskapp-{name}") for name in OPTIONS}
-    seed, role = given["seed"], given["role"] or POLICY
+    """Return the episode that the request selects, and whether it requests the control role. Raises RequestError."""
+    chosen = {name: request.query_params.get(name) or request.headers.get(f"x-taskapp-{name}") for name in OPTIONS}
+    seed, role = chosen["seed"], chosen["role"] or POLICY
     if seed is not None and not (seed.isascii() and seed.isdigit() and len(seed) < 20 and int(seed) < SEED_LIMIT):
-        raise _invalid("seed", f"seed is {seed[:80]!r}; expected a whole number from 0.")
+        raise _invalid("seed", f"seed is {seed[:80]!r}; expected an integer from 0.")
     if role not in (POLICY, CONTROL):
         raise _invalid("role", f"role is {role[:80]!r}; expected {POLICY} or {CONTROL}.")
-    return EpisodeChoice(None if seed is None else int(seed), given["split"]), role == CONTROL
+    return EpisodeChoice(None if seed is None else int(seed), chosen["split"]), role == CONTROL
 
 
 def _invalid(name: str, message: str) -> RequestError:
@@ -190,7 +190,7 @@ def _unsupported(version: str, request_id: Json) -> Response:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that begins with a body that was read."""
+    """Return a `receive` that begins with a body that was already read."""
     sent = False
 
     async def replay() -> Message:

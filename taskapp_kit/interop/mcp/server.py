@@ -1,4 +1,4 @@
-"""The SDK's server for one connection: lists the tools and the resource, and answers calls from the connection's episode."""
+"""The SDK's server for a connection: lists its tools and resource, and answers calls from its episode."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from taskapp_kit.version import __version__
 TASK = "task"
 RESET, FINISH, SCORECARD = "reset", "finish", "scorecard"
 PREFIX = "taskapp_"
-"""Before the name of one of our tools when an action has that name."""
+"""The prefix of our tools' names if an action has the same name."""
 DONE = "taskapp/done"
-"""Member of a result's `_meta`: whether the episode is over."""
+"""The member of a result's `_meta` that shows whether the episode has ended."""
 OVER = "The episode is over."
 NO_ARGUMENTS: dict[str, Json] = {"type": "object", "properties": {}, "additionalProperties": False}
 RESET_ARGUMENTS: dict[str, Json] = {
@@ -46,7 +46,7 @@ ToolAnswer = Callable[[dict[str, Any], Peer], Awaitable[types.CallToolResult]]
 
 
 def mcp_server(connection: McpConnection, app_name: str) -> Server[Any]:
-    """Return a server that plays the connection's episode. It is for one connection only."""
+    """Return a server that plays the connection's episode. It serves one connection."""
     handlers = _Handlers(connection)
     return Server(
         f"taskapp {app_name}",
@@ -62,17 +62,17 @@ def mcp_server(connection: McpConnection, app_name: str) -> Server[Any]:
 
 
 def _peer(context: ServerRequestContext[Any]) -> Peer:
-    """The connection of the HTTP request that asks; over stdio one that stays."""
+    """Return the connection of the HTTP request, or for stdio a connection that never closes."""
     return Peer() if context.request is None else peer_of(context.request.scope)
 
 
 def task_uri(environment: EnvironmentSpec) -> str:
-    """The address of the resource that describes the task."""
+    """Return the URI of the resource that describes the task."""
     return f"taskapp://{environment.name}/task"
 
 
 class _Handlers:
-    """What a connection's server answers. Its tools: the environment's actions, `task`, and those of the control role."""
+    """The handlers of a connection's server. Its tools are the actions, `task`, and the tools of the control role."""
 
     def __init__(self, connection: McpConnection) -> None:
         self._connection = connection
@@ -94,7 +94,7 @@ class _Handlers:
     async def list_tools(
         self, _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """Return the actions, and the connection's own tools."""
+        """Return the actions and the connection's own tools."""
         actions = [
             types.Tool(
                 name=action.tool.name,
@@ -108,7 +108,7 @@ class _Handlers:
     async def call_tool(
         self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        """Do an action, or what one of our tools does. An unknown name is a refused action, as for a model."""
+        """Run an action or one of our tools. An unknown name is a refused action."""
         args, peer = params.arguments or {}, _peer(context)
         if params.name in self._own_tools:
             _, answer = self._own_tools[params.name]
@@ -130,10 +130,10 @@ class _Handlers:
     async def read_resource(
         self, context: ServerRequestContext[Any], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """Return the text of the task. Raises MCPError for another address."""
+        """Return the text of the task. Raises MCPError for another URI."""
         if str(params.uri) != self._uri:
             raise MCPError(
-                types.INVALID_PARAMS, f"There is no resource {str(params.uri)[:200]!r}; expected {self._uri}."
+                types.INVALID_PARAMS, f"The resource {str(params.uri)[:200]!r} does not exist; expected {self._uri}."
             )
         task = await _answered(lambda: self._connection.task(_peer(context)))
         text = "\n\n".join(part for part in (task.instructions, text_of(task.observation)) if part)
@@ -164,7 +164,8 @@ class _Handlers:
         unknown = sorted(set(args) - {"seed", "split", "config"})
         if unknown:
             raise MCPError(
-                types.INVALID_PARAMS, f"reset has no argument {unknown[0][:80]!r}; it has seed, split, config."
+                types.INVALID_PARAMS,
+                f"reset has no argument {unknown[0][:80]!r}; its arguments are seed, split and config.",
             )
         choice = EpisodeChoice(args.get("seed"), args.get("split"), args.get("config") or {})
         return _shown(await _answered(lambda: self._connection.reset(choice, peer)))
@@ -195,7 +196,7 @@ class _Handlers:
 
 
 def episode_end(end: Rollout) -> dict[str, Json]:
-    """How an episode ended, for the control role."""
+    """Return the end of an episode for the control role."""
     episode = described_episode(end)
     del episode["timing"]
     return episode
@@ -206,7 +207,7 @@ class _EpisodeOver(Exception):
 
 
 async def _answered(call: Callable[[], Awaitable[T]]) -> T:
-    """Await the call. Raises MCPError, which has no text of an exception of the environment, and _EpisodeOver."""
+    """Await a call. Raises _EpisodeOver, and MCPError without the text of an environment's exception."""
     try:
         return await call()
     except SessionError as error:
@@ -218,7 +219,7 @@ async def _answered(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def mcp_error(error: KitError) -> MCPError:
-    """Return the protocol's error. `data` has the code and boundary; an episode that failed has no reward."""
+    """Return the protocol's error. `data` has code and boundary; a failed episode has no reward."""
     message = str(error)
     if isinstance(error, RolloutFailed):
         failure = error.failure

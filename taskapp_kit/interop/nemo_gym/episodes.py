@@ -1,4 +1,4 @@
-"""NeMo Gym's verbs as those of a session: `seed_session` is a reset, a tool is a step, `verify` ends and scores the episode."""
+"""NeMo Gym's verbs for a session: `seed_session` resets, a tool is a step, and `verify` ends and scores the episode."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ log = logging.getLogger("taskapp_kit.service")
 
 PROTOCOL = "nemo"
 RESERVED = ("seed_session", "verify", "reverify_mode")
-"""Routes of a resources server, which no action can be."""
+"""Routes of a resources server, whose names no action can have."""
 OVER = "The episode is over. Answer with a short message, without a tool call."
 FAILED = "The environment failed. Answer with a short message, without a tool call."
 ON_FAILURE = "on_failure"
 """A member of a row: `mask` (default) or `error`."""
 MAX_VERIFIED = 4096
-"""The latest episodes whose end is returned again to a repeated `verify`."""
+"""How many of the latest results are stored for a repeated `verify`."""
 
 
 class NemoEpisodes:
-    """The episodes of one server. A method raises what its session raises, and RequestError for what does not fit."""
+    """The episodes of a server. Methods raise what the session raises, and RequestError for invalid requests."""
 
     def __init__(self, context: RouteContext) -> None:
         self._sessions = context.service.sessions
         self._verified: dict[tuple[str | None, str, str], SessionCall] = {}
 
     async def seed(self, environment: EnvironmentSpec, row: Mapping[str, Json], caller: Caller) -> EnvironmentSession:
-        """Begin the episode that a row names, in a session of its own.
+        """Begin a row's episode in its own session.
 
-        One whose reset fails has a session, too: `verify` answers for it, since an error of this call would end the whole run.
+        If the reset fails, the session stays and `verify` reports the failure, because an error here would end the whole run.
         Raises RequestError, Saturated, Unavailable.
         """
         reset = _episode_of(environment, row)
@@ -61,11 +61,13 @@ class NemoEpisodes:
         """Return the session of a cookie. Raises SessionError."""
         session = self._sessions.find(session_id, caller)
         if session.environment.name != environment.name:
-            raise RequestError(f"The session is one of {session.environment.name!r}, not of {environment.name!r}.")
+            raise RequestError(
+                f"The session belongs to environment {session.environment.name!r}, not to {environment.name!r}."
+            )
         return session
 
     async def call(self, session: EnvironmentSession, tool: str, args: Json) -> tuple[bool, str]:
-        """Do one action; return whether the environment works, and the words that the model reads."""
+        """Run an action. Return whether the environment works, and the text for the model."""
         try:
             step = await session.step([(tool, args)])
         except RolloutFailed:
@@ -81,10 +83,10 @@ class NemoEpisodes:
     async def verify(
         self, session_id: str, environment: EnvironmentSpec, caller: Caller, body: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """End, score and close the episode; return the members that a verify answer has beside the request's.
+        """End, score and close the episode; return the members that a verify response adds to its request.
 
-        A last message of the model is the answer where the environment takes words. A repeated call joins the first, and
-        returns the same once the session is closed. Raises SessionError, RolloutFailed, UndefinedReward.
+        If the environment takes text, the model's last message is the answer. A repeated call joins the first one, or returns its
+        result after the session has closed. Raises SessionError, RolloutFailed, UndefinedReward.
         """
         key = (caller.key_label, environment.name, session_id)
         call = self._verified.get(key)
@@ -107,13 +109,13 @@ class NemoEpisodes:
         except RolloutFailed as failed:
             return RolloutFailed(failed.failure, rollout_id=failed.rollout_id)  # without the frames of its traceback
         finally:
-            if not session.busy:  # a tool is still being called: the episode continues, and can be verified later
+            if not session.busy:  # a tool call is still running: the episode continues, and can be verified later
                 await session.close()
         assert end is not None, "a finished episode has an end"
         return end
 
     def _keep(self, key: tuple[str | None, str, str], task: asyncio.Task[Any]) -> None:
-        """Keep the end of an episode for repeated calls; a call that ended none is forgotten."""
+        """Keep the end of an episode for repeated calls, and forget calls that did not end one."""
         if task.cancelled() or task.exception() is not None:
             del self._verified[key]
         while len(self._verified) > MAX_VERIFIED and next(iter(self._verified.values())).done:
@@ -121,16 +123,16 @@ class NemoEpisodes:
 
 
 def masked(body: Mapping[str, Json], code: str, sentence: str, rollout_id: str) -> dict[str, Json]:
-    """Return the members of a verify answer whose sample is to be masked.
+    """Return the members of a verify response whose sample must be masked.
 
-    `instance_config.mask_sample`: NeMo RL leaves the sample out of the loss. `_ng_failure_class`: NeMo Gym's collection writes
-    the sample to its file of failures, apart from results and metrics, and plays it again on resume. `reward` is a required
-    number there; NeMo Gym's own masked samples have 0.0, too.
+    `instance_config.mask_sample`: NeMo RL leaves the sample out of the loss. `_ng_failure_class`: NeMo Gym writes the sample
+    to its file of failures instead of the results and metrics, and plays it again on resume. `reward` must be a number; NeMo
+    Gym's own masked samples have 0.0.
     """
-    given = body.get("instance_config")
+    config = body.get("instance_config")
     return {
         "reward": 0.0,
-        "instance_config": {**(given if isinstance(given, dict) else {}), "mask_sample": True},
+        "instance_config": {**(config if isinstance(config, dict) else {}), "mask_sample": True},
         "_ng_failure_class": code,
         "_ng_failure_message": sentence,
         "taskapp": {"rollout_id": rollout_id, "status": "failed", "code": code},
@@ -138,11 +140,11 @@ def masked(body: Mapping[str, Json], code: str, sentence: str, rollout_id: str) 
 
 
 def _episode_of(environment: EnvironmentSpec, row: Mapping[str, Json]) -> ResetSession:
-    """The reset that a row of `taskapp export tasks --format nemo` names. Raises RequestError."""
+    """Return the reset that a row of `taskapp export tasks --format nemo` names. Raises RequestError."""
     if row.get("environment") not in (None, environment.name):
-        raise _wrong("environment", f"should be {environment.name!r}, the environment of this address")
+        raise _wrong("environment", f"should be {environment.name!r}, the environment of this URL")
     if row.get("output_mode", "tool_calls") != "tool_calls":
-        raise _wrong("output_mode", "should be tool_calls: an agent calls tools by their routes")
+        raise _wrong("output_mode", "should be tool_calls, because an agent calls tools by their routes")
     if row.get(ON_FAILURE, "mask") not in ("mask", "error"):
         raise _wrong(ON_FAILURE, "should be mask or error")
     reserved = next((name for name in environment.actions if name in RESERVED), None)
@@ -153,7 +155,7 @@ def _episode_of(environment: EnvironmentSpec, row: Mapping[str, Json]) -> ResetS
         try:
             config = json.loads(config)
         except ValueError:
-            raise _wrong("config", "should be an object, or the text of one") from None
+            raise _wrong("config", "should be an object or its JSON text") from None
     if row.get("seed") is None:
         raise _wrong("seed", "is missing")
     return parsed(ResetSession, {"seed": row["seed"], "split": row.get("split"), "config": config})
@@ -161,14 +163,14 @@ def _episode_of(environment: EnvironmentSpec, row: Mapping[str, Json]) -> ResetS
 
 def _wrong(field: str, message: str) -> RequestError:
     return RequestError(
-        f"The row does not fit: {field} {message}.",
+        f"The row is invalid: {field} {message}.",
         fields=(FieldProblem(("body", field), message),),
-        hint="Write the rows with taskapp export tasks APP --format nemo.",
+        hint="Write rows with `taskapp export tasks APP --format nemo`.",
     )
 
 
 def _last_words(body: Mapping[str, Any]) -> str:
-    """The text of the last output item, if it is a message of the model."""
+    """Return the text of the last output item if it is a message of the model."""
     response = body.get("response")
     output = response.get("output") if isinstance(response, dict) else None
     last = output[-1] if isinstance(output, list) and output else None
@@ -183,7 +185,7 @@ def _last_words(body: Mapping[str, Any]) -> str:
 
 
 def _numbers(end: Rollout) -> dict[str, Json]:
-    """Numbers beside the reward: NeMo Gym averages those that stand at the top of an answer."""
+    """Return numbers for the top level of a response, which NeMo Gym averages."""
     numbers = {f"taskapp/{item.name}": item.score for item in end.scorecard.criteria}
     numbers |= {"taskapp/steps": float(end.length), "taskapp/truncated": float(end.status == "truncated")}
     return {name: value for name, value in numbers.items() if value is not None}

@@ -1,8 +1,9 @@
 """A resources server of NeMo Gym (https://github.com/NVIDIA-NeMo/Gym) at `/nemo/{environment}`.
 
-Read from NeMo Gym's source at commit 07d6b0d (`nemo_gym/base_resources_server.py`, `responses_api_agents/simple_agent/app.py`,
-`nemo_gym/judge.py`, `nemo_gym/rollout_collection.py`) and NeMo RL's at 7ea279a (`nemo_rl/experience/rollouts.py`). Their packages
-need Python 3.13.14, so tests send the messages that this source sends; docs/connect/nemo-gym.md says what was run by hand.
+Read from NeMo Gym's source at commit 07d6b0d (`nemo_gym/base_resources_server.py`, `nemo_gym/judge.py`,
+`nemo_gym/rollout_collection.py`, `responses_api_agents/simple_agent/app.py`) and NeMo RL's at 7ea279a
+(`nemo_rl/experience/rollouts.py`). Their packages need Python 3.13.14, so tests send the requests that this source sends.
+docs/connect/nemo-gym.md lists what was run by hand.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CONFIG = """\
 
 
 def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
-    """Return the lines for a server's first environment; another has its name in their place."""
+    """Return the lines for a server's first environment. For others, change the name."""
     return [ClientLines("NeMo Gym", "yaml", CONFIG.format(url=url, environment=environments[0]))]
 
 

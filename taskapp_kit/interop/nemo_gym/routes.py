@@ -1,7 +1,7 @@
-"""The routes of a resources server, and their bodies as OpenAPI documents them; `episodes.py` reads those.
+"""The routes of a resources server, and their bodies for the OpenAPI document. `episodes.py` reads the bodies.
 
-The session's id is in a cookie, which every answer sets: agents keep the last answer's. An answer of a tool is
-text for the model. `verify` answers with the request, the reward, and what it was made of.
+A cookie contains the session's id. Every response sets it, because agents keep the cookies of the last response. A tool
+returns text for the model. `verify` returns the request plus the reward and its parts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from taskapp_kit.wire.rollout import JsonDict, Seed, Split
 
 
 class NemoBody(BaseModel):
-    """An object. Members that are not named are the agent's own, and are not read."""
+    """An object. Undocumented members belong to the agent and are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class NemoRow(NemoBody):
-    """The episode: a row of `taskapp export tasks --format nemo`. `config`: an object, or the text of one."""
+    """The episode: a row of `taskapp export tasks --format nemo`. `config` is an object or its JSON text."""
 
     seed: Seed
     split: Split | None = None
@@ -42,13 +42,13 @@ class NemoRow(NemoBody):
 
 
 class NemoSeeded(BaseModel):
-    """The episode has begun, or failed, which `verify` says; then the id may be absent."""
+    """The episode has begun. If it failed, `verify` reports that, and the id may be absent."""
 
     rollout_id: str | None
 
 
 class NemoVerified(NemoBody):
-    """The members of the request, the reward, and what it was made of. A failed episode's sample is marked to be masked."""
+    """The members of the request, the reward and its parts. The sample of a failed episode is marked to be masked."""
 
     reward: float
     taskapp: JsonDict
@@ -91,19 +91,19 @@ def nemo_routes(context: RouteContext) -> Sequence[BaseRoute]:
 
 
 class NemoHandlers:
-    """The functions of one server's routes; their docstrings are in the OpenAPI document."""
+    """The handlers of a server's routes. Their docstrings appear in the OpenAPI document."""
 
     def __init__(self, context: RouteContext) -> None:
         self._episodes = NemoEpisodes(context)
 
     async def nemo_seed_session(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Begins the episode that the row in the body names."""
+        """Begins the episode of the row in the body."""
         environment = _environment(context, request)
         session = await self._episodes.seed(environment, await body_of(context, request), caller_of(request.scope))
         return json_answer({"rollout_id": session.rollout_id}, headers=_cookie(session.session_id))
 
     async def nemo_verify(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Ends and scores the episode. One that failed, or whose reward is undefined, is marked to be masked."""
+        """Ends and scores the episode. A failed episode or an undefined reward is marked to be masked."""
         environment = _environment(context, request)
         session_id = _session_id(request)
         body = await body_of(context, request)
@@ -120,12 +120,12 @@ class NemoHandlers:
         return json_answer({**body, **verified}, headers=_cookie(session_id))
 
     async def nemo_reverify_mode(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Answers that a stored response cannot be verified again: the episode would have to be played."""
+        """Answers that a stored response cannot be verified again, because the episode would have to be played."""
         _environment(context, request)
         return json_answer("unsupported")
 
     async def nemo_tool(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Does one action; the body has its arguments, the answer is what the model reads."""
+        """Runs an action. The body contains its arguments, and the response is text for the model."""
         environment = _environment(context, request)
         session = self._episodes.find(_session_id(request), environment, caller_of(request.scope))
         works, words = await self._episodes.call(session, request.path_params["tool"], await body_of(context, request))
@@ -140,7 +140,7 @@ def _session_id(request: Request) -> str:
     session_id = request.cookies.get(COOKIE)
     if session_id is None:
         raise RequestError(
-            f"The request has no cookie {COOKIE}.", hint="Call /seed_session first, and send its cookie back."
+            f"The request has no cookie {COOKIE}.", hint="Call /seed_session first, and send the cookie that it sets."
         )
     return session_id
 

@@ -1,8 +1,8 @@
-"""OpenEnv's actions, and which of ours they are.
+"""OpenEnv's actions as actions of an environment.
 
-An environment with one action takes that action's arguments as the fields of OpenEnv's; one with several takes
+For an environment with one action, the fields of OpenEnv's action are its arguments. With several actions they are
 `{"tool": NAME, "args": {…}}`. OpenEnv's own `{"type": "call_tool", "tool_name": NAME, "arguments": {…}}` and
-`{"type": "list_tools"}` are read for both.
+`{"type": "list_tools"}` work for both.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.records.content import Json
 
 METADATA = "metadata"
-"""A field of each of OpenEnv's actions, for the client's own use; nothing reads it."""
+"""A field of OpenEnv's actions for the client's own use. It is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEnvAction:
-    """One action. tool: None asks for the list of tools. named: it came as OpenEnv's call-tool action."""
+    """An action. tool: None requests the list of tools. named: it was sent as OpenEnv's call-tool action."""
 
     tool: str | None
     args: Json = None
@@ -29,7 +29,7 @@ class OpenEnvAction:
 
 
 def read_action(environment: EnvironmentSpec, data: Mapping[str, Json]) -> OpenEnvAction:
-    """Return the action of a step. Raises RequestError for fields that no form has; values are checked by the session."""
+    """Return the action of a step. Raises RequestError for unknown fields. The session checks values."""
     single = _only_parameters(environment)
     names = () if single is None else single.get("properties", {})
     if data.get("type") == "list_tools" and "type" not in names:
@@ -48,7 +48,7 @@ def read_action(environment: EnvironmentSpec, data: Mapping[str, Json]) -> OpenE
 
 
 def action_schema(environment: EnvironmentSpec) -> dict[str, Json]:
-    """Return the JSON Schema of the fields of an action."""
+    """Return the JSON Schema of an action's fields."""
     metadata = {METADATA: {"type": "object", "description": "The client's own; nothing reads it."}}
     single = _only_parameters(environment)
     if single is not None:
@@ -59,7 +59,7 @@ def action_schema(environment: EnvironmentSpec) -> dict[str, Json]:
     for action in environment.actions.values():
         parameters = dict(action.tool.parameters)
         for name, definition in parameters.pop("$defs", {}).items():
-            if definitions.setdefault(name, definition) != definition:  # two models of one name
+            if definitions.setdefault(name, definition) != definition:  # two models with the same name
                 parameters = {"type": "object"}
         tool = {"const": action.name, "description": action.tool.description}
         forms.append({"properties": {"tool": tool, "args": parameters}})
@@ -74,7 +74,7 @@ def action_schema(environment: EnvironmentSpec) -> dict[str, Json]:
 
 
 def _only_parameters(environment: EnvironmentSpec) -> Mapping[str, Any] | None:
-    """Return the JSON Schema of the arguments where the environment has one action."""
+    """Return the JSON Schema of the arguments if the environment has one action."""
     if len(environment.actions) != 1:
         return None
     return next(iter(environment.actions.values())).tool.parameters
@@ -85,16 +85,16 @@ def _tool(data: Mapping[str, Json], field: str) -> str:
     if not isinstance(name, str):
         message = "is missing" if field not in data else "should be a string"
         raise RequestError(
-            f"The action does not fit: {field} {message}.", fields=(FieldProblem(("body", "action", field), message),)
+            f"The action is invalid: {field} {message}.", fields=(FieldProblem(("body", "action", field), message),)
         )
     return name
 
 
-def _check_fields(data: Mapping[str, Json], known: tuple[str, ...]) -> None:
-    unknown = [name for name in data if name not in known and name != METADATA]
+def _check_fields(data: Mapping[str, Json], fields: tuple[str, ...]) -> None:
+    unknown = [name for name in data if name not in fields and name != METADATA]
     if unknown:
         raise RequestError(
-            f"The action does not fit: {unknown[0][:64]} is not a field of it.",
+            f"The action is invalid: it has no field {unknown[0][:64]}.",
             fields=tuple(
                 FieldProblem(("body", "action", name[:64]), "is not a field of the action", "extra_forbidden")
                 for name in unknown[:10]

@@ -1,4 +1,4 @@
-"""One server's OpenEnv: sessions of `rollout/` under OpenEnv's names, whether by socket, HTTP or JSON-RPC."""
+"""The OpenEnv sessions of a server, for its sockets, HTTP routes and JSON-RPC."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, describe
 
 PROTOCOL = "openenv"
 RESERVED = ("reward", "done", METADATA)
-"""Members that OpenEnv's observations have beside those of the environment."""
+"""Members that OpenEnv adds to the environment's observations."""
 RESET_FIELDS = ("seed", "split", "config", "reward", "request_id", "timeout_s")
 
 
 class OpenEnvEpisodes:
-    """Maps names; boundaries, limits, rewards and the store are those of the session.
+    """OpenEnv's names for a session, which provides boundaries, limits, rewards and storage.
 
-    Every method raises what the session raises, and RequestError for what OpenEnv's own server answers with 422.
+    Every method raises what the session raises, and RequestError where OpenEnv's own server answers 422.
     """
 
     def __init__(self, context: RouteContext) -> None:
@@ -37,7 +37,7 @@ class OpenEnvEpisodes:
         self._episode_ids: WeakKeyDictionary[EnvironmentSession, str] = WeakKeyDictionary()
 
     def environment(self, name: str | None) -> EnvironmentSpec:
-        """Return an environment, None for the default one. Raises RequestRefused (404)."""
+        """Return an environment; None selects the default one. Raises RequestRefused (404)."""
         return self._app.default_environment if name is None else environment_of_path(self._app, name)
 
     async def open(self, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
@@ -45,28 +45,28 @@ class OpenEnvEpisodes:
         return await self.sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
 
     def find(self, session_id: str, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
-        """Return a session of this caller, opened here or by `/sessions`. Raises SessionError, RequestError."""
+        """Return a session of this caller, opened here or with `/sessions`. Raises SessionError, RequestError."""
         session = self.sessions.find(session_id, caller)
         if session.environment.name != environment.name:
             raise RequestError(
-                f"The session is one of {session.environment.name!r}, not of {environment.name!r}.",
-                hint="Use the path of its environment.",
+                f"The session belongs to environment {session.environment.name!r}, not to {environment.name!r}.",
+                hint="Use the path of the session's environment.",
             )
         return session
 
     # -- the verbs -------------------------------------------------------------------------------------------------
 
     async def reset(self, session: EnvironmentSession, data: Mapping[str, Json]) -> dict[str, Json]:
-        """Begin an episode: `seed`, `episode_id`, `split`, `config`, `reward`; what else the environment's config names.
+        """Begin an episode with `seed`, `episode_id`, `split`, `config`, `reward` and settings of the environment's config.
 
-        `split` and `index` without a seed are the task of that index, as openenv 0.10 names one. Other members are ignored,
-        as OpenEnv's server does; `metadata.ignored` names them.
+        `split` and `index` without a seed select the task with that index, as in openenv 0.10. Other members are ignored, as in
+        OpenEnv's server, and listed in `metadata.ignored`.
         """
         episode_id = data.get("episode_id")
         if episode_id is not None and (not isinstance(episode_id, str) or len(episode_id) > MAX_EPISODE_ID):
             message = f"should be a string of at most {MAX_EPISODE_ID} characters"
             raise RequestError(
-                f"The reset does not fit: episode_id {message}.",
+                f"The reset is invalid: episode_id {message}.",
                 fields=(FieldProblem(("body", "episode_id"), message),),
             )
         body = {name: data[name] for name in RESET_FIELDS if data.get(name) is not None}
@@ -81,8 +81,8 @@ class OpenEnvEpisodes:
         if more:
             config = body.get("config", {})
             body["config"] = {**more, **config} if isinstance(config, dict) else config
-        read = (*RESET_FIELDS, "episode_id", *(("index",) if indexed else ()))
-        ignored = [name for name in data if name not in read and name not in configurable]
+        used = (*RESET_FIELDS, "episode_id", *(("index",) if indexed else ()))
+        ignored = [name for name in data if name not in used and name not in configurable]
         start = await begin_with(session, parsed(ResetSession, body))
         self._episode_ids[session] = episode_id or start.rollout_id
         metadata: dict[str, Json] = {
@@ -95,7 +95,7 @@ class OpenEnvEpisodes:
             "reward_formula": start.formula,
             "ignored": ignored[:100],
         }
-        if start.end is not None:  # a limit, before the first step
+        if start.end is not None:  # a limit was reached before the first step
             metadata["episode"] = described_episode(start.end)
         reward = None if start.end is None else start.end.reward
         answer = _answer(_observed(start.observation, metadata), reward, start.end is not None, metadata)
@@ -110,7 +110,7 @@ class OpenEnvEpisodes:
         request_id: str | None = None,
         seconds: float | None = None,
     ) -> dict[str, Json]:
-        """Do one action, or list the tools. An action that is refused is a step: `metadata.refused` has the reason."""
+        """Run an action, or list the tools. A refused action is a step with the reason in `metadata.refused`."""
         action = read_action(session.environment, data)
         if action.tool is None:
             observation = {"tools": tools_of(session.environment, "input_schema")}
@@ -138,13 +138,13 @@ class OpenEnvEpisodes:
     async def finish(
         self, session: EnvironmentSession, *, request_id: str | None = None, seconds: float | None = None
     ) -> dict[str, Json]:
-        """End the episode now: truncated, scored and stored. Not a verb of OpenEnv's."""
+        """Truncate, score and store the episode. OpenEnv itself has no such call."""
         step = await session.finish(request_id=request_id, seconds=seconds)
         metadata = {"session_id": session.session_id, **step_metadata(session, step)}
         return _answer(_observed(step.observation, metadata), step.reward, True, metadata)
 
     def state(self, session: EnvironmentSession) -> dict[str, Json]:
-        """Describe the episode. It counts as using the session, and has nothing of the environment's own state."""
+        """Describe the episode, without the environment's own state. It counts as using the session."""
         session.touch()
         return {
             "episode_id": self._episode_ids.get(session),
@@ -155,7 +155,7 @@ class OpenEnvEpisodes:
             "environment": session.environment.name,
         }
 
-    # -- what describes an environment -----------------------------------------------------------------------------
+    # -- descriptions of an environment -----------------------------------------------------------------------------
 
     def metadata(self, environment: EnvironmentSpec) -> dict[str, Json]:
         """Return OpenEnv's EnvironmentMetadata."""
@@ -182,7 +182,7 @@ def schemas(environment: EnvironmentSpec) -> dict[str, Json]:
         },
         "additionalProperties": True,
     }
-    nothing = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    optional = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     return {
         "action": action_schema(environment),
         "observation": observation,
@@ -190,11 +190,11 @@ def schemas(environment: EnvironmentSpec) -> dict[str, Json]:
         "state": {
             "type": "object",
             "properties": {
-                "episode_id": nothing,
+                "episode_id": optional,
                 "step_count": {"type": "integer", "minimum": 0},
                 "status": {"enum": ["open", "playing", "over", "closed"]},
                 "session_id": {"type": "string"},
-                "rollout_id": nothing,
+                "rollout_id": optional,
                 "environment": {"type": "string"},
             },
             "additionalProperties": True,
@@ -203,11 +203,11 @@ def schemas(environment: EnvironmentSpec) -> dict[str, Json]:
 
 
 NO_STATE: dict[str, Json] = {"episode_id": None, "step_count": 0}
-"""The state of no session."""
+"""The state without a session."""
 
 
 def _answer(observation: dict[str, Json], reward: Json, done: bool, metadata: dict[str, Json]) -> dict[str, Json]:
-    """Return the answer of a reset or step; `metadata` is in both places because each release reads another one."""
+    """Return the response of a reset or step. `metadata` is in both places, because each release reads another one."""
     return {"observation": observation, "reward": reward, "done": done, METADATA: metadata}
 
 

@@ -1,15 +1,15 @@
-"""Turns the environment of an OpenEnv server into ours: `app.environment("echo", ...)(from_openenv("http://host:8000"))`.
+"""`from_openenv`: the environment of an OpenEnv server as an environment of an app.
 
-Written against openenv 0.10.0 and openenv-core 0.3.0 (PyPI; github.com/huggingface/OpenEnv, BSD-3), whose packages it does
-not need: the server's `/schema` and `/metadata` when the app is declared, and one WebSocket at `/ws` for each episode.
-Guarantees:
+Written against openenv 0.10.0 and openenv-core 0.3.0 (PyPI; github.com/huggingface/OpenEnv, BSD-3), whose packages are not
+needed. It reads the server's `/schema` and `/metadata` when the app is declared, and opens a WebSocket at `/ws` for each
+episode. Guarantees:
 
 - An action is checked against the server's schema before it is sent.
-- The observation has neither reward nor done nor metadata; metadata is the step's info.
-- `done` is terminated, except where metadata says `truncated`. A reward of null stays undefined; an episode in which the
-  server pays nothing but null has no reward, and fails unless the author declares `rewarded=False`.
-- A time-out closes the connection, for answers carry no id. A broken connection, an error frame and a server without a free
-  session are failures of the rollout, never a reward.
+- The observation contains neither reward, done nor metadata. metadata becomes the step's info.
+- `done` means terminated, unless metadata has `truncated`. A reward of null stays undefined. An episode in which the
+  server only sends null has an undefined reward and fails, unless the author declares `rewarded=False`.
+- A timeout closes the connection, because responses have no id. A broken connection, an error frame, and a server without a
+  free session are failures of the rollout, never a reward.
 - The server's key is read from an environment variable and is in no URL, message or trace.
 """
 
@@ -37,21 +37,21 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.trajectory import Step
 
 STEP_SECONDS = 60.0
-"""As long as OpenEnv's own client waits for an answer."""
+"""OpenEnv's own client waits as long for a response."""
 OPEN_SECONDS = 30.0
 METADATA = "metadata"
 OWN_MEMBERS = ("reward", "done", METADATA)
-"""Members of an answer that are no part of what the policy observes."""
+"""Members of a response that the policy does not observe."""
 NOT_REPEATABLE = ("episode_id", "session_id", "rollout_id", "episode")
-"""Members of state and metadata that differ when the same episode is played again: ids that the server draws, and the
-summary that taskapp-kit's own protocol adds, with its times."""
+"""Members of state and metadata that differ if the same episode is repeated: random ids, and the summary with timing that
+taskapp-kit's own protocol adds."""
 CALL_TOOL = frozenset({"tool_name", "arguments"})
-"""Fields of OpenEnv's own CallToolAction: an MCP environment, which lists its tools."""
+"""Fields of OpenEnv's CallToolAction, which an MCP environment uses."""
 TOOL_AND_ARGS = frozenset({"tool", "args"})
-"""Fields of an action at taskapp-kit's own OpenEnv protocol, where the environment has several."""
+"""Fields of an action in taskapp-kit's own OpenEnv protocol if the environment has several actions."""
 REFUSALS = frozenset({"invalid_args", "tool_not_found"})
 TOOL_RAISED = "execution_error"
-"""Errors of a tool call that the policy reads; the others are failures."""
+"""Errors of a tool call that the policy reads. Others are failures."""
 
 
 def from_openenv(
@@ -72,20 +72,29 @@ def from_openenv(
 
         app.environment("echo", splits={"train": range(1000)}, max_steps=8)(from_openenv("http://127.0.0.1:8000"))
 
-    url: what OpenEnv's clients take as base_url. headers: header name to the *name* of the environment variable with its
-    value, {"X-API-Key": "ECHO_KEY"}. An environment of one action has the tool `tool`, which takes the action's fields;
-    description: what the model reads about it. An MCP environment has its own tools.
+    The server must run when the app is declared. Other mistakes are problems of the app that declares the class. An
+    environment with one action gets the tool `tool`, whose arguments are the action's fields. An MCP environment has its own
+    tools.
 
-    sample: `fn(rng) -> arguments`, for the policy `random`, and noop: arguments of the action that changes nothing; with
-    several tools, sample is a mapping from tool to function and noop is refused. configurable: members of `reset` that a
-    caller may set in env.config, name to default (bool, int, float, str) or to (annotation, default); options: those that
-    each reset sends. The episode's seed is always sent as `seed`.
+    Args:
+        url: The base_url of OpenEnv's clients.
+        headers: Header name to the *name* of the environment variable that contains the value: {"X-API-Key": "ECHO_KEY"}.
+        tool: The name of the tool, for an environment with one action.
+        description: The description of that tool for the model.
+        sample: `fn(rng) -> arguments`, for the policy `random`; with several tools, a mapping from tool to function.
+        noop: The arguments of the action that changes nothing, for an environment with one action.
+        configurable: Members of `reset` that a caller may set in env.config: name to default (bool, int, float, str) or to
+            (annotation, default).
+        rewarded: False if the server gives no rewards and the author's rubrics score the episode.
+        seconds: The time limit of a response.
+        open_seconds: How long an episode waits for a session if all of the server's are in use.
+        **options: Members of each `reset`. The episode's seed is always sent as `seed`.
 
-    rewarded: False where the server gives no rewards and the author's rubrics score. seconds: the longest time that one
-    answer may take. open_seconds: how long an episode waits for a session while all of the server's are in use.
+    Returns:
+        A subclass of `OpenEnvEnvironment`.
 
-    The server has to run when the app is declared. What does not fit is a problem of the app that declares the class. Raises
-    Unavailable: a variable of `headers` is not set.
+    Raises:
+        Unavailable: A variable of `headers` is not set.
     """
     parts = ClassParts("from_openenv", shown_url(url), sys._getframe(1))
     try:
@@ -101,7 +110,7 @@ def from_openenv(
         }
         clash = sorted({"seed"} & {*options, *configurable})
         if clash:
-            raise parts.wrong("has seed=", "members of reset", "leave it out: the episode's seed is sent")
+            raise parts.wrong("has seed=", "members of reset", "remove it: the episode's seed is sent")
         name, about = _about(address, values)
         schema = _schema(parts, address, values)
         tools = _tools(parts, schema, members["connect"])
@@ -116,17 +125,17 @@ def from_openenv(
 
 
 class OpenEnvEnvironment(ServerEpisode):
-    """One episode at an OpenEnv server; `from_openenv` makes the subclasses that an app declares."""
+    """An episode at an OpenEnv server. `from_openenv` makes the subclasses that an app declares."""
 
     adapter, library, failure = "from_openenv", "OpenEnv", OpenEnvFailed
     _options: Mapping[str, Json]
 
     def open(self, options: dict[str, Any]) -> None:
-        """Take what the caller set in env.config."""
+        """Store the options from env.config."""
         self.options = {**self._options, **options}
 
     def reset(self, seed: int) -> Any:
-        """Open a session and begin its episode; return the observation. Raises OpenEnvFailed."""
+        """Open a session, begin its episode and return the observation. Raises OpenEnvFailed."""
         answer = self.begin().open({**self.options, "seed": seed})
         if self.flag(answer, "done"):
             raise self.failed("ended the episode at reset, before any action")
@@ -134,7 +143,7 @@ class OpenEnvEnvironment(ServerEpisode):
         return self._observation(answer)
 
     def send(self, fields: dict[str, Json]) -> Step:
-        """Send one action. Raises OpenEnvFailed, InvalidAction."""
+        """Send an action. Raises OpenEnvFailed, InvalidAction."""
         answer = self.opened().call("step", fields)
         metadata, observation = _metadata(answer), answer.get("observation")
         done = self.flag(answer, "done")
@@ -162,18 +171,18 @@ class OpenEnvEnvironment(ServerEpisode):
         )
 
     def final_state(self) -> dict[str, Any]:
-        """Return the server's `state`, which no policy sees. Raises OpenEnvFailed where nothing was paid."""
+        """Return the server's `state`, which no policy sees. Raises OpenEnvFailed if no reward was given."""
         socket = self.opened()
         self.check_paid()
         state = socket.call("state", {})
         return {"state": _repeatable(state), "rewards": self.rewards}
 
     def _observation(self, answer: Mapping[str, Json]) -> Any:
-        """What the policy observes of an answer."""
-        given = answer.get("observation")
-        if not isinstance(given, dict):
-            raise self.failed(f"sent an observation that is {kind_of(given)}; expected an object")
-        seen = {name: value for name, value in given.items() if name not in OWN_MEMBERS}
+        """Return the policy's observation of a response."""
+        observation = answer.get("observation")
+        if not isinstance(observation, dict):
+            raise self.failed(f"sent an observation that is {kind_of(observation)}; expected an object")
+        seen = {name: value for name, value in observation.items() if name not in OWN_MEMBERS}
         if seen.keys() == {"text"} and isinstance(seen["text"], str):
             return seen["text"]
         if seen.keys() == {"content"} and isinstance(seen["content"], list):
@@ -185,14 +194,14 @@ class OpenEnvEnvironment(ServerEpisode):
         return seen
 
     def _number(self, answer: Mapping[str, Json]) -> float | None:
-        """The reward of an answer; None where there is none."""
+        """Return the reward of a response, or None if it is undefined."""
         reward = answer.get("reward")
         if reward is not None and not isinstance(reward, int | float):
             raise self.failed(f"sent a reward that is {kind_of(reward)}; expected a number or null")
         return None if reward is None else float(reward)
 
 
-# -- what the server says of itself ----------------------------------------------------------------------------------
+# -- the server's description of itself ----------------------------------------------------------------------------------
 
 
 def _schema(parts: ClassParts, address: str, values: Mapping[str, str]) -> dict[str, Any]:
@@ -201,25 +210,25 @@ def _schema(parts: ClassParts, address: str, values: Mapping[str, str]) -> dict[
     except OpenEnvFailed as error:
         raise unreadable(parts, error, "a server that answers /schema") from error
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
-        raise parts.wrong(f"of {parts.name}: the action of its /schema has no properties", "a JSON Schema of an object",
+        raise parts.wrong(f"of {parts.name}: the action in /schema has no properties", "a JSON Schema of an object",
                           "give its action a model with fields")  # fmt: skip
     return schema
 
 
 def _about(address: str, values: Mapping[str, str]) -> tuple[str, str]:
-    """The environment's name and description; a server without `/metadata` has neither."""
+    """Return the environment's name and description, with defaults for a server without `/metadata`."""
     try:
-        found = described(address, "/metadata", values)
+        metadata = described(address, "/metadata", values)
     except OpenEnvFailed:
-        found = {}
-    name = str(found.get("name") or "OpenEnv")
-    return name, str(found.get("description") or f"Play {name}.")
+        metadata = {}
+    name = str(metadata.get("name") or "OpenEnv")
+    return name, str(metadata.get("description") or f"Play {name}.")
 
 
 def _tools(
     parts: ClassParts, schema: Mapping[str, Any], socket_of: Callable[[], OpenEnvSocket]
 ) -> list[dict[str, Any]] | None:
-    """The tools of an environment that has some; None for one typed action."""
+    """Return the tools of an environment with tools, or None for a single typed action."""
     fields = set(schema["properties"]) - {METADATA}
     if not (fields >= CALL_TOOL or fields == TOOL_AND_ARGS or not fields):
         return None
@@ -232,8 +241,8 @@ def _tools(
         ) from error
     finally:
         socket.close()
-    found = observation.get("tools") if isinstance(observation, dict) else None
-    tools = [item for item in found if isinstance(item, dict) and item.get("name")] if isinstance(found, list) else []
+    listed = observation.get("tools") if isinstance(observation, dict) else None
+    tools = [item for item in listed if isinstance(item, dict) and item.get("name")] if isinstance(listed, list) else []
     if not tools:
         raise parts.wrong(f"finds no tools at {parts.name}", "at least one", "check the server")
     return tools
@@ -247,9 +256,11 @@ def _typed(
     noop: Mapping[str, Any] | None,
     sample: Sample | Mapping[str, Sample] | None,
 ) -> Any:
-    """The method of an environment of one action."""
+    """Return the method of an environment with one action."""
     if isinstance(sample, Mapping):
-        raise parts.wrong("has sample= by tool, and the environment has one action", "fn(rng) -> fields", "fix sample=")
+        raise parts.wrong(
+            "has a mapping as sample=, but the environment has one action", "fn(rng) -> fields", "fix sample="
+        )
     constant = [
         name for name, item in schema["properties"].items() if {"const", "default"} <= resolved(item, schema).keys()
     ]
@@ -266,9 +277,9 @@ def _named(
     noop: Mapping[str, Any] | None,
     sample: Sample | Mapping[str, Sample] | None,
 ) -> dict[str, Any]:
-    """A method for each tool. mcp: called by OpenEnv's CallToolAction."""
+    """Return a method for each tool. mcp: whether it is called by OpenEnv's CallToolAction."""
     if noop is not None or callable(sample):
-        raise parts.wrong("has noop= or one sample=, and the environment has several tools",
+        raise parts.wrong("has noop= or one sample=, but the environment has several tools",
                           "sample= as a mapping from tool to fn(rng)", "fix them")  # fmt: skip
 
     def send(environment: OpenEnvEnvironment, tool: str, arguments: dict[str, Json]) -> Step:
@@ -282,11 +293,11 @@ def _named(
 
 
 def _metadata(answer: Mapping[str, Json]) -> dict[str, Json]:
-    """The metadata of an answer: 0.10 has it in both places, 0.3.0's own server in neither."""
+    """Return the metadata of a response: 0.10 sends it in both places, 0.3.0's own server in neither."""
     observation = answer.get("observation")
-    for found in (answer.get(METADATA), observation.get(METADATA) if isinstance(observation, dict) else None):
-        if isinstance(found, dict) and found:
-            return dict(found)
+    for metadata in (answer.get(METADATA), observation.get(METADATA) if isinstance(observation, dict) else None):
+        if isinstance(metadata, dict) and metadata:
+            return dict(metadata)
     return {}
 
 
@@ -295,7 +306,7 @@ def _repeatable(members: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _result(result: Json) -> Any:
-    """What a tool returned: the data of an MCP result, its text, or what else it is."""
+    """Return a tool's result: the data of an MCP result, its text, or anything else."""
     if isinstance(result, dict) and isinstance(result.get("content"), list):
         texts = [
             item["text"] for item in result["content"] if isinstance(item, dict) and isinstance(item.get("text"), str)

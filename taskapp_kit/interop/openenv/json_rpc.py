@@ -1,9 +1,9 @@
 """The JSON-RPC dialect of OpenEnv's `/mcp`: `tools/list`, `tools/call`, `openenv/session/create` and `…/close`.
 
-It is not MCP. An agent has it, so a call's result has neither reward nor scorecard, and nothing here begins an episode anew:
-the first call begins the session's only one, unless a socket at `/ws?session_id=…` did.
+This is not MCP. Its clients are agents, so results have neither reward nor scorecard, and an agent cannot restart an
+episode: the first call begins the session's only episode, unless a socket at `/ws?session_id=…` did.
 
-Errors, here and on sockets, are in OpenEnv's words: one of its codes, a sentence, and the members of the kit's own error.
+Errors, here and on sockets, have one of OpenEnv's codes, a message, and the members of the kit's own error.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ INVALID_JSON, UNKNOWN_TYPE, VALIDATION_ERROR = "INVALID_JSON", "UNKNOWN_TYPE", "
 EXECUTION_ERROR, CAPACITY_REACHED, SESSION_ERROR = "EXECUTION_ERROR", "CAPACITY_REACHED", "SESSION_ERROR"
 
 SESSION_GONE = -32602
-"""JSON-RPC's code of invalid parameters, which OpenEnv uses for a session that does not exist, too."""
+"""JSON-RPC's code for invalid parameters, which OpenEnv also uses for an unknown session."""
 INTERNAL = -32603
 CAPACITY = -32000
 
 
 def described_error(error: Exception, where: str) -> dict[str, Any]:
-    """Return the members of the kit's error, and log what the operator has to know. where: the route, for the log."""
+    """Return the members of the kit's error, and log what the operator needs. where: the route, for the log."""
     members: dict[str, Any] = orjson.loads(error_answer(error, where=where).body)["detail"]["error"]
     return members
 
 
 def error_data(error: Exception, where: str) -> dict[str, Json]:
-    """Return the `data` of an error frame. Clients raise its `message` with its `code`, so the sentence names the boundary.
+    """Return the `data` of an error frame. Clients raise only `message` and `code`, so the message contains the boundary.
 
-    Of a failure, `error` has code, boundary, error_id and rollout_id.
+    For a failure, `error` has code, boundary, error_id and rollout_id.
     """
     members = described_error(error, where)
     data: dict[str, Json] = {"message": _sentence(members), "code": _code(error), "error": members}
@@ -55,7 +55,7 @@ def error_data(error: Exception, where: str) -> dict[str, Json]:
 
 
 def rpc_error(error: Exception, where: str) -> dict[str, Json]:
-    """Return the `error` of a JSON-RPC answer."""
+    """Return the `error` of a JSON-RPC response."""
     members = described_error(error, where)
     code = INTERNAL
     if isinstance(error, SessionError | RequestError | RequestRefused):
@@ -66,7 +66,7 @@ def rpc_error(error: Exception, where: str) -> dict[str, Json]:
 
 
 def ends_socket(error: Exception) -> bool:
-    """Whether a socket cannot go on after this error: its session has gone."""
+    """Return whether an error ends a socket because its session no longer exists."""
     return isinstance(error, SessionError) and error.code == "session_not_found"
 
 
@@ -79,7 +79,7 @@ def _code(error: Exception) -> str:
 
 
 def capacity_data(error: KitError, active: int, where: str) -> dict[str, Json]:
-    """Return the `data` of the frame that refuses a session."""
+    """Return the `data` of the frame that rejects a session."""
     return {**error_data(error, where), "code": CAPACITY_REACHED, "active_sessions": active}
 
 
@@ -93,13 +93,13 @@ PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD = -32700, -32600, -32601
 MEMBERS = ("jsonrpc", "id", "method", "params")
 NO_SUCH_METHOD = "The method is not one of tools/list, tools/call, openenv/session/create and openenv/session/close."
 MCP_MEANT = (
-    "This is OpenEnv's dialect of JSON-RPC. The Model Context Protocol is at /mcp where `--protocols mcp` serves it; "
-    "its clients accept text/event-stream."
+    "This is OpenEnv's dialect of JSON-RPC. `--protocols mcp` serves the Model Context Protocol at /mcp, to clients "
+    "that accept text/event-stream."
 )
 
 
 def rpc_failure(code: int, message: str, request_id: Json = None) -> dict[str, Json]:
-    """Return the answer to what is not a request."""
+    """Return the response to something that is not a request."""
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
 
 
@@ -110,12 +110,12 @@ async def rpc_answer(
     request: Mapping[str, Json],
     session: EnvironmentSession | None = None,
 ) -> dict[str, Json]:
-    """Return the answer to one request. session: that of the socket over which it came; None over HTTP."""
+    """Return the response to a request. session: the session of its socket, or None over HTTP."""
     request_id, method, params = request.get("id"), request.get("method"), request.get("params", {})
     if not isinstance(request_id, str | int | float | None):
         request_id = None
     if request.get("jsonrpc") != "2.0" or not isinstance(method, str) or any(name not in MEMBERS for name in request):
-        return rpc_failure(INVALID_REQUEST, "Not a request of JSON-RPC 2.0.", request_id)
+        return rpc_failure(INVALID_REQUEST, "The body is not a JSON-RPC 2.0 request.", request_id)
     if not isinstance(params, dict):
         return rpc_failure(SESSION_GONE, "params should be an object.", request_id)
     try:
@@ -152,7 +152,7 @@ def _session(
     if not isinstance(session_id, str):
         raise RequestError(
             "params.session_id is missing.",
-            hint="openenv/session/create returns one; an episode needs a session that outlives a call.",
+            hint="Create a session with openenv/session/create. An episode needs a session that outlives a call.",
         )
     return episodes.find(session_id, environment, caller)
 
@@ -177,7 +177,7 @@ async def _call(session: EnvironmentSession, params: Mapping[str, Json]) -> dict
 
 
 def _blocks(content: Content, observed: dict[str, Json]) -> list[dict[str, Any]]:
-    """Return an observation as content blocks of MCP."""
+    """Return an observation as MCP content blocks."""
     if isinstance(content, Mapping) or content is None or isinstance(content, str):
         text = observed["text"] if observed.keys() == {"text"} else orjson.dumps(observed).decode()
         return [{"type": "text", "text": text}]

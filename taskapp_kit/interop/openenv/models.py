@@ -1,4 +1,4 @@
-"""OpenEnv's bodies as OpenAPI documents them. The routes and sockets read them with the models of sessions."""
+"""OpenEnv's bodies for the OpenAPI document. Routes and sockets read them with the models of sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_EPISODE_ID = 255
 
 
 class OpenEnvSession(BaseModel):
-    """Which session, unless a header or the query names it. Other members are ignored."""
+    """The session, unless a header or the query names it. Other members are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -21,17 +21,17 @@ class OpenEnvSession(BaseModel):
 
 
 class OpenEnvReset(ResetSession, OpenEnvSession):
-    """The episode. `index` counts with a split and without a seed; further members are the environment's own settings."""
+    """The episode. `index` requires a split and no seed. Further members are the environment's own settings."""
 
     model_config = ConfigDict(extra="allow")
 
     episode_id: Annotated[StrictStr, Field(max_length=MAX_EPISODE_ID)] | None = None
     index: Any = None
-    config: JsonDict | None = None  # type: ignore[assignment]  # null is as absent
+    config: JsonDict | None = None  # type: ignore[assignment]  # null means absent
 
 
 class OpenEnvStep(FinishSession, OpenEnvSession):
-    """One action: the fields that `/schema` describes."""
+    """An action, with the fields that `/schema` describes."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -39,7 +39,7 @@ class OpenEnvStep(FinishSession, OpenEnvSession):
 
 
 class OpenEnvAnswer(BaseModel):
-    """An observation. `reward` is null before the first step, and where it is undefined."""
+    """An observation. `reward` is null before the first step and if it is undefined."""
 
     observation: JsonDict
     reward: float | None
@@ -48,7 +48,7 @@ class OpenEnvAnswer(BaseModel):
 
 
 class OpenEnvState(BaseModel):
-    """The episode; no episode, without a session."""
+    """The episode, or no episode without a session."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -66,7 +66,7 @@ class OpenEnvSchemas(BaseModel):
 
 
 class OpenEnvMetadata(BaseModel):
-    """What the environment is."""
+    """A description of the environment."""
 
     name: str
     description: str
@@ -77,13 +77,13 @@ class OpenEnvMetadata(BaseModel):
 
 
 class OpenEnvHealth(BaseModel):
-    """Whether the server takes sessions."""
+    """Whether the server accepts sessions."""
 
     status: Literal["healthy", "unhealthy", "degraded"]
 
 
 class OpenEnvRpcAnswer(BaseModel):
-    """An answer of JSON-RPC: `result` or `error`."""
+    """A JSON-RPC response: `result` or `error`."""
 
     jsonrpc: Literal["2.0"]
     id: str | float | None

@@ -1,7 +1,7 @@
 """OpenEnv (https://github.com/huggingface/OpenEnv), as its releases `openenv` 0.10.0 and `openenv-core` 0.3.0 speak it.
 
-`/openenv/{environment}` is the base URL of a client, and `/openenv` that of the app's default environment. Read from the
-clients' and server's code of these releases, whose WebSocket contract is the same.
+`/openenv/{environment}` is a client's base URL; `/openenv` is the one of the app's default environment. The clients and
+servers of both releases have the same WebSocket contract.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ with GenericEnvClient(base_url=f"{scheme}://key:{{key}}@{place}").sync() as env:
 
 
 def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
-    """Return the lines for a server's first environment; others have their names in the path."""
+    """Return the lines for a server's first environment. For others, change the name in the path."""
     scheme, _, place = url.partition("://")
     path = f"openenv/{environments[0]}"
     return [

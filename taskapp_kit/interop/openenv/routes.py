@@ -1,4 +1,4 @@
-"""OpenEnv's HTTP routes. Unlike OpenEnv's own server, `/reset` and `/step` share an episode, by the id of a session."""
+"""OpenEnv's HTTP routes. Unlike in OpenEnv's own server, `/reset` and `/step` share an episode, by a session's id."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ API_VERSION = "1.0.0"
 
 
 def openenv_routes(context: RouteContext) -> Sequence[BaseRoute]:
-    """Return the routes of all environments, and those of the default one without its name."""
+    """Return the routes of all environments, and without a name the default environment's."""
     handlers = OpenEnvHandlers(context)
     routes: list[BaseRoute] = []
     for prefix, parameters in ((f"/{PROTOCOL}", ()), (f"/{PROTOCOL}/{{environment}}", PARAMETERS)):
@@ -61,7 +61,7 @@ def openenv_routes(context: RouteContext) -> Sequence[BaseRoute]:
         paths += [(f"{prefix}/{named}/{spec.path}", spec) for spec in handlers.task_verbs()]
         specs = [replace(spec, path=path, parameters=(*PARAMETERS, *spec.parameters)) for path, spec in paths]
         for route in direct_routes(specs, context):
-            # the others are the same
+            # the other paths have the same documentation
             route.include_in_schema = (
                 route.path.startswith(f"/{PROTOCOL}/{{environment}}/") and "{name}" not in route.path
             )
@@ -73,13 +73,13 @@ def openenv_routes(context: RouteContext) -> Sequence[BaseRoute]:
 
 
 class OpenEnvHandlers:
-    """The functions of one server's routes; their docstrings are in the OpenAPI document."""
+    """The handlers of a server's routes. Their docstrings appear in the OpenAPI document."""
 
     def __init__(self, context: RouteContext) -> None:
         self.episodes = OpenEnvEpisodes(context)
 
     async def openenv_health(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Reports whether the server takes sessions."""
+        """Reports whether the server accepts sessions."""
         self._environment(request)
         return json_answer({"status": HEALTH.get(context.service.health()["status"], "healthy")})
 
@@ -104,7 +104,7 @@ class OpenEnvHandlers:
         return json_answer(NO_STATE if session is None else self.episodes.state(session))
 
     async def openenv_reset(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Begins an episode of the session; without one, of a new session, whose id is in metadata and a header."""
+        """Begins an episode of the session, or of a new session whose id is in metadata and a header."""
         environment = self._environment(request)
         body = await body_of(context, request)
         session = self._session(request, body)
@@ -119,14 +119,14 @@ class OpenEnvHandlers:
             raise
 
     async def openenv_step(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Does one action in the session's episode."""
+        """Runs an action in the session's episode."""
         self._environment(request)
         body = await body_of(context, request, required=True)
         action = body.get("action")
         if not isinstance(action, dict):
             message = "is missing" if "action" not in body else "should be an object"
             raise RequestError(
-                f"The request does not fit: action {message}.", fields=(FieldProblem(("body", "action"), message),)
+                f"The request is invalid: action {message}.", fields=(FieldProblem(("body", "action"), message),)
             )
         call = parsed(FinishSession, {name: body[name] for name in ("request_id", "timeout_s") if name in body})
         session = self._needed_session(request, body)
@@ -134,7 +134,7 @@ class OpenEnvHandlers:
         return _answered(session, answer)
 
     async def openenv_finish(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Ends the session's episode now: truncated, scored and stored."""
+        """Truncates, scores and stores the session's episode."""
         self._environment(request)
         session = self._needed_session(request, await body_of(context, request))
         return _answered(session, await self.episodes.finish(session))
@@ -147,7 +147,7 @@ class OpenEnvHandlers:
         return json_answer(self.episodes.state(session))
 
     async def openenv_mcp(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Answers OpenEnv's own dialect of JSON-RPC: tools/list, tools/call, and sessions for them."""
+        """Answers OpenEnv's dialect of JSON-RPC: tools/list, tools/call, and sessions for them."""
         environment = self._environment(request)
         try:
             body = await body_of(context, request)
@@ -176,29 +176,28 @@ class OpenEnvHandlers:
         answer.__doc__ = f"Returns {words[0].lower()}{words[1:]}."
         return answer
 
-    # -- what a request names ----------------------------------------------------------------------------------------
+    # -- parts of a request ----------------------------------------------------------------------------------------
 
     def _environment(self, request: Request) -> EnvironmentSpec:
         return self.episodes.environment(request.path_params.get("environment"))
 
     def _environment_of_tasks(self, request: Request) -> EnvironmentSpec:
-        """Return the environment; a client whose base URL has its name repeats the name behind it."""
+        """Return the environment. A client whose base URL contains its name repeats the name after it."""
         environment = self._environment(request)
         if request.path_params.get("name", environment.name) != environment.name:
             raise RequestRefused(
                 "not_found",
-                f"The base URL is that of environment {environment.name!r}, which has no other.",
-                hint=f"/{PROTOCOL} is the base URL of all environments.",
+                f"The base URL selects environment {environment.name!r}, so no other environment is available.",
+                hint=f"Use the base URL /{PROTOCOL} for all environments.",
             )
         return environment
 
     def _session(self, request: Request, body: dict[str, Any] | None = None) -> EnvironmentSession | None:
-        """Return the session that a header, the query or the body names, if one does."""
-        named = request.headers.get(SESSION_HEADER) or request.query_params.get("session_id")
-        given = (body or {}).get("session_id")
-        if given is not None and not isinstance(given, str):
+        """Return the session named in a header, the query or the body, or None."""
+        body_id = (body or {}).get("session_id")
+        if body_id is not None and not isinstance(body_id, str):
             raise RequestError("session_id should be a string.")
-        session_id = named or given
+        session_id = request.headers.get(SESSION_HEADER) or request.query_params.get("session_id") or body_id
         if session_id is None:
             return None
         return self.episodes.find(session_id, self._environment(request), caller_of(request.scope))
@@ -207,9 +206,9 @@ class OpenEnvHandlers:
         session = self._session(request, body)
         if session is None:
             raise RequestError(
-                "The request names no session.",
+                "The request does not name a session.",
                 fields=(FieldProblem(("body", "session_id"), "is missing"),),
-                hint=f"Send the session_id of a reset's metadata in {SESSION_HEADER}, or use the socket at /ws.",
+                hint=f"Send the session_id from a reset's metadata in {SESSION_HEADER}, or use the socket at /ws.",
             )
         return session
 
@@ -222,7 +221,7 @@ class OpenEnvHandlers:
         rpc = RouteSpec("mcp", "POST", self.openenv_mcp, "OpenEnv: call tools by JSON-RPC")
         return [
             _about("list_environments", self.openenv_environments, "OpenEnv: the environments", list[str]),
-            _about("health", self.openenv_health, "Whether OpenEnv's door is open", OpenEnvHealth),
+            _about("health", self.openenv_health, "OpenEnv: whether the server accepts sessions", OpenEnvHealth),
             _about("metadata", self.openenv_metadata, "OpenEnv: describe the environment", OpenEnvMetadata),
             _about("schema", self.openenv_schema, "OpenEnv: the JSON Schemas", OpenEnvSchemas),
             _about("openapi.json", self.openenv_document, "OpenEnv: the environment's routes", dict[str, Any]),
@@ -235,7 +234,7 @@ class OpenEnvHandlers:
         ]
 
     def task_verbs(self) -> list[RouteSpec]:
-        """Return the routes about the tasks of an environment, with the last part of their paths."""
+        """Return the routes for an environment's tasks, with the last part of their paths."""
         return [
             _about("splits", self.openenv_splits, "OpenEnv: the splits", list[SplitType]),
             *(

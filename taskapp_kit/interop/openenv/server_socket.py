@@ -1,8 +1,8 @@
-"""One session of an OpenEnv server, over its WebSocket; and what the server says of its environment, over HTTP.
+"""A session of an OpenEnv server over its WebSocket, and the server's description of its environment over HTTP.
 
 Written against openenv 0.10.0 and openenv-core 0.3.0 (huggingface/OpenEnv): `/ws`, `/schema`, `/metadata`. Frames are
-{"type", "data"}, answered in their order and without an id. So after a time-out, or a frame that nothing requested, it is no
-longer known which answer belongs to which request, and the connection is closed.
+{"type", "data"}, answered in order and without an id. After a timeout or an unexpected frame, responses can no longer be
+assigned to requests, so the connection is closed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ MAX_FRAME_BYTES = 100 * 1024 * 1024
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
 DESCRIBE_SECONDS = 30.0
-"""For `/schema` and `/metadata`, each; some servers make an environment to answer them."""
+"""The time limit of `/schema` and `/metadata`, each. Some servers create an environment to answer them."""
 BACKOFF = Backoff(first_seconds=0.2, longest_seconds=2.0)
-"""Between two attempts to open a session where all are in use."""
+"""Between two attempts to open a session if all are in use."""
 UNHEARD = logging.Logger("openenv", logging.CRITICAL)
-"""For websockets, whose own logger writes the request's headers, and so the key, at level DEBUG."""
+"""A logger for websockets, whose own would log the request's headers, including the key, at level DEBUG."""
 ANSWERS = {"reset": "observation", "step": "observation", "state": "state"}
 CAPACITY, INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
-ADDRESS = ": it is the one that OpenEnv's own clients take as base_url."
-"""What the URL has to be, behind "Check the URL"."""
+ADDRESS = ". It must be the base_url of OpenEnv's own clients."
+"""Follows "Check the URL" in a hint."""
 
 
 class OpenEnvFailed(KitError):
-    """An OpenEnv server did not do what it was asked for. It is a failure of the rollout, never a reward."""
+    """An OpenEnv server did not respond as expected. This is a failure of the rollout, never a reward."""
 
 
 def _failed(url: str, what: str, hint: str = "") -> OpenEnvFailed:
@@ -50,7 +50,7 @@ def _failed(url: str, what: str, hint: str = "") -> OpenEnvFailed:
 
 
 class _Full(Exception):
-    """Every session of the server is in use."""
+    """All sessions of the server are in use."""
 
 
 def described(url: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -64,20 +64,20 @@ def described(url: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]
             raise _failed(url, f"{lost.why} ({path})", "Start it first.") from None
         finally:
             await transport.aclose()
-        found = answer.json_object()
-        if answer.status != 200 or found is None:
-            what = "something that is no JSON object" if answer.status == 200 else f"HTTP {answer.status}"
+        body = answer.json_object()
+        if answer.status != 200 or body is None:
+            what = "something other than a JSON object" if answer.status == 200 else f"HTTP {answer.status}"
             raise _failed(url, f"answered {path} with {what}", status_hint(answer.status, ADDRESS))
-        return found
+        return body
 
     return run(get())
 
 
 class OpenEnvSocket:
-    """A session: it begins with `open`, which resets, and ends with `close`. Every method raises OpenEnvFailed.
+    """A session, from `open`, which resets, to `close`. Every method raises OpenEnvFailed.
 
-    url: the server's, http or https. headers: what the connection's request carries. seconds: the longest time that one
-    answer may take. open_seconds: how long `open` waits for a session while all are in use.
+    url: the server's, http or https. headers: sent with the connection's request. seconds: the time limit of a response.
+    open_seconds: how long `open` waits for a session if all are in use.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], *, seconds: float, open_seconds: float) -> None:
@@ -88,7 +88,7 @@ class OpenEnvSocket:
         self._connection = ExitStack()
 
     def open(self, data: Mapping[str, Json] | None) -> dict[str, Json]:
-        """Connect and reset; return the answer. None for data: list the tools instead, which needs no episode."""
+        """Connect, reset and return the response. If data is None, list the tools instead, which needs no episode."""
         attempts = Attempts(BACKOFF, seconds=self._open_seconds)
         while True:
             self._connect()
@@ -100,38 +100,38 @@ class OpenEnvSocket:
                 if pause is None:
                     raise OpenEnvFailed(
                         f"The OpenEnv server at {self._url} had no free session for {self._open_seconds:g} s: {full}",
-                        hint="Play fewer rollouts at once, or raise its max_concurrent_envs.",
+                        hint="Run fewer rollouts concurrently, or raise the server's max_concurrent_envs.",
                     ) from None
                 time.sleep(pause)
 
     def call(self, kind: str, data: Mapping[str, Json]) -> dict[str, Json]:
-        """Send a frame and return the data of its answer.
+        """Send a frame and return the data of its response.
 
-        Raises InvalidAction where the server finds that a step's action does not fit its model.
+        Raises InvalidAction if the server rejects a step's action as invalid.
         """
         try:
             frame = self._answer_to({"type": kind} if kind == "state" else {"type": kind, "data": dict(data)}, kind)
         except BaseException:
             self.drop()
             raise
-        found = frame.get("data")
+        answer = frame.get("data")
         if frame.get("type") == "error":
-            self._raise(kind, found if isinstance(found, dict) else {})
-        if frame.get("type") != ANSWERS[kind] or not isinstance(found, dict):
+            self._raise(kind, answer if isinstance(answer, dict) else {})
+        if frame.get("type") != ANSWERS[kind] or not isinstance(answer, dict):
             self.drop()
             sent = cut(str(frame.get("type")), 40)
             raise self._failed(f"answered {kind!r} with a frame of type {sent!r}; expected {ANSWERS[kind]!r}")
-        return found
+        return answer
 
     def close(self) -> None:
-        """End the session. May be called twice."""
+        """End the session. It can be called twice."""
         if self._socket is not None:
             with suppress(WebSocketException, OSError):
                 self._socket.send(json.dumps({"type": "close"}))
         self.drop()
 
     def drop(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without a closing frame."""
         self._socket = None
         with suppress(WebSocketException, OSError):
             self._connection.close()
@@ -149,13 +149,13 @@ class OpenEnvSocket:
                     close_timeout=CLOSE_SECONDS,
                     max_size=MAX_FRAME_BYTES,
                     logger=UNHEARD,
-                    ping_interval=None,  # `seconds` limits each answer; a server that computes may answer no ping
+                    ping_interval=None,  # `seconds` limits each response; a busy server may not answer pings
                 )
             )
         except InvalidStatus as error:
             status = error.response.status_code
             hint = status_hint(status, ADDRESS)
-            raise self._failed(f"refused the connection to /ws with HTTP {status}", hint) from None
+            raise self._failed(f"rejected the connection to /ws with HTTP {status}", hint) from None
         except (WebSocketException, OSError) as error:
             what = "did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
             raise OpenEnvFailed(f"No connection to the OpenEnv server at {self._url}: {what}.") from error
@@ -164,7 +164,7 @@ class OpenEnvSocket:
         socket = self._socket
         if socket is None:
             raise OpenEnvFailed(f"The connection to the OpenEnv server at {self._url} is closed.")
-        with suppress(ConnectionClosed):  # it may have closed with a last frame, which says why
+        with suppress(ConnectionClosed):  # the server may have closed with a last frame that contains the reason
             socket.send(json.dumps(frame, allow_nan=False))
         try:
             received = socket.recv(timeout=self._seconds)
@@ -174,19 +174,19 @@ class OpenEnvSocket:
                 extra = None
         except TimeoutError:
             raise self._failed(
-                f"did not answer {kind!r} within {self._seconds:g} s; its answers carry no id, so the connection was closed",
-                "Give from_openenv more seconds=.",
+                f"did not answer {kind!r} within {self._seconds:g} s. The connection was closed, because responses have no id",
+                "Raise seconds= of from_openenv.",
             ) from None
         except (ConnectionClosed, OSError) as error:
             raise self._failed(f"closed the connection before it answered {kind!r}") from error
         if extra is not None:
-            raise self._failed("sent a frame that nothing requested")
+            raise self._failed("sent an unexpected frame")
         try:
             answer = read_json(received)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise self._failed(f"answered {kind!r} with something that is no JSON object")
+            raise self._failed(f"answered {kind!r} with something other than a JSON object")
         return answer
 
     def _raise(self, kind: str, error: Mapping[str, Json]) -> None:
@@ -204,7 +204,7 @@ class OpenEnvSocket:
 
 
 def _fields(error: Mapping[str, Json]) -> str:
-    """What the server's model finds wrong: `message: field required`."""
+    """Return the fields that the server rejects: `message: field required`."""
     listed = error.get("errors")
     items = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     return "; ".join(

@@ -1,10 +1,10 @@
 """OpenEnv's WebSockets: `/ws`, one session from the first frame to the last, and `/mcp`, the same in JSON-RPC.
 
     {"type": "reset" | "step" | "state" | "finish" | "close" | "mcp", "data": {…}, "request_id": "…"}     to the server
-    {"type": "observation" | "state" | "mcp" | "error", "data": {…}, "request_id": "…"}                   its answer
+    {"type": "observation" | "state" | "mcp" | "error", "data": {…}, "request_id": "…"}                   the response
 
-Frames are answered in their order. `request_id` is ours and may be absent: it is returned, and a step that is sent twice
-under the same one, the second time over another socket with `?session_id=`, is done once. `finish` is ours, too.
+Frames are answered in order. `finish` and the optional `request_id` go beyond OpenEnv. A response repeats its `request_id`,
+and a step that is repeated with the same one, over another socket with `?session_id=`, runs once.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from taskapp_kit.serve.routes.session_socket import GONE, NORMAL, read_frame
 MEMBERS = ("type", "data", "request_id")
 MAX_REQUEST_ID = 255
 TOUCHES = 3
-"""How often in its idle time a session whose client is connected counts as used."""
+"""How often per idle time a connected client's session is marked as used."""
 
 Answering = Callable[[EnvironmentSession, dict[str, Any]], Awaitable[dict[str, Json] | None]]
-"""Returns the answer to a frame; None when it ends the socket."""
+"""Returns the response to a frame, or None if the frame ends the socket."""
 
 
 def socket_routes(episodes: OpenEnvEpisodes) -> list[WebSocketRoute]:
@@ -59,13 +59,13 @@ def socket_routes(episodes: OpenEnvEpisodes) -> list[WebSocketRoute]:
 
 
 class OpenEnvSockets:
-    """The functions of the sockets of one server."""
+    """The socket handlers of a server."""
 
     def __init__(self, episodes: OpenEnvEpisodes) -> None:
         self._episodes = episodes
 
     async def ws(self, websocket: WebSocket) -> None:
-        """Serve the frames of a session."""
+        """Serve a session in OpenEnv's frames."""
         await _serve(self._episodes, websocket, self._typed_answer, _error_frame)
 
     async def mcp(self, websocket: WebSocket) -> None:
@@ -85,7 +85,7 @@ async def _serve(
     answer: Answering,
     failed: Callable[[Exception, dict[str, Any]], dict[str, Json]],
 ) -> None:
-    """Accept the socket, then open its session: a client waits for the connection for some seconds only."""
+    """Accept the socket, then open its session, because a client waits only a few seconds for the connection."""
     try:
         environment = episodes.environment(websocket.path_params.get("environment"))
     except KitError as error:
@@ -162,18 +162,18 @@ async def _drive(
 async def _typed(
     episodes: OpenEnvEpisodes, session: EnvironmentSession, frame: dict[str, Any]
 ) -> dict[str, Json] | None:
-    """Return the answer to a frame of `/ws`; None to `close`."""
+    """Return the response to a frame of `/ws`, or None for `close`."""
     kind, data, request_id = frame.get("type"), frame.get("data", {}), frame.get("request_id")
     if any(name not in MEMBERS for name in frame):
-        raise RequestError(f"A frame has the members {', '.join(MEMBERS)} and no others.")
+        raise RequestError(f"A frame can only have the members {', '.join(MEMBERS)}.")
     if request_id is not None and (not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_REQUEST_ID):
         frame["request_id"] = None
         raise RequestError(f"request_id should be a string of 1 to {MAX_REQUEST_ID} characters.")
     if not isinstance(data, dict):
         raise RequestError("A frame's data should be an object.")
     if kind == "reset":
-        given = data if request_id is None else {**data, "request_id": request_id}
-        return _frame("observation", await episodes.reset(session, given), request_id)
+        body = data if request_id is None else {**data, "request_id": request_id}
+        return _frame("observation", await episodes.reset(session, body), request_id)
     if kind == "step":
         return _frame("observation", await episodes.step(session, data, request_id=request_id), request_id)
     if kind == "finish":
@@ -185,8 +185,8 @@ async def _typed(
         return _frame("mcp", answer, request_id)
     if kind == "close":
         return None
-    known = "close, finish, mcp, reset, state and step"
-    return _frame("error", {"message": f"The frame's type is not one of {known}.", "code": UNKNOWN_TYPE}, request_id)
+    message = "The frame's type is not one of close, finish, mcp, reset, state and step."
+    return _frame("error", {"message": message, "code": UNKNOWN_TYPE}, request_id)
 
 
 def _error_frame(error: Exception, frame: Mapping[str, Any]) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""One server's ORS: sessions of `rollout/` under the ids of ORS's clients, and what they observe as ORS's blocks."""
+"""The ORS sessions of a server, under its clients' ids, with observations as ORS's blocks."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from taskapp_kit.serve.route import RouteContext, parsed
 
 Block = dict[str, Json]
 SYSTEM: dict[str, Json] = {"role": "system"}
-"""The `detail` of a prompt's blocks that are instructions and not the first observation."""
+"""The `detail` of a prompt's blocks that are instructions."""
 
 
 def observed_blocks(observation: Content) -> list[Block]:
-    """Return an observation as blocks; a dict is one block of JSON text."""
+    """Return an observation as blocks. A dict is one block of JSON text."""
     if not isinstance(observation, list):
         return [text_block(text_of(observation))]
     return [image_block(block.data_url()) if isinstance(block, Image) else text_block(block) for block in observation]
 
 
 def prompt_blocks(messages: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """Return the messages of a first request as one list of blocks."""
+    """Return the messages of a first request as a list of blocks."""
     return [
         block
         for message in messages
@@ -59,7 +59,7 @@ def text_block(text: str, detail: Json = None) -> Block:
 
 
 def image_block(data_url: str, detail: Json = None) -> Block:
-    """Return a block of an image, which is given as `data:TYPE;base64,DATA`."""
+    """Return a block of an image. data_url: `data:TYPE;base64,DATA`."""
     kind, _, data = data_url.removeprefix("data:").partition(";base64,")
     return {"type": "image", "data": data, "mimeType": kind, "detail": detail}
 
@@ -76,15 +76,15 @@ def _content(content: Any, detail: Json) -> list[Block]:
 
 PROTOCOL = "ors"
 SETUP_SECONDS = 25.0
-"""How long a request waits for the episode to begin; past it the answer is a 503 that the clients repeat."""
+"""How long a request waits for the episode to begin. Then it is answered with 503, and clients repeat it."""
 RETRY_SECONDS = 2
 MAX_SESSION_ID = 255
 REPLAYED_CALLS = 4
-"""The latest calls of a session whose results are sent again to the same `task_id`."""
+"""How many of a session's latest results are stored for repeated calls with the same `task_id`."""
 
 
 class OrsSession:
-    """One session, from `/create` to `/delete`: its episode and the calls whose results may be asked for again."""
+    """A session from `/create` to `/delete`, with its episode and the calls whose results can be requested again."""
 
     def __init__(self, session: EnvironmentSession, begin: Callable[[], Awaitable[SessionStart]]) -> None:
         self.session = session
@@ -95,7 +95,7 @@ class OrsSession:
         self._start = self._begun()
 
     async def started(self, seconds: float) -> SessionStart:
-        """Return how the episode began. Raises what its reset raised, and RequestRefused (503, 410)."""
+        """Return the start of the episode. Raises what its reset raised, and RequestRefused (503, 410)."""
         if self._start.done() and not self._start.cancelled() and isinstance(self._start.exception(), Saturated):
             self._start = self._begun()
         if not self._start.done() and self._awaiting_start < MAX_WAITING:
@@ -119,15 +119,15 @@ class OrsSession:
             raise
 
     def call(self, work: Callable[[], Awaitable[Json]], task_id: str | None, where: str, peer: Peer) -> CallStream:
-        """Return the stream of a new call, or of the one with this `task_id`. Calls of a session run in their order.
+        """Return the stream of a new call, or of an earlier call with this `task_id`. Calls run in order.
 
-        peer: of the request. Raises SessionError: too many calls wait.
+        peer: the connection of the request. Raises SessionError if too many calls wait.
         """
-        known = None if task_id is None else self._calls.get(task_id)
-        if task_id is not None and not _dropped(known):
-            if known is not None:
-                self._queue.join(known, peer)
-            return CallStream(200, b"", task_id=task_id, call=known or asyncio.create_task(_unknown()))
+        earlier = None if task_id is None else self._calls.get(task_id)
+        if task_id is not None and not _dropped(earlier):
+            if earlier is not None:
+                self._queue.join(earlier, peer)
+            return CallStream(200, b"", task_id=task_id, call=earlier or asyncio.create_task(_unknown()))
 
         async def run() -> str:
             try:
@@ -153,7 +153,7 @@ class OrsSession:
 
 
 class OrsEpisodes:
-    """Maps names; boundaries, limits, rewards and the store are those of the session."""
+    """ORS's names for sessions, which provide boundaries, limits, rewards and storage."""
 
     def __init__(self, context: RouteContext) -> None:
         self.context = context
@@ -166,13 +166,13 @@ class OrsEpisodes:
         self._open: dict[tuple[str | None, str], OrsSession] = {}
 
     def known(self, name: str) -> EnvironmentSpec | None:
-        """Return an environment by its name, in whatever case."""
+        """Return an environment by its name, ignoring case."""
         return self._by_name.get(name) or self._by_name.get(name.lower())
 
     def environment(self, name: str | None, deployment: str | None = None) -> EnvironmentSpec:
         """Return an environment. Raises RequestRefused (404).
 
-        deployment: what `openreward` sends beside a path without a name; one that is no environment means the default one.
+        deployment: the name that `openreward` sends if the path has no name. An unknown name selects the default environment.
         """
         if name is None:
             return self.known(deployment or "") or self._app.default_environment
@@ -181,9 +181,9 @@ class OrsEpisodes:
     # -- sessions --------------------------------------------------------------------------------------------------
 
     async def create(self, environment: EnvironmentSpec, sid: str, caller: Caller, creation: CreateSession) -> None:
-        """Open the session `sid` and begin its episode, for which nothing here waits.
+        """Open the session `sid` and begin its episode, without waiting for it.
 
-        Raises RequestError (422), RequestRefused (400: there is one, or no such split or index), Saturated.
+        Raises RequestError (422), Saturated, and RequestRefused (400): the session exists, or the split or index does not.
         """
         task_spec: Mapping[str, Any] | None = creation.task_spec
         if task_spec is None:
@@ -193,7 +193,7 @@ class OrsEpisodes:
             check_split(environment, task.split)
         key = (caller.key_label, sid)
         if key in self._open or key in self._opening:
-            raise RequestRefused("session_exists", "There is a session of this X-Session-ID already.")
+            raise RequestRefused("session_exists", "A session with this X-Session-ID already exists.")
         self._opening.add(key)
         try:
             session = await self.sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
@@ -210,27 +210,27 @@ class OrsEpisodes:
         session.attach(leave)
 
     def find(self, sid: str, caller: Caller, environment: EnvironmentSpec | None) -> OrsSession:
-        """Return the session of this caller, which counts as used now. environment: that of the path, if it names one.
+        """Return the caller's session and mark it as used. environment: the one in the path, if any.
 
-        Raises RequestRefused (404), RequestError: it is a session of another environment.
+        Raises RequestRefused (404), and RequestError if the session belongs to another environment.
         """
         ors_session = self._open.get((caller.key_label, sid))
         if ors_session is None:
             raise RequestRefused(
                 "not_found",
-                "There is no session of this X-Session-ID.",
-                hint="It was deleted, it expired because it was not used, or /create was not sent. Create another one.",
+                "No session has this X-Session-ID.",
+                hint="It was deleted, it expired, or /create was not called. Create another session.",
             )
         ors_session.session.touch()
         if environment is not None and ors_session.session.environment.name != environment.name:
             raise RequestError(
-                f"The session is one of environment {ors_session.session.environment.name!r}, not of {environment.name!r}.",
-                hint="Send env_name to /create; ors-sdk does for session(task=...), and not for split= and index=.",
+                f"The session belongs to environment {ors_session.session.environment.name!r}, not to {environment.name!r}.",
+                hint="Send env_name to /create. ors-sdk sends it for session(task=...), but not for split= and index=.",
             )
         return ors_session
 
     async def delete(self, sid: str, caller: Caller) -> None:
-        """Close the session, if there is one; an episode under way ends as cancelled."""
+        """Close the session if it exists. An unfinished episode is cancelled."""
         ors_session = self._open.get((caller.key_label, sid))
         if ors_session is not None:
             await ors_session.session.close()
@@ -250,10 +250,10 @@ class OrsEpisodes:
 
         return ors_session.call(work, call.task_id, "/ors/{environment}/call", peer)
 
-    # -- what describes an environment -----------------------------------------------------------------------------
+    # -- descriptions of an environment -----------------------------------------------------------------------------
 
     def tools(self, environment: EnvironmentSpec) -> dict[str, Json]:
-        """Return the tools, which are the same for every task."""
+        """Return the tools, which are equal for every task."""
         return {
             "tools": tools_of(environment, "input_schema"),
             "terminal_tool": None,
@@ -268,17 +268,15 @@ class OrsEpisodes:
         return bool(group_judges(self._app, environment.name))
 
     def score_group(self, ors_session: OrsSession, group: ScoreGroup, peer: Peer) -> CallStream:
-        """Return the stream with one score for each candidate. Raises RequestRefused (404) without a group judge."""
+        """Return a stream with a score for each candidate. Raises RequestRefused (404) without a group judge."""
         environment = ors_session.session.environment
         if not self.scores_groups(environment):
-            raise RequestRefused(
-                "group_scoring_unsupported", f"Environment {environment.name!r} has no judge of groups."
-            )
+            raise RequestRefused("group_scoring_unsupported", f"Environment {environment.name!r} has no group judge.")
 
         async def work() -> Json:
             ids = [(candidate.metadata or {}).get("rollout_id") for candidate in group.candidates]
             if not all(isinstance(name, str) for name in ids):
-                message = "has to have metadata.rollout_id, which the metadata of each call of its session has"
+                message = "should have metadata.rollout_id, as in the metadata of its session's calls"
                 raise RequestError(f"A candidate {message}.", fields=(FieldProblem(("body", "candidates"), message),))
             ranked: Any = await self.context.service.score_group(
                 rollout_ids=[str(name) for name in ids], caller=ors_session.session.caller
@@ -288,19 +286,19 @@ class OrsEpisodes:
                 for item in ranked["scores"]
             ]
             if any(item["reward"] is None for item in scores):
-                raise RequestError("The group's judges have no weight, so its scores are undefined.")
+                raise RequestError("The group judges have no weight, so the scores are undefined.")
             return {"scores": scores}
 
         return ors_session.call(work, group.task_id, "/ors/{environment}/score_group", peer)
 
 
 def starting(seconds: int) -> list[tuple[bytes, bytes]]:
-    """Return the headers with which the clients repeat a request: nothing was done."""
+    """Return the headers that make clients repeat a request. Nothing was done."""
     return [(b"x-backend-state", b"starting"), (b"retry-after", b"%d" % seconds)]
 
 
 def sentence(error: Exception, where: str) -> str:
-    """Return an error as one line, and log what the operator has to know. where: the route, for the log."""
+    """Return an error as one line, and log what the operator needs. where: the route, for the log."""
     members: dict[str, Any] = orjson.loads(error_answer(error, where=where).body)["detail"]["error"]
     named = [f"{name} {members[name]}" for name in ("boundary", "code", "error_id", "rollout_id") if name in members]
     return " ".join(f"{members['message']} [{', '.join(named)}]".split())
@@ -309,8 +307,8 @@ def sentence(error: Exception, where: str) -> str:
 def _answer(session: EnvironmentSession, step: SessionStep, tool: str) -> Json:
     """Return the result of a call.
 
-    A refused action is the standard's malformed call, which carries no reward; where it has one, or ended the episode, it is a
-    result with `metadata.refused`.
+    A refused action is ORS's malformed call, which has no reward. If it has a reward or ended the episode, it is a result with
+    `metadata.refused`.
     """
     metadata = step_metadata(session, step)
     refused = metadata["refused"]
@@ -330,7 +328,7 @@ def _refused(why: str, reason: str) -> Json:
 
 
 def _dropped(call: asyncio.Task[str] | None) -> bool:
-    """Whether a call was dropped before it began, so that it can still be done."""
+    """Return whether a call was dropped before it began, so that it can still run."""
     return call is not None and call.done() and isinstance(call.exception(), SessionError)
 
 
@@ -339,6 +337,6 @@ async def _unknown() -> str:
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:
-    """Retrieve the exception, or asyncio would log it when the client has gone."""
+    """Retrieve the exception. Otherwise asyncio logs it if the client has disconnected."""
     if not task.cancelled():
         task.exception()

@@ -1,13 +1,13 @@
-"""Turns an environment of an ORS server into ours: `Env = from_ors("http://host:8080")`.
+"""`from_ors`: an environment of an ORS server as an environment of an app.
 
-Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI; the Open Reward Standard, openrewardstandard.io), whose packages it
-does not need. Guarantees:
+Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI; the Open Reward Standard, openrewardstandard.io), whose packages
+are not needed. Guarantees:
 
-- A task of a split is a seed; the prompt is the first observation, and a tool is an action, checked against its schema.
-- The reward of an episode is the sum of what its calls paid. A reward of null stays undefined; an episode in which the server
-  pays nothing but null has no reward, and fails unless the author declares `rewarded=False`.
-- `finished` is terminated, except where the call's metadata says `truncated`. A malformed call is a refused action.
-- A tool that raised, a time-out, a broken connection and a server that stays full are failures of the rollout, never a reward.
+- A task of a split is a seed, its prompt is the first observation, and a tool is an action, checked against its schema.
+- The reward of an episode is the sum of its calls' rewards. A reward of null stays undefined. An episode in which the
+  server only sends null has an undefined reward and fails, unless the author declares `rewarded=False`.
+- `finished` means terminated, unless the call's metadata has `truncated`. A malformed call is a refused action.
+- A tool that raises, a timeout, a broken connection and a server that stays full are failures of the rollout, never a reward.
 - The server's key is read from an environment variable and is in no URL, message or trace. X-Secrets is not sent.
 """
 
@@ -35,11 +35,11 @@ from taskapp_kit.records.trajectory import Step
 
 CALL_SECONDS = 600.0
 OPEN_SECONDS = 600.0
-"""As long as openreward's own client waits for a server that starts."""
+"""openreward's own client waits as long for a starting server."""
 REFUSED = ("not_found", "name_collision", "input_validation", None)
-"""Reasons of a malformed call that the policy reads; older servers give none."""
+"""Reasons of malformed calls that the policy reads. Older servers send no reason."""
 NOT_REPEATABLE = ("rollout_id", "episode")
-"""Members of a call's metadata that differ when the same episode is played again, at taskapp-kit's own ORS protocol."""
+"""Members of a call's metadata that differ if the same episode is repeated, in taskapp-kit's own ORS protocol."""
 
 
 def from_ors(
@@ -57,15 +57,22 @@ def from_ors(
         Env = from_ors("http://127.0.0.1:8080", headers={"X-API-Key": "ORS_KEY"})
         app.environment("counter", splits=Env.splits)(Env)
 
-    url: the server's. environment: its name, the server's first one when absent. headers: header name to the *name* of the
-    environment variable with its value. `splits` of the class has a seed for each task of each split, the first split from 0.
+    The server must run when the app is declared. Other mistakes are problems of the app that declares the class.
 
-    sample: tool to `fn(rng) -> arguments`, for the policy `random`. rewarded: False where the server gives no rewards and the
-    author's rubrics score. seconds: the longest time of one call. open_seconds: how long an episode waits while the server is
-    full or starts.
+    Args:
+        url: The server's URL.
+        environment: The name of an environment. Defaults to the server's first.
+        headers: Header name to the *name* of the environment variable that contains the value.
+        sample: Tool to `fn(rng) -> arguments`, for the policy `random`.
+        rewarded: False if the server gives no rewards and the author's rubrics score the episode.
+        seconds: The time limit of a call.
+        open_seconds: How long an episode waits while the server is full or starting.
 
-    The server has to run when the app is declared. What does not fit is a problem of the app that declares the class. Raises
-    Unavailable: a variable of `headers` is not set.
+    Returns:
+        A subclass of `OrsEnvironment`. Its `splits` have a seed for each task; the first split begins at 0.
+
+    Raises:
+        Unavailable: A variable of `headers` is not set.
     """
     parts = ClassParts("from_ors", shown_url(url), sys._getframe(1))
     try:
@@ -80,7 +87,7 @@ def from_ors(
             members = _described(parts, connection, environment, sample or {})
         except (KeyError, TypeError) as error:
             raise parts.wrong(
-                f"cannot read what {parts.name} answers: {type(error).__name__}", "a server of ORS", "check the URL"
+                f"cannot read the response of {parts.name}: {type(error).__name__}", "a server of ORS", "check the URL"
             ) from error
         except OrsFailed as error:
             raise unreadable(parts, error, "a server of ORS") from error
@@ -99,14 +106,14 @@ def from_ors(
 
 
 class OrsEnvironment(ServerEpisode):
-    """One episode at an ORS server; `from_ors` makes the subclasses that an app declares."""
+    """An episode at an ORS server. `from_ors` makes the subclasses that an app declares."""
 
     adapter, library, failure, step_name = "from_ors", "ORS", OrsFailed, "calls"
     environment: str
     splits: ClassVar[dict[str, range]] = {}
 
     def reset(self, seed: int) -> Any:
-        """Open a session with the seed's task; return its prompt. Raises OrsFailed."""
+        """Open a session with the seed's task and return its prompt. Raises OrsFailed."""
         split, seeds = next((name, seeds) for name, seeds in self.splits.items() if seed in seeds)
         return self._observation(self.begin().open(self.environment, split, seed - seeds.start))
 
@@ -123,9 +130,9 @@ class OrsEnvironment(ServerEpisode):
             raise self.failed(f"answered {tool!r} without an output")
         reward, finished = output.get("reward"), self.flag(output, "finished")
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
-            raise self.failed("sent a reward that is no number")
-        given = output.get("metadata")
-        metadata = given if isinstance(given, dict) else {}
+            raise self.failed("sent a reward that is not a number")
+        metadata = output.get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
         self.count(reward, ended=finished, metadata=metadata)
         truncated = finished and self.flag(metadata, "truncated")
         info = {name: value for name, value in metadata.items() if name not in NOT_REPEATABLE}
@@ -138,21 +145,21 @@ class OrsEnvironment(ServerEpisode):
         )
 
     def final_state(self) -> dict[str, Any]:
-        """Return how many calls paid. Raises OrsFailed where none did."""
+        """Return how many calls had a reward. Raises OrsFailed if none had."""
         self.check_paid()
         return {"calls": self.steps, "rewards": self.rewards}
 
     def _observation(self, blocks: Json) -> Any:
-        """What the policy observes of blocks: one text, or texts and pictures."""
-        found = [_block(block) for block in blocks] if isinstance(blocks, list) else [None]
-        if None in found:
-            raise self.failed("sent blocks that are neither text nor a picture")
-        texts = [block.text for block in found if isinstance(block, Text)]
-        return "\n\n".join(texts) if len(texts) == len(found) else found
+        """Return blocks as an observation: a string, or a list of text and images."""
+        observed = [_block(block) for block in blocks] if isinstance(blocks, list) else [None]
+        if None in observed:
+            raise self.failed("sent blocks that are neither text nor PNG images")
+        texts = [block.text for block in observed if isinstance(block, Text)]
+        return "\n\n".join(texts) if len(texts) == len(observed) else observed
 
 
 def _block(block: Any) -> Any:
-    """A block as ours; None for what is none."""
+    """Return a block of ORS as an observation's block, or None if it is invalid."""
     if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
         return Text(block["text"])
     if isinstance(block, dict) and block.get("type") == "image" and block.get("mimeType") == "image/png":
@@ -163,13 +170,13 @@ def _block(block: Any) -> Any:
     return None
 
 
-# -- what the server says of itself ----------------------------------------------------------------------------------
+# -- the server's description of itself ----------------------------------------------------------------------------------
 
 
 def _described(
     parts: ClassParts, connection: OrsConnection, environment: str | None, sample: Mapping[str, Sample]
 ) -> dict[str, Any]:
-    """The members of the class that depend on the server. Raises OrsFailed, DeclarationError."""
+    """Return the members of the class that depend on the server. Raises OrsFailed, DeclarationError."""
     names = connection.ask("/list_environments")
     if not isinstance(names, list) or not names:
         raise parts.wrong(f"finds no environments at {parts.name}", "at least one", "check the server")
@@ -190,7 +197,7 @@ def _described(
     tools = connection.ask(f"/{chosen}/tools")["tools"]
     unknown = sorted(set(sample) - {tool["name"] for tool in tools})
     if unknown or not tools:
-        found = f"has sample= for {unknown[0]!r}" if unknown else f"finds no tools in {chosen!r} at {parts.name}"
-        raise parts.wrong(found, "tools that the environment lists for every task", "check the server")
+        problem = f"has sample= for {unknown[0]!r}" if unknown else f"finds no tools in {chosen!r} at {parts.name}"
+        raise parts.wrong(problem, "tools that the environment lists for every task", "check the server")
     methods = tool_methods(parts, tools, OrsEnvironment.send, sample)
     return {**methods, "environment": chosen, "splits": splits}

@@ -1,4 +1,4 @@
-"""The bodies of ORS: those of requests, and answers as OpenAPI documents them."""
+"""The bodies of ORS's requests, and its responses for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taskapp_kit.wire.rollout import SPLIT, JsonDict, forms
 
 
 class OrsTool(BaseModel):
-    """A tool; `input_schema` is a JSON Schema."""
+    """A tool. `input_schema` is a JSON Schema."""
 
     name: str
     description: str
@@ -19,7 +19,7 @@ class OrsTool(BaseModel):
 
 
 class OrsTools(BaseModel):
-    """The tools, which are the same for every task."""
+    """The tools, which are equal for every task."""
 
     tools: list[OrsTool]
     terminal_tool: None
@@ -28,7 +28,7 @@ class OrsTools(BaseModel):
 
 
 class OrsBlock(BaseModel):
-    """A block: of text, or of an image with its `data` in base64."""
+    """A block of text, or of an image with base64 `data`."""
 
     type: Literal["text", "image"]
     text: str = ""
@@ -52,7 +52,7 @@ class OrsSid(BaseModel):
 
 
 class OrsStatus(BaseModel):
-    """The session is there."""
+    """The session exists."""
 
     status: Literal["ok"]
 
@@ -64,7 +64,7 @@ class OrsBody(BaseModel):
 
 
 class CreateSession(OrsBody):
-    """Which task: as `/task` returned it, or by split and index. `toolset_name` has to be absent or null."""
+    """The task: as returned by `/task`, or a split and an index. `toolset_name` must be absent or null."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=forms(("task_spec",), ("split", "index")))
 
@@ -82,7 +82,7 @@ class CreateSession(OrsBody):
 
 
 class TaskSpec(OrsBody):
-    """A task. `config` is as in `env.config` of `POST /rollout`; `row` is what `/task` showed, and is not read."""
+    """A task. `config` is `env.config` of `POST /rollout`. `row` is the row from `/task`; it is ignored."""
 
     split: StrictStr | None = None
     seed: StrictInt = Field(ge=0, lt=SEED_LIMIT)
@@ -91,7 +91,7 @@ class TaskSpec(OrsBody):
 
 
 class OrsCall(OrsBody):
-    """One call of a tool. `task_id`: that of a call whose stream was cut; its result is sent, and nothing is done again."""
+    """A call of a tool. With the `task_id` of a call whose stream broke, its result is sent again and nothing is repeated."""
 
     name: StrictStr = Field(max_length=512)
     input: Any = Field(default_factory=dict)
@@ -99,14 +99,14 @@ class OrsCall(OrsBody):
 
 
 class GroupCandidate(OrsBody):
-    """One rollout of a group. `metadata.rollout_id` names it, as the metadata of its calls did; messages are not read."""
+    """A rollout of a group, named in `metadata.rollout_id` as in the metadata of its calls. Messages are ignored."""
 
     messages: list[Any] = Field(default_factory=list)
     metadata: JsonDict | None = None
 
 
 class ScoreGroup(OrsBody):
-    """The rollouts to be ranked."""
+    """The rollouts to rank."""
 
     candidates: list[GroupCandidate]
     task_id: StrictStr | None = None

@@ -1,7 +1,7 @@
 """The Open Reward Standard (ORS, openrewardstandard.io), as `openreward` 0.1.167 and `ors-sdk` 0.1.0 speak it.
 
-Served at `/ors`, and with the same paths at the server's root, because both clients send every request there whatever path
-their base URL has. Read from the clients' and servers' code of these releases (PyPI).
+It is served at `/ors` and, with the same paths, at the server's root, because both clients ignore the path of their base
+URL. It was read from the code of these clients and their servers (PyPI).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ with env.session(task=env.get_task("{split}", 0)) as session:
 
 
 def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
-    """Return the lines for a server's first environment; the clients take others by name."""
-    given = {"url": url, "environment": environments[0], "split": "train"}
+    """Return the lines for a server's first environment. For others, change the name."""
+    values = {"url": url, "environment": environments[0], "split": "train"}
     return [
-        ClientLines("openreward 0.1", "python", OPENREWARD.format(**given)),
-        ClientLines("ors-sdk 0.1", "python", ORS_SDK.format(**given)),
+        ClientLines("openreward 0.1", "python", OPENREWARD.format(**values)),
+        ClientLines("ors-sdk 0.1", "python", ORS_SDK.format(**values)),
     ]
 
 

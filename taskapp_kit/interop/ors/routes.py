@@ -1,4 +1,4 @@
-"""ORS's routes: at `/ors` and at the root, each with an environment's name before it or not. None answers a redirect."""
+"""ORS's routes at `/ors` and at the root, each with and without an environment's name. They never redirect."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from taskapp_kit.version import __version__
 
 SESSION_HEADER = "X-Session-ID"
 DEPLOYMENT_HEADER = "X-Deployment"
-"""openreward sends the name here that its caller gave, and no name in the path unless the caller gave a `variant`."""
+"""openreward sends its caller's name for the environment here, and in the path only if the caller passed `variant`."""
 PARAMETERS = ({"name": "environment", "in": "path", "required": True, "schema": {"type": "string"}},)
 SESSION_PARAMETERS: tuple[dict[str, Any], ...] = (
     {
@@ -62,15 +62,15 @@ EVENT_STREAM = "text/event-stream"
 SLASHED_PING = "openreward's, whose base URL ends with a slash"
 SECOND_NAMES = ("//ping", "/delete_session")
 KITS_OWN = "/health"
-"""A path at the root that is the kit's own, and says the same."""
+"""A path at the root where the kit's own route reports the same."""
 SHARED = "/score_group"
-"""Another one, whose requests differ: those of ORS name a session."""
+"""A path at the root that the kit also uses. ORS's requests name a session."""
 
 Answer = Callable[[RouteContext, Request], Awaitable[EncodedResponse]]
 
 
 def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
-    """Return the routes of all environments, and those of the default one without its name."""
+    """Return the routes of all environments, and without a name the default environment's."""
     handlers = OrsHandlers(context)
     routes: list[BaseRoute] = []
     for prefix in (f"/{PROTOCOL}", f"/{PROTOCOL}/{{environment}}", "", "/{environment}"):
@@ -85,7 +85,7 @@ def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
             if f"{prefix}/{verb.path}" != KITS_OWN
         ]
         for route in direct_routes(specs, context):
-            # the others are the same
+            # the other paths have the same documentation
             route.include_in_schema = prefix == f"/{PROTOCOL}/{{environment}}" and not route.path.endswith(SECOND_NAMES)
             if prefix == "/{environment}":
                 routes.append(_OfEnvironment(route, handlers.episodes))
@@ -95,7 +95,7 @@ def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
 
 
 class OrsHandlers:
-    """The functions of one server's routes; their docstrings are in the OpenAPI document."""
+    """The handlers of a server's routes. Their docstrings appear in the OpenAPI document."""
 
     def __init__(self, context: RouteContext) -> None:
         self.episodes = OrsEpisodes(context)
@@ -117,7 +117,7 @@ class OrsHandlers:
     # -- tasks and tools -------------------------------------------------------------------------------------------
 
     async def ors_splits(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Lists the splits with the standard's types."""
+        """Lists the splits with ORS's types."""
         return json_answer(splits_of(self._environment(request)))
 
     async def ors_tools(self, _: RouteContext, request: Request) -> EncodedResponse:
@@ -135,11 +135,11 @@ class OrsHandlers:
     # -- sessions --------------------------------------------------------------------------------------------------
 
     async def ors_create_session(self, _: RouteContext, __: Request) -> EncodedResponse:
-        """Returns an id for a session, as an event; `/create` opens it."""
+        """Returns an id for a session as an event. `/create` opens the session."""
         return whole_stream(event("task_id", str(uuid.uuid4())), event("end", ""))
 
     async def ors_create(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Opens the session and begins its episode; the answer does not wait for the first observation."""
+        """Opens the session and begins its episode, without waiting for the first observation."""
         sid = _sid(request)
         creation = parsed(CreateSession, await body_of(context, request))
         environment = self._environment(request)
@@ -149,51 +149,51 @@ class OrsHandlers:
             await self.episodes.create(environment, sid, caller_of(request.scope), creation)
         except Saturated as full:
             answer = error_answer(full, where=f"/{PROTOCOL}/create")
-            if answer.status == 503:  # the clients repeat it until there is a place
+            if answer.status == 503:  # the clients repeat it until a session is free
                 answer.headers = [*answer.headers[:-1], *starting(full.retry_after_seconds)]
             return answer
         return json_answer({"sid": sid})
 
     async def ors_ping(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Counts as using the session."""
+        """Marks the session as used."""
         self._session(request)
         return json_answer({"status": "ok"})
 
     async def ors_delete(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Closes the session; an episode under way ends as cancelled. One that does not exist is closed already."""
+        """Closes the session and cancels its unfinished episode. An unknown session counts as closed."""
         sid = _sid(request)
         await self.episodes.delete(sid, caller_of(request.scope))
         return json_answer({"sid": sid})
 
     async def ors_prompt(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Returns what a model is shown first, as blocks: the instructions, and the first observation."""
+        """Returns the first prompt of a model as blocks: the instructions and the first observation."""
         return json_answer(prompt_blocks((await self._started(request)).messages))
 
     async def ors_messages(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Returns what a model is shown first, as messages."""
+        """Returns the first prompt of a model as messages."""
         return json_answer(role_messages((await self._started(request)).messages))
 
     async def ors_task_tools(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Lists the tools of the session's task, which are those of its environment."""
+        """Lists the tools of the session's environment."""
         return json_answer(self.episodes.tools(self._session(request).session.environment))
 
     async def ors_call(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Calls a tool, which is one step of the episode; the answer is an event stream."""
+        """Calls a tool, which is one step of the episode. The response is an event stream."""
         session = self._session(request)
         return await self.episodes.call(
             session, parsed(OrsCall, await body_of(context, request)), peer_of(request.scope)
         )
 
     async def ors_score_group(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Ranks rollouts of the session's task against each other; the answer is an event stream."""
+        """Ranks rollouts of the session's task. The response is an event stream."""
         session = self._session(request)
         group = parsed(ScoreGroup, await body_of(context, request))
         return self.episodes.score_group(session, group, peer_of(request.scope))
 
-    # -- what a request names --------------------------------------------------------------------------------------
+    # -- parts of a request --------------------------------------------------------------------------------------
 
     def _named(self, request: Request) -> EnvironmentSpec | None:
-        """Return the environment that the path names."""
+        """Return the environment in the path."""
         name = request.path_params.get("environment")
         return None if name is None else self.episodes.environment(name)
 
@@ -209,7 +209,7 @@ class OrsHandlers:
     # -- the routes ------------------------------------------------------------------------------------------------
 
     def server_verbs(self) -> list[RouteSpec]:
-        """Return the routes about the server, with the last part of their paths."""
+        """Return the routes for the server, with the last part of their paths."""
         return [
             _spec("health", "GET", self.ors_health, "whether the server answers", dict[str, str]),
             _spec("version", "GET", self.ors_version, "the server's version", dict[str, Any]),
@@ -217,7 +217,7 @@ class OrsHandlers:
         ]
 
     def verbs(self) -> list[RouteSpec]:
-        """Return the routes that need no session, with the last part of their paths."""
+        """Return the routes without a session, with the last part of their paths."""
         return [
             _spec("splits", "GET", self.ors_splits, "the splits", list[SplitType], failures=(404,)),
             _spec("tools", "GET", self.ors_tools, "the tools", OrsTools, failures=(404,)),
@@ -270,21 +270,20 @@ def _sid(request: Request) -> str:
 
 
 def _failing(answer: Answer) -> Answer:
-    """Answer a failed episode with 500: other statuses of that kind are repeated by the clients, and it stays failed."""
+    """Answer a failed episode with 500, because clients repeat requests with other 5xx statuses."""
 
     async def answered(context: RouteContext, request: Request) -> EncodedResponse:
         try:
             return await answer(context, request)
         except RolloutFailed as failed:
-            found = error_answer(failed)
-            return EncodedResponse(500, found.body)
+            return EncodedResponse(500, error_answer(failed).body)
 
     answered.__name__, answered.__doc__ = answer.__name__, answer.__doc__
     return answered
 
 
 class _OfSession(SharedPathRoute):
-    """A route that is there for requests that name a session."""
+    """A route that only exists for requests that name a session."""
 
     def __init__(self, route: DirectRoute) -> None:
         self._route = route
@@ -292,14 +291,14 @@ class _OfSession(SharedPathRoute):
         self.path = route.path
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match as the route does, where the header is there."""
+        """Match as the route does, if the header is present."""
         if scope["type"] == "http" and any(name == SESSION_HEADER.lower().encode() for name, _ in scope["headers"]):
             return self._route.matches(scope)
         return Match.NONE, {}
 
 
 class _OfEnvironment(BaseRoute):
-    """A route at the root that is there for the names of environments only."""
+    """A route at the root that only exists for names of environments."""
 
     def __init__(self, route: DirectRoute, episodes: OrsEpisodes) -> None:
         self.named = route
@@ -308,7 +307,7 @@ class _OfEnvironment(BaseRoute):
         self.path = route.path
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match as the route does, unless the name is no environment's."""
+        """Match as the route does, unless the name is not an environment's."""
         match, child = self.named.matches(scope)
         if match is not Match.NONE and self._episodes.known(child["path_params"]["environment"]) is None:
             return Match.NONE, {}

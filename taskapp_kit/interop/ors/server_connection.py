@@ -1,7 +1,7 @@
-"""One session of an ORS server, over HTTP; and what the server says of its environments.
+"""A session of an ORS server over HTTP, and the server's description of its environments.
 
-Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI): `/create_session`, `/create`, `/delete`, and the rest with the
-environment's name before it, because both servers answer a path without one with a redirect.
+Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI). All paths except `/create_session`, `/create` and `/delete` have
+the environment's name as a prefix, because both servers answer other paths with a redirect.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from taskapp_kit.records.content import Json
 
 MAX_BODY_BYTES = 100 * 1024 * 1024
 DESCRIBE_SECONDS = 30.0
-"""For each question about an environment."""
+"""The time limit of each request that describes an environment."""
 CLOSE_SECONDS = 5.0
 BACKOFF = Backoff(first_seconds=0.25)
-"""Between two requests to a server that is not ready yet."""
+"""Between two requests to a server that is not ready."""
 NOT_READY = (429, 503)
 
 
 class OrsFailed(KitError):
-    """An ORS server did not do what it was asked for. It is a failure of the rollout, never a reward."""
+    """An ORS server did not respond as expected. This is a failure of the rollout, never a reward."""
 
 
 class OrsConnection:
-    """Connections to one server, and at most one session. Every method blocks, and raises OrsFailed.
+    """Connections to a server, with at most one session. Every method blocks, and raises OrsFailed.
 
-    url: the server's, without a slash at its end. headers: what each request carries. seconds: the longest time of one call.
-    open_seconds: how long `open` waits for a server that is full or still starting.
+    url: the server's, without a trailing slash. headers: sent with each request. seconds: the time limit of a call.
+    open_seconds: how long `open` waits for a server that is full or starting.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], *, seconds: float, open_seconds: float) -> None:
@@ -52,11 +52,11 @@ class OrsConnection:
         self._environment = ""
 
     def ask(self, path: str, body: Mapping[str, Json] | None = None) -> Any:
-        """Return the JSON of an answer that needs no session. body: None asks with GET."""
+        """Return the JSON of a response that needs no session. A body of None sends GET."""
         return self._read(self._sent(path, body, DESCRIBE_SECONDS), path)
 
     def open(self, environment: str, split: str, index: int) -> list[dict[str, Json]]:
-        """Begin the session's episode, which is the task `index` of a split; return the blocks of its prompt."""
+        """Begin the episode of task `index` of a split, and return the blocks of its prompt."""
         task = self.ask(f"/{quote(environment)}/task", {"split": split, "index": index})
         if not isinstance(task, dict) or not isinstance(task.get("task"), dict):
             raise self._failed("answered /task without a task")
@@ -68,11 +68,11 @@ class OrsConnection:
         self._ready("/create", {"env_name": environment, "task_spec": task["task"]})
         blocks = self._ready(f"/{quote(environment)}/prompt", None)
         if not isinstance(blocks, list):
-            raise self._failed("sent a prompt that is no list of blocks")
+            raise self._failed("sent a prompt that is not a list of blocks")
         return blocks
 
     def call(self, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-        """Call a tool; return `{"ok", "output"}`, or `{"ok", "error", "reason"}`."""
+        """Call a tool and return `{"ok", "output"}`, or `{"ok", "error", "reason"}`."""
         if self._sid is None:
             raise self._failed("has no open session")
         path = f"/{quote(self._environment)}/call"
@@ -85,14 +85,14 @@ class OrsConnection:
             if kind in ("chunk", "end"):
                 pieces.append(data)
             if kind == "end":
-                found = _parsed("".join(pieces))
-                if not isinstance(found, dict) or not isinstance(found.get("ok"), bool):
-                    raise self._failed(f"answered {tool!r} with something that is no result of a tool")
-                return found
+                result = _parsed("".join(pieces))
+                if not isinstance(result, dict) or not isinstance(result.get("ok"), bool):
+                    raise self._failed(f"answered {tool!r} with something other than a tool result")
+                return result
         raise self._failed(f"closed the stream before {tool!r} had a result")
 
     def close(self) -> None:
-        """End the session. May be called twice."""
+        """End the session. It can be called twice."""
         sid, self._sid = self._sid, None
         with suppress(OrsFailed):
             for path in ("/delete", "/delete_session") if sid is not None else ():
@@ -100,7 +100,7 @@ class OrsConnection:
         _loop().run(self._transport.aclose())
 
     def _ready(self, path: str, body: Mapping[str, Json] | None) -> Any:
-        """Return the JSON of an answer; while the server is full, or the episode has not begun, ask again."""
+        """Return the JSON of a response, repeating the request while the server is full or the episode has not begun."""
         attempts = Attempts(BACKOFF, seconds=self._open_seconds)
         while True:
             answer = self._sent(path, body, max(0.1, min(self._seconds, attempts.left)))
@@ -110,7 +110,7 @@ class OrsConnection:
             if pause is None:
                 raise self._failed(
                     f"was not ready for {self._open_seconds:g} s ({path}: HTTP {answer.status})",
-                    "Play fewer rollouts at once, or give from_ors more open_seconds=.",
+                    "Run fewer rollouts concurrently, or raise open_seconds= of from_ors.",
                 )
             time.sleep(pause)
 
@@ -137,7 +137,7 @@ class OrsConnection:
         try:
             return answer.json()
         except ValueError:
-            raise self._failed(f"answered {path} with something that is no JSON") from None
+            raise self._failed(f"answered {path} with something other than JSON") from None
 
     def _frames(self, answer: HttpResponse, path: str) -> list[tuple[str, str]]:
         if answer.status != 200:
@@ -149,7 +149,7 @@ class OrsConnection:
         return [(frame.event, frame.data) for frame in frames]
 
     def _refused(self, answer: HttpResponse, path: str) -> OrsFailed:
-        hint = status_hint(answer.status, ", which has no path, and environment=.")
+        hint = status_hint(answer.status, ", which must not have a path, and environment=.")
         failed = self._failed(f"answered {path} with HTTP {answer.status}", hint)
         failed.__cause__ = ServerMessage(
             quoted(answer.body[: 4 * MAX_QUOTED].decode("utf-8", "replace"), self._headers)
@@ -171,7 +171,7 @@ _making = threading.Lock()
 
 
 def _loop() -> DaemonLoop:
-    """The event loop of all connections in this process."""
+    """Return the event loop of all connections in this process."""
     with _making:
         return _made_loop()
 

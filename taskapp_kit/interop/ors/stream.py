@@ -1,4 +1,4 @@
-"""ORS's event stream of one call: `task_id` at once, then the result in pieces, or `error`.
+"""ORS's event stream of a call: `task_id` immediately, then the result in pieces, or `error`.
 
 event: task_id
 data: 5b1f…
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 CHUNK = 4096
-"""Characters of one piece."""
+"""Characters per piece."""
 PING_SECONDS = 10.0
 PING = b": ping\n\n"
 
 
 class CallFailed(Exception):
-    """The call has no result. Its text is the `error` event."""
+    """A call without a result. Its text is sent as the `error` event."""
 
 
 def event(name: str, data: str) -> bytes:
-    """Return one event. data: without line ends."""
+    """Return an event. data: without line ends."""
     return event_frames([(name, data.encode())])[0]
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Cut a result for its events. No piece but the first begins with a space: the clients strip what a line begins with."""
+    """Cut a result for its events. Only the first piece may begin with a space, because clients strip the start of a line."""
     start = 0
     while len(text) - start > CHUNK:
         end = start + CHUNK
         while end > start + 1 and text[end].isspace():
             end -= 1
-        if text[end].isspace():  # nothing but spaces
+        if text[end].isspace():  # only spaces
             end = start + CHUNK
             while end < len(text) and text[end].isspace():
                 end += 1
@@ -59,9 +59,9 @@ def pieces(text: str) -> Iterator[str]:
 
 @dataclass(slots=True)
 class CallStream(EncodedResponse):
-    """The stream of a call under way, or done. The call goes on when the client has gone.
+    """The stream of a running or completed call. The call continues when the client disconnects.
 
-    call: returns the result as JSON; raises CallFailed.
+    call: returns the result as JSON, or raises CallFailed.
     """
 
     task_id: str = ""
@@ -69,7 +69,7 @@ class CallStream(EncodedResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
-        assert self.call is not None, "a stream is of a call"
+        assert self.call is not None, "a stream has a call"
         await send({"type": "http.response.start", "status": self.status, "headers": STREAM_HEADERS})
         await send({"type": "http.response.body", "body": event("task_id", self.task_id), "more_body": True})
         while not (await asyncio.wait((self.call,), timeout=PING_SECONDS))[0]:
@@ -83,5 +83,5 @@ class CallStream(EncodedResponse):
 
 
 def whole_stream(*events: bytes) -> EncodedResponse:
-    """Return a stream that is complete."""
+    """Return a complete stream."""
     return EncodedResponse(200, b"".join(events), STREAM_HEADERS)

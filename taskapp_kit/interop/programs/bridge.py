@@ -1,10 +1,10 @@
-"""The address that a program gets in place of the policy's: each call goes to the rollout's model, in its own API.
+"""The address that a program uses as its model: each call goes to the rollout's model.
 
     POST /TOKEN/v1/chat/completions, responses, messages     the model that the rollout's caller named
     POST /TOKEN/step                                         {"tool": …, "args": …}: one action of the environment
 
-So a program holds no address and no key of the model, and its calls have the retries, limits and records of any rollout. They
-run one after another: an episode has one thread, and the bridge is served by its event loop.
+The program never holds an address or a key of the model, and its calls have the retries, limits and records of any
+rollout. They run in order, because an episode has one thread. The episode's event loop serves the bridge.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ log = logging.getLogger("taskapp_kit.policy")
 MAX_BODY_BYTES = 16 * 1024 * 1024
 CHAT = "chat/completions"
 OURS = ("model", "messages", "tools", "stream", "stream_options", "n", "logprobs", "top_logprobs", "return_token_ids")
-"""Members of a request that the kit sets, or reads for itself; the others are the program's sampling."""
+"""Members of a request that the kit sets or reads. The others are the program's sampling parameters."""
 PLACES = 32
-"""Connections at once; further ones wait."""
+"""Concurrent connections; others wait."""
 BODY_SECONDS = 30.0
 """How long a body may take to arrive."""
 MAX_UNDELIVERED = 8
-"""Answers that are kept for a client that gave up before it read them, the last ones."""
+"""How many responses are stored for clients that disconnected before they read them."""
 ERRORS = ErrorWriter(
     "The bridge of a program", log, stored="a rollout", routes="docs/connect/agents.md", shape=openai_error
 )
@@ -60,13 +60,14 @@ Body = dict[str, Any]
 
 
 class ProgramBridge:
-    """Serves one rollout between `__enter__` and `__exit__`, on the event loop that enters it.
+    """A server for one rollout, between `__enter__` and `__exit__`, on the event loop that enters it.
 
-    listener: where it accepts connections; closed at the end. ended: done when a call ended the rollout, with the exception
-    for which it did.
+    One request is handled at a time, and each connection closes after its response, so a program can hold at most PLACES
+    connections and one body.
 
-    One request is read and answered at a time, and each connection is closed after its answer. So a program holds at most
-    PLACES connections and one body, whatever it sends.
+    Attributes:
+        prefix: The path before the routes, which contains the token.
+        ended: Done when a call ended the rollout, with the exception that ended it.
     """
 
     def __init__(self, listener: socket.socket, model: LoopModel, env: LoopEnvironment) -> None:
@@ -96,7 +97,7 @@ class ProgramBridge:
         except ClientGone:
             return
         except asyncio.CancelledError:
-            response = ERRORS.response(RequestRefused("attempt_ended", "The rollout is over."))
+            response = ERRORS.response(RequestRefused("attempt_ended", "The rollout has ended."))
         except Exception as error:
             response = ERRORS.for_model_route(scope["path"]).response(error, "/{token}")
         gone = peer_of(scope).gone
@@ -106,12 +107,12 @@ class ProgramBridge:
             self._undelivered.pop(digest, None)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[bytes, EncodedResponse]:
-        """The digest of a request, and the answer. One that is sent again gets the answer that was not delivered."""
+        """Return a request's digest and response. A repeated request gets the response that was not delivered."""
         path = scope["path"]
         route = path.removeprefix(self.prefix).removeprefix("/v1/").strip("/")
         if not path.startswith(f"{self.prefix}/") or route not in (CHAT, *DIALECTS, "step"):
-            hint = f"There are {CHAT}, {', '.join(DIALECTS)} and step."
-            raise RequestRefused("not_found", "There is no such route.", hint=hint)
+            hint = f"The routes are {CHAT}, {', '.join(DIALECTS)} and step."
+            raise RequestRefused("not_found", "The route does not exist.", hint=hint)
         if scope["method"] != "POST":
             return b"", ERRORS.method_not_allowed(["POST"])
         content = await read_body(scope, receive, MAX_BODY_BYTES, BODY_SECONDS)
@@ -126,18 +127,18 @@ class ProgramBridge:
         return digest, _written(route, answer, body)
 
     async def _ending(self, work: Coroutine[Any, Any, Body]) -> Body:
-        """The answer. What the model's call raises ends the rollout; what is wrong with the request does not."""
+        """Await the response. An exception of the model's call ends the rollout; an invalid request does not."""
         try:
             return await work
         except (RequestError, asyncio.CancelledError):
             raise
-        except BaseException as error:  # the program gets no part of its text
+        except BaseException as error:  # the program must not read its text
             if not self.ended.done():
                 self.ended.set_exception(error)
-        raise RequestRefused("model_failed", "The model gave no answer, and the rollout ends.")
+        raise RequestRefused("model_failed", "The model did not answer, so the rollout ends.")
 
     async def _completion(self, route: str, body: Body) -> Body:
-        """A chat completion, whatever the request's API."""
+        """Return a chat completion, for any API of the request."""
         dialect = DIALECTS.get(route)
         request = body if dialect is None else dialect.chat_request(body)
         chat = read_request(ChatCompletionRequest, request)
@@ -166,7 +167,7 @@ class ProgramBridge:
 
 
 def _written(route: str, whole: Body, body: Body) -> EncodedResponse:
-    """What the model answered, in the API of the request."""
+    """Return the model's answer in the API of the request."""
     if route == "step":
         return json_answer(whole)
     dialect = DIALECTS.get(route)

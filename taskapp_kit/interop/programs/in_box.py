@@ -1,9 +1,9 @@
-"""Runs inside a box: starts a program whose address of the policy is a port of the box, and forwards it to one socket.
+"""A program that runs inside a sandbox: starts the agent and forwards its calls of the policy to a unix socket.
 
-Run as `python -c SOURCE ORDER COMMAND…`. ORDER is JSON: `socket`, the path of the unix socket that leads out; `port`, of the
-box's own loopback address; `places`, the connections to the socket at once; `lost`, the exit status if forwarding breaks;
-`variables`, NAME=VALUE for the program. Ends as the program ends. It does not import the kit, and has one thread: a box
-limits its processes.
+Run as `python -c SOURCE ORDER COMMAND…`. ORDER is JSON: `socket`, the path of the unix socket; `port`, the sandbox's
+loopback port that the agent calls; `places`, concurrent connections to the socket; `lost`, the exit status if forwarding
+breaks; `variables`, NAME=VALUE for the agent. It ends with the agent's exit status. It does not import the kit and has one
+thread, because a sandbox limits its processes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 
 CHUNK = 65536
 SPARE = 16
-"""Descriptors for anything but connections."""
+"""Descriptors that are not for connections."""
 BACKLOG = 4096
 LINGER_SECONDS = 1.0
-"""How long a client may go on to send a request that is answered already: closed at once, it could lose the answer."""
+"""How long a client may continue to send an answered request. Closed immediately, it could lose the response."""
 
 
 async def forward(source: socket.socket, target: socket.socket | None) -> None:
-    """Send what arrives at one socket to the other, or nowhere, until it ends."""
+    """Send what arrives at one socket to the other, or discard it, until the source ends."""
     loop = asyncio.get_running_loop()
     with contextlib.suppress(OSError):
         while data := await loop.sock_recv(source, CHUNK):
@@ -39,10 +39,10 @@ async def forward(source: socket.socket, target: socket.socket | None) -> None:
 
 
 async def connect(client: socket.socket, path: str, places: asyncio.Semaphore) -> None:
-    """Connect a client with the socket, from its first byte to the end of the answer."""
+    """Connect a client with the socket, from its first byte to the end of the response."""
     loop = asyncio.get_running_loop()
     with client, contextlib.suppress(OSError, TimeoutError):
-        first = await loop.sock_recv(client, CHUNK)  # one that sends nothing takes no place
+        first = await loop.sock_recv(client, CHUNK)  # a client that sends nothing occupies no place
         async with places:
             with socket.socket(socket.AF_UNIX) as outside:
                 outside.setblocking(False)
@@ -57,7 +57,7 @@ async def connect(client: socket.socket, path: str, places: asyncio.Semaphore) -
 
 
 async def serve(listener: socket.socket, order: dict[str, Any]) -> None:
-    """Accept as many clients as there are descriptors for; the others wait."""
+    """Accept as many clients as the descriptors allow; the others wait."""
     loop = asyncio.get_running_loop()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     at_once = min(order["places"], max(1, files // 4))
@@ -75,7 +75,7 @@ async def serve(listener: socket.socket, order: dict[str, Any]) -> None:
 
 
 async def main() -> int:
-    """Run the command and return its exit status, 128 and the number for a signal."""
+    """Run the command and return its exit status, or 128 plus the number of a signal."""
     order, command = json.loads(sys.argv[1]), sys.argv[2:]
     listener = socket.create_server(("127.0.0.1", order["port"]), backlog=BACKLOG)
     serving = asyncio.create_task(serve(listener, order))
@@ -90,7 +90,7 @@ async def main() -> int:
             if serving.done():
                 program.kill()
                 return int(order["lost"])
-            ended.clear()  # before the next look: none is missed
+            ended.clear()  # before the next poll, so that no signal is missed
     return code if code >= 0 else 128 - code
 
 

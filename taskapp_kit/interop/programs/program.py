@@ -1,9 +1,9 @@
-"""A program with a loop of its own as the agent of a task app.
+"""A program with its own loop as the agent of a task app.
 
     app.rollout(from_program(["node", "agent.js"], inputs={"agent.js": source}, answer="submit"))
 
-Each rollout starts the program, with the policy's address in the variables that clients of models read. What it answers, the
-files that it leaves and the actions that it takes are the episode, and the environment and its rubrics score that.
+Each rollout starts the program, with the policy's address in the variables that model clients read. Its answer, its files
+and its actions are the episode, which the environment and its rubrics score.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ log = logging.getLogger("taskapp_kit.policy")
 
 BOX_LEVEL, CHILD_LEVEL = 3, 0
 BOX_PORT = 8100
-"""In the box, whose network has no other service."""
+"""A port of the sandbox, whose network has no other service."""
 SOCKET = "policy.sock"
 FILES = "files"
-"""The argument of the answering action that gets the program's files."""
+"""The argument of the answering action that receives the program's files."""
 STOPPED = "program_stopped"
-"""The stop reason of an episode whose program reached a limit: truncated, and scored."""
+"""The stop reason of an episode whose program reached a limit. It is truncated and scored."""
 PROGRAM_LIMITS = SandboxLimits(
     wall_seconds=300, cpu_seconds=120, memory_bytes=2 * 2**30, processes=128, output_bytes=256 * 1024, open_files=512
 )
 LOST = 99
-"""The exit status of a box whose connection with the policy broke."""
+"""The exit status of a sandbox that lost its connection with the policy."""
 MAX_FILE_BYTES = 2**20
-LAST_WORDS = 200
-"""Letters of a failed program's last line of stderr in the failure."""
+MAX_STDERR_CHARACTERS = 200
+"""How many characters of the last line of stderr a failure quotes."""
 
 Inputs = Mapping[str, bytes | str]
 Play = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class ProgramFailed(KitError):
-    """The program of a rollout could not be started, or ended with another exit status than 0."""
+    """A rollout's program could not be started, or its exit status was not 0."""
 
 
 def from_program(
@@ -69,27 +69,30 @@ def from_program(
 
         app.rollout(from_program(["python", "agent.py"], inputs={"agent.py": source}, answer="submit"))
 
-    command: the program and its arguments; `python` as the first word is the box's own, or this process's. It reads the
-    first observation on stdin (text, or JSON of anything else) and runs in an empty folder with `inputs` in it: names to
-    contents, or a function that returns them for the task's public fields.
+    The program reads the first observation on stdin (text, or JSON) and runs in an empty directory. OPENAI_BASE_URL,
+    OPENAI_API_BASE and ANTHROPIC_BASE_URL are the policy's address, which accepts chat completions, `responses` and `messages`;
+    API keys are placeholders. TASKAPP_STEP_URL takes actions: POST {"tool", "args"} returns the observation, the reward, and the
+    reason for a refusal. TASKAPP_TASK contains the task's public fields as JSON.
 
-    OPENAI_BASE_URL, OPENAI_API_BASE and ANTHROPIC_BASE_URL are the policy's address, at which chat completions, `responses`
-    and `messages` are answered, whatever the model behind it speaks; keys are words without a meaning. TASKAPP_STEP_URL takes
-    actions: POST {"tool", "args"} returns the observation, the reward, and why it was refused, if it was. TASKAPP_TASK is the
-    task's public fields as JSON. variables: further ones.
+    An exit status other than 0 is a failure. A program that reaches a limit truncates its episode (`program_stopped`).
 
-    answer: the action that is taken when the program has ended, with what it wrote to stdout, without the last newline. files:
-    names of text files in its folder that this action gets as `files`, those that exist. None: no action; an episode that the
-    program's own actions did not end is truncated, and scored.
+    Args:
+        command: The program and its arguments. `python` as the first item is the sandbox's Python, or this process's.
+        answer: The action that receives the program's stdout, without the last newline, at the end. None: no action. An episode
+            that the program's own actions did not end is truncated and scored.
+        files: Names of text files in the program's directory that this action receives as `files`, if they exist.
+        inputs: Files in the directory, name to content, or a function of the task's public fields that returns them.
+        variables: Further environment variables.
+        boxed: True runs the program in a sandbox of level 3 that reaches only the policy's address. False runs it as a child
+            process that nothing isolates, and logs a warning.
+        readable: Directories that the sandbox also shows, such as a virtual environment. All users must be able to read them.
+        limits: The limits of each run. Give the rollout more time than `wall_seconds`.
 
-    boxed: True runs it in a box of level 3, which reaches the policy's address and nothing else; False runs it as a child
-    process that nothing isolates, and logs that. readable: folders that the box shows besides the system's, such as the
-    program's virtual environment; their files must be readable by all. limits: of each run; give the rollout more time than
-    `wall_seconds`. One that reaches a limit ends the episode as truncated (`program_stopped`); an exit status other than 0 is
-    a failure.
+    Returns:
+        The function that plays an episode.
     """
     if isinstance(command, str) or not command:
-        raise TypeError("from_program() takes a command as a sequence of words, such as ['python', 'agent.py']")
+        raise TypeError("from_program() takes a command as a sequence of strings, such as ['python', 'agent.py']")
     program = AgentProgram(command, answer, files, inputs, variables or {}, boxed, readable, limits)
     if not boxed:
         log.warning(
@@ -105,7 +108,7 @@ def from_program(
 
 @dataclass(frozen=True)
 class AgentProgram:
-    """What `from_program` was given."""
+    """The arguments of `from_program`."""
 
     command: Sequence[str]
     answer: str | None
@@ -124,24 +127,24 @@ class AgentProgram:
             limits=self.limits, files=inputs, level=level, allow_weak=not self.boxed, readable=self.readable
         ) as box:
             result = await self._run(box, env, model, task)
-            found = {}
+            files = {}
             for name in self.files:
                 try:
                     content = await box.read(name, max_bytes=MAX_FILE_BYTES)
                 except FileNotFoundError:
                     continue
-                found[name] = content.decode("utf-8", "replace")
+                files[name] = content.decode("utf-8", "replace")
         if result.killed_for is not None:
             raise PolicyStops(STOPPED)
         if self.boxed and result.exit_code == LOST:
             raise SandboxError(
-                f"The box of the program {self.command[0]} lost its connection with the policy.",
-                hint=f"Have the program end with another exit status than {LOST} if it was the program's.",
+                f"The sandbox of the program {self.command[0]} lost its connection with the policy.",
+                hint=f"If the program itself ended with exit status {LOST}, let it use another one.",
             )
         if not result.ok:
             raise self._failed(result)
         if self.answer is not None:
-            await env.step(self.answer, self._arguments(env, result.stdout.removesuffix("\n"), found))
+            await env.step(self.answer, self._arguments(env, result.stdout.removesuffix("\n"), files))
 
     async def _run(self, box: Sandbox, env: LoopEnvironment, model: LoopModel, task: Any) -> RunResult:
         stdin = env.observation if isinstance(env.observation, str) else json.dumps(env.observation)
@@ -152,7 +155,7 @@ class AgentProgram:
             listener, path = socket.create_server(("127.0.0.1", 0)), ""
             port = listener.getsockname()[1]
         with ProgramBridge(listener, model, env) as bridge:
-            variables = self._words(f"http://127.0.0.1:{port}{bridge.prefix}", task)
+            variables = self._variables(f"http://127.0.0.1:{port}{bridge.prefix}", task)
             running = asyncio.ensure_future(box.run(self._line(variables, path), stdin=stdin.encode()))
             try:
                 await asyncio.wait((running, bridge.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -164,7 +167,7 @@ class AgentProgram:
                 await asyncio.wait((running,))
 
     def _line(self, variables: list[str], path: str) -> list[str]:
-        """The command that starts the program where it runs."""
+        """Return the command that starts the program."""
         if not self.boxed:
             command = [
                 sys.executable if self.command[0] in ("python", "python3") else self.command[0],
@@ -175,8 +178,8 @@ class AgentProgram:
         order = json.dumps({"socket": path, "port": BOX_PORT, "places": PLACES, "lost": LOST, "variables": variables})
         return ["python", "-I", "-S", "-c", source, order, *self.command]
 
-    def _words(self, address: str, task: Any) -> list[str]:
-        """The variables of the program, as `env` takes them."""
+    def _variables(self, address: str, task: Any) -> list[str]:
+        """Return the program's variables in the form that `env` takes."""
         variables = {
             "OPENAI_BASE_URL": f"{address}/v1",
             "OPENAI_API_BASE": f"{address}/v1",
@@ -185,26 +188,26 @@ class AgentProgram:
             "ANTHROPIC_API_KEY": "none",
             "TASKAPP_STEP_URL": f"{address}/step",
             "TASKAPP_TASK": json.dumps(task),
-            "PYTHONPATH": "",  # what a box puts there hides the packages of a virtual environment
+            "PYTHONPATH": "",  # the sandbox's value would hide the packages of a virtual environment
             **self.variables,
         }
         return [f"{name}={value}" for name, value in variables.items()]
 
     def _arguments(self, env: LoopEnvironment, text: str, files: dict[str, str]) -> dict[str, Any]:
-        """The arguments of the answering action. Raises ProgramFailed if it takes no text."""
+        """Return the arguments of the answering action. Raises ProgramFailed if it does not take a string."""
         members = list(env.parameters.get(self.answer or "", {}).get("properties") or {})
-        texts = [name for name in members if name != FILES]
-        if len(texts) != 1:
+        answers = [name for name in members if name != FILES]
+        if len(answers) != 1:
             raise ProgramFailed(
-                f"from_program(answer={self.answer!r}) names no action with one argument for the program's answer.",
-                hint=f"Name one that takes a text, and `{FILES}` if it is to get files.",
+                f"from_program(answer={self.answer!r}) does not name an action with one argument for the program's answer.",
+                hint=f"Name an action that takes a string, and optionally `{FILES}`.",
             )
-        return {texts[0]: text, **({FILES: files} if FILES in members else {})}
+        return {answers[0]: text, **({FILES: files} if FILES in members else {})}
 
     def _failed(self, result: RunResult) -> ProgramFailed:
         how = f"signal {result.signal}" if result.exit_code is None else f"exit status {result.exit_code}"
-        words = result.stderr.strip().splitlines()
+        lines = result.stderr.strip().splitlines()
         return ProgramFailed(
-            f"The program {self.command[0]} ended with {how}{': ' + cut(words[-1], LAST_WORDS) if words else ''}.",
-            hint="Have it catch what a model may do wrong, and end with exit status 0.",
+            f"The program {self.command[0]} ended with {how}{': ' + cut(lines[-1], MAX_STDERR_CHARACTERS) if lines else ''}.",
+            hint="Let it catch the model's mistakes, and end with exit status 0.",
         )

@@ -1,14 +1,14 @@
-"""Turns generators of reasoning-gym into ours: `app.environment("sums", ...)(from_reasoning_gym("chain_sum"))`.
+"""`from_reasoning_gym`: a generator of reasoning-gym as an environment of an app.
 
 Written against reasoning-gym 0.1.25 (PyPI; github.com/open-thought/reasoning-gym, Apache-2.0): `create_dataset(name, seed,
 size, **options)`, items of `question`, `answer` and `metadata`, `score_answer(answer, entry)` from 0 to 1. Needs the extra
-`taskapp-kit[reasoning-gym]`; the package is loaded when a process plays its first episode, for it takes seconds. Guarantees:
+`taskapp-kit[reasoning-gym]`. The package is loaded with a process's first episode, which takes seconds. Guarantees:
 
-- A seed is one problem, the same in every process, and nothing here uses the process's random state.
-- The final answer alone is scored: what `submit` was called with, or what stands between `<answer>` and `</answer>`.
-- An answer in which the expected one stands among others is worth 0, where reasoning-gym pays a part.
-- An answer is never run as code, although some generators evaluate it: what is not a plain literal or formula is refused.
-- The expected answer and the metadata, which has worked solutions, are in no observation and no info.
+- A seed is a problem, the same in every process, and the process's random state is not used.
+- Only the final answer is scored: the argument of `submit`, or the text between `<answer>` and `</answer>`.
+- An answer that contains the expected one among others scores 0, where reasoning-gym gives partial credit.
+- An answer is never run as code, although some generators evaluate it. Only plain literals and formulas are accepted.
+- No observation and no info contains the expected answer or the metadata, which has worked solutions.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from taskapp_kit.interop.class_parts import ClassParts, require
 from taskapp_kit.records.trajectory import Step
 
 MAX_ANSWER_CHARACTERS = 10_000
-"""A longer answer is refused. The largest expected ones, of grids and boards, have some thousand."""
+"""A longer answer is refused. The largest expected answers, grids and boards, have a few thousand characters."""
 MAX_FORMULA_CHARACTERS = 1000
-"""Of an answer to one of FORMULAS: sympy's time grows faster than its length."""
+"""The maximum for FORMULAS, because sympy's time grows faster than the length."""
 MAX_TEXT_CHARACTERS = 400_000
-"""Longest reply in text, reasoning included; a longer one is refused unread."""
+"""The longest text reply, including reasoning. A longer one is refused without parsing."""
 BLOCK = 1000
-"""Seeds of one data set of reasoning-gym. Some generators draw a number for each item when a data set is made."""
+"""Seeds per data set of reasoning-gym. Some generators draw a number for each item when a data set is made."""
 MAX_DATA_SETS = 16
-"""Data sets that an environment's class caches."""
+"""Cached data sets per environment class."""
 MAX_PROBLEMS = 2048
-"""Problems whose answers a process remembers for `gold`."""
+"""How many problems' answers a process remembers for `gold`."""
 
 LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 """Generators that pass an answer to `eval` if it is not the expected text."""
@@ -54,7 +54,7 @@ UNORDERED = frozenset({"isomorphic_strings", "polynomial_multiplication", "ranso
 
 FUNCTIONS = frozenset({"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt"})
 MAX_POWER = 200
-"""The product of the exponents that stand within each other in a formula."""
+"""The maximum product of nested exponents in a formula."""
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _lock = threading.RLock()
@@ -72,16 +72,23 @@ def from_reasoning_gym(
         app.environment("sums", splits={"train": range(100_000), "test": range(100_000, 101_000)}, max_turns=4)(Sums)
         app.policy("gold", environment="sums")(Sums.gold)
 
-    name: one of `reasoning_gym.factory.DATASETS`. options: those of the generator, passed to `create_dataset`.
-    configurable: options that a caller may set in env.config, name to default (bool, int, float, str) or to (annotation,
-    default). dataset_seed: problem s is item s of the data set with this seed; from s = 1000 on, of the data set with seed
-    `dataset_seed + s - s % 1000`, which is the same problem for a generator that draws each item by itself.
+    The step that submits an answer has the reward of `score_answer`. An unknown generator or option is a ConfigError when a
+    process sets up.
 
-    The reward of the one step that hands in an answer is `score_answer`'s. `gold(observation, task)` is a policy that
-    hands in the expected answer, for generators that have one.
+    Args:
+        name: A name in `reasoning_gym.factory.DATASETS`.
+        dataset_seed: Problem s is item s of the data set with this seed. From s = 1000 on, it is from the data set with seed
+            `dataset_seed + s - s % 1000`; for a generator that draws each item separately, that is the same problem.
+        configurable: Options that a caller may set in env.config: name to default (bool, int, float, str) or to (annotation,
+            default).
+        **options: Options of the generator, passed to `create_dataset`.
 
-    A generator or an option that does not exist is a ConfigError when a process sets up. Raises Unavailable: reasoning-gym
-    is not installed.
+    Returns:
+        A subclass of `ReasoningGymEnvironment`. Its `gold(observation, task)` is a policy that submits the expected answer, if
+        the generator has one.
+
+    Raises:
+        Unavailable: reasoning-gym is not installed.
     """
     require("from_reasoning_gym", "reasoning_gym", "reasoning-gym", "reasoning-gym")
     parts = ClassParts("from_reasoning_gym", str(name), sys._getframe(1))
@@ -92,9 +99,10 @@ def from_reasoning_gym(
 
 
 class ReasoningGymEnvironment:
-    """One problem of a generator; `from_reasoning_gym` makes the subclasses that an app declares.
+    """A problem of a generator. `from_reasoning_gym` makes the subclasses that an app declares.
 
-    entry: the problem as reasoning-gym has it, after `reset`.
+    Attributes:
+        entry: reasoning-gym's item for the problem, after `reset`.
     """
 
     generator: str
@@ -104,14 +112,14 @@ class ReasoningGymEnvironment:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Load the package once for each process. Raises ConfigError."""
+        """Load the package once per process. Raises ConfigError."""
         try:
             cls._data_set(0, dict(cls._defaults))
         except ValueError as error:
             raise ConfigError(f"from_reasoning_gym({cls.generator!r}) cannot be used: {error}") from error
 
     def open(self, options: dict[str, Any]) -> None:
-        """Take the options. Raises ValueError, as the generator does, for one that is out of range."""
+        """Store the options. Raises ValueError, as the generator does, for an invalid option."""
         self.options = options
         self._data_set(0, options)
 
@@ -121,7 +129,7 @@ class ReasoningGymEnvironment:
             self._scorer = self._data_set(seed // BLOCK, self.options)
             self.entry: dict[str, Any] = self._scorer[seed % BLOCK]
             question = str(self.entry["question"]).strip()
-            self._remembered.pop(question, None)  # it becomes the youngest
+            self._remembered.pop(question, None)  # it becomes the newest
             self._remembered[question] = self.entry["answer"]
             while len(self._remembered) > MAX_PROBLEMS:
                 self._remembered.popitem(last=False)
@@ -154,7 +162,7 @@ class ReasoningGymEnvironment:
             return Step(reward=self._score(answer), terminated=True, info={"submitted": answer})
 
     def _score(self, answer: str) -> float:
-        """The score of an answer. Raises InvalidAction if it cannot be read; what the generator raises if that is broken."""
+        """Return the score of an answer. Raises InvalidAction if it is unreadable, and the errors of a broken generator."""
         if not answer:
             return 0.0
         if not _plain(self.generator, answer):
@@ -176,11 +184,11 @@ def _class(
     clash = sorted({"seed", "size"} & {*options, *configurable})
     if clash:
         raise parts.wrong(
-            f"has {clash[0]}=", "options of the generator", "leave it out: an episode's seed is its problem"
+            f"has {clash[0]}=", "options of the generator", "remove it: an episode's seed selects its problem"
         )
     if name in UNORDERED and sys.flags.hash_randomization:
         raise parts.wrong(
-            f"names {name!r}, which draws in the order of a set: a seed is another problem in each process",
+            f"names {name!r}, which draws in the order of a set, so that a seed is another problem in each process",
             "the same order in every process",
             "set PYTHONHASHSEED=0, for all processes that serve this app",
         )
@@ -197,11 +205,11 @@ def _class(
                 cached.popitem(last=False)
             return cached[key]
 
-    def gold(observation: str, task: Any) -> dict[str, dict[str, str]]:  # noqa: ARG001 (whoever may see answers may ask it)
+    def gold(observation: str, task: Any) -> dict[str, dict[str, str]]:  # noqa: ARG001 (a policy takes both)
         """Hand in the expected answer."""
         answer = remembered[observation]
         if answer is None:
-            raise Unavailable(f"{name} has no expected answer: it scores whatever fits.")
+            raise Unavailable(f"{name} has no expected answer, because it accepts any correct one.")
         return {"submit": {"answer": answer}}
 
     members = {
@@ -219,7 +227,7 @@ def _class(
 
 
 def _made(name: str, options: dict[str, Any]) -> Any:
-    """A data set. Raises ValueError."""
+    """Return a data set. Raises ValueError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # from its dependencies
         import reasoning_gym
@@ -227,7 +235,7 @@ def _made(name: str, options: dict[str, Any]) -> Any:
 
         if name not in DATASETS:
             meant = did_you_mean(name, list(DATASETS), "reasoning_gym.factory.DATASETS has their names")
-            raise ValueError(f"there is no such generator; {meant}")
+            raise ValueError(f"the generator does not exist; {meant}")
         try:
             return reasoning_gym.create_dataset(name, **options)
         except (AssertionError, TypeError) as error:  # its options are checked by assertions
@@ -235,7 +243,7 @@ def _made(name: str, options: dict[str, Any]) -> Any:
 
 
 def _plain(generator: str, answer: str) -> bool:
-    """True for an answer that evaluates to no more than a list or a formula; and for all that its generator never evaluates."""
+    """Return whether an answer is safe to evaluate: a list or formula, or any text for generators that evaluate nothing."""
     if generator not in LISTS | FORMULAS:
         return True
     if generator in FORMULAS and len(answer) > MAX_FORMULA_CHARACTERS:
@@ -243,7 +251,7 @@ def _plain(generator: str, answer: str) -> bool:
     try:
         parsed = ast.parse(answer, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return generator in LISTS  # `eval` refuses it, too; `parse_expr` reads more than Python
+        return generator in LISTS  # `eval` also rejects it; `parse_expr` reads more than Python
     return _literal(parsed) if generator in LISTS else _formula(parsed, 1)
 
 
@@ -254,7 +262,10 @@ def _literal(node: ast.expr) -> bool:
 
 
 def _formula(node: ast.expr, power: float) -> bool:
-    """True for sums, products, small powers and FUNCTIONS of numbers and letters; `power` is that of the nodes around it."""
+    """Return whether a node consists of sums, products, small powers and FUNCTIONS of numbers and single letters.
+
+    power: the power of the surrounding nodes.
+    """
     match node:
         case ast.Constant(value=value):
             return type(value) in (int, float)
@@ -266,7 +277,7 @@ def _formula(node: ast.expr, power: float) -> bool:
             return _formula(left, power) and _formula(right, power)
         case ast.BinOp(op=ast.Pow(), left=left, right=right):
             exponent = _number(right)
-            if exponent is None:  # of a letter or e: exp(x) written as E**x
+            if exponent is None:  # a power of a letter or e, such as E**x for exp(x)
                 return isinstance(left, ast.Name) and _formula(right, MAX_POWER)
             return power * max(1, abs(exponent)) <= MAX_POWER and _formula(left, power * max(1, abs(exponent)))
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
@@ -275,7 +286,7 @@ def _formula(node: ast.expr, power: float) -> bool:
 
 
 def _number(node: ast.expr) -> float | None:
-    """The value of a number, its negative, or a quotient of two; None for anything else."""
+    """Return the value of a number, its negative or a quotient of two numbers, or None for anything else."""
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return value

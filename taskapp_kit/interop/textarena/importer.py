@@ -1,14 +1,14 @@
-"""Turns TextArena's games into ours: `app.environment("hanoi", ...)(from_textarena("TowerOfHanoi-v0"))`.
+"""`from_textarena`: a game of TextArena as an environment of an app.
 
 Written against TextArena 0.7.4 (PyPI; github.com/LeonGuertler/TextArena, MIT): `make(id, **options)`, `reset(num_players,
 seed)`, `step(action) -> done, info`, `state.observations`, `close() -> rewards, game_info`. Needs the extra
 `taskapp-kit[textarena]`. Guarantees:
 
-- The games draw from the process's `random`; here each episode has a generator of its own, made of its seed, that the
-  package's modules find in its place. So the same seed and moves give the same game, whatever else runs in the process.
+- The games draw from the process's `random`. Here the package's modules get a generator per episode instead, made from its
+  seed, so the same seed and moves give the same game, independent of the rest of the process.
 - Each message of the game is shown once, in the step after which the player may read it.
-- Another seat is played by a model of the operator's (`context.model`) or by a function of the author's. A model that gives
-  no answer is a failure of the rollout, never a lost game.
+- Other seats are played by a model of the operator (`context.model`) or by a function of the author. A model that does not
+  answer is a failure of the rollout, never a lost game.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from taskapp_kit.records.trajectory import Step
 MAX_MOVE_CHARACTERS = 10_000
 """A longer move is refused."""
 MAX_TURNS_OF_OTHERS = 1000
-"""Turns of other seats between two of the player's; a game that takes more is at fault."""
+"""The maximum number of other seats' turns between two turns of the player. More is an error of the game."""
 OPPONENT = "opponent"
 """The role of the model that plays the other seats."""
 
@@ -54,15 +54,25 @@ def from_textarena(
 
         app.environment("hanoi", splits={"train": range(1000)}, isolation="process")(from_textarena("TowerOfHanoi-v0"))
 
-    game: an id of TextArena's registry. options: those of the game, passed to `textarena.make`. configurable: options that a
-    caller may set in env.config, name to default (bool, int, float, str) or to (annotation, default). sample: `fn(rng) ->
-    move`, for the policy `random`.
+    The reward is the game's own at its end, and None before. A game that does not exist, or cannot be made or begun, is a
+    ConfigError when a process sets up.
 
-    players: seats of the game; seat: the policy's, from 0. opponent: who plays the others, the role of a model
-    (`TASKAPP_OPPONENT_URL` and so on) or `fn(observation, rng) -> move`, where rng is the episode's.
+    Args:
+        game: An id of TextArena's registry.
+        players: The number of seats.
+        seat: The policy's seat, from 0.
+        opponent: Who plays the other seats: the role of a model (`TASKAPP_OPPONENT_URL` and so on), or
+            `fn(observation, rng) -> move` with the episode's rng.
+        sample: `fn(rng) -> move`, for the policy `random`.
+        configurable: Options that a caller may set in env.config: name to default (bool, int, float, str) or to
+            (annotation, default).
+        **options: Options of the game, passed to `textarena.make`.
 
-    The reward is the game's own at its end, None before. A game that does not exist, or cannot be made or begun, is a
-    ConfigError when a process sets up. Raises Unavailable: TextArena is not installed.
+    Returns:
+        A subclass of `TextArenaEnvironment`.
+
+    Raises:
+        Unavailable: TextArena is not installed.
     """
     require("from_textarena", "textarena", "TextArena", "textarena")
     parts = ClassParts("from_textarena", str(game), sys._getframe(1))
@@ -90,9 +100,11 @@ def from_textarena(
 
 
 class TextArenaEnvironment:
-    """One game of TextArena; `from_textarena` makes the subclasses that an app declares.
+    """A game of TextArena. `from_textarena` makes the subclasses that an app declares.
 
-    env: TextArena's environment, wrappers included. rng: the generator that the game draws from, after `reset`.
+    Attributes:
+        env: TextArena's environment with its wrappers.
+        rng: The generator that the game draws from, after `reset`.
     """
 
     game: str
@@ -104,20 +116,18 @@ class TextArenaEnvironment:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Make and begin one game. Raises ConfigError."""
+        """Make and begin a game. Raises ConfigError."""
         try:
             with _drawing_from(random.Random(0)):
                 _made(cls.game, {**cls._options, **cls._defaults}).reset(num_players=cls.players, seed=0)
-        except (
-            Exception
-        ) as error:  # games refuse what they cannot do in many ways, a SyntaxError of their own among them
+        except Exception as error:  # games raise any exception, including their own SyntaxError
             raise ConfigError(
                 f"from_textarena({cls.game!r}) cannot begin a game with {cls.players} players: "
                 f"{type(error).__name__}: {str(error).strip().split(chr(10), 1)[0]}"
             ) from error
 
     def open(self, options: dict[str, Any]) -> None:
-        """Take the options. Raises ValueError for those that the game does not take."""
+        """Store the options. Raises ValueError if the game rejects them."""
         self.options = {**self._options, **options}
         try:
             with _drawing_from(random.Random(0)):
@@ -126,12 +136,12 @@ class TextArenaEnvironment:
             raise ValueError(f"{self.game}: {error}") from error
 
     def reset(self, seed: int, context: Any) -> str:
-        """Make and begin the game; return what the player reads before the first move."""
+        """Make and begin the game, and return what the player reads before the first move."""
         self.rng = random.Random(seed)
         self.context = context
         self._talks: dict[int, list[dict[str, str]]] = {}
         with _drawing_from(self.rng):
-            # made here, because some games draw, or take the function that draws, when they are made
+            # made here, because some games draw, or store the drawing function, when they are made
             self.env: Any = _made(self.game, self.options)
             self.env.reset(num_players=self.players, seed=seed)
         self.state: Any = self.env.state
@@ -140,7 +150,7 @@ class TextArenaEnvironment:
         return self._news(self.seat)
 
     def step(self, text: str) -> Step:
-        """Make a move, then those of the other seats until it is the player's turn again, or the game is over."""
+        """Make a move, then the other seats' moves until the player's next turn or the end of the game."""
         self._take(text)
         self._others()
         reward, info = self._result() if self._done else (None, {})
@@ -163,15 +173,15 @@ class TextArenaEnvironment:
             talk = self._talks.setdefault(seat, [])
             talk.append({"role": "user", "content": news})
             reply = self.context.model(self._opponent).ask(talk)
-            said = str(reply.message.get("content") or "")
-            talk.append({"role": "assistant", "content": said})
-            self._take(said.rpartition("</think>")[2].strip())
+            answer = str(reply.message.get("content") or "")
+            talk.append({"role": "assistant", "content": answer})
+            self._take(answer.rpartition("</think>")[2].strip())
         raise RuntimeError(
-            f"{self.game} took {MAX_TURNS_OF_OTHERS} turns of other seats, and seat {self.seat} had none"
+            f"{self.game} took {MAX_TURNS_OF_OTHERS} turns of other seats without a turn of seat {self.seat}"
         )
 
     def _news(self, seat: int) -> str:
-        """The messages for a seat that it has not read, without its own moves."""
+        """Return a seat's unread messages, without its own moves."""
         messages, self.state.observations[seat] = self.state.observations[seat], []
         return "\n".join(
             f"[{self.state.role_mapping.get(sender, f'Player {sender}')}] {message}"
@@ -180,18 +190,18 @@ class TextArenaEnvironment:
         ).strip()
 
     def _result(self) -> tuple[float | None, dict[str, Any]]:
-        """The reward of the seat, and the game's words about its end."""
-        rewards, told = self.env.close()
+        """Return the seat's reward, and the game's description of the end."""
+        rewards, game_info = self.env.close()
         reward = None if rewards is None else rewards.get(self.seat)
-        mine = told.get(self.seat, {})
-        info = {name: mine[name] for name in ("reason", "invalid_move", "turn_count") if name in mine}
+        own = game_info.get(self.seat, {})
+        info = {name: own[name] for name in ("reason", "invalid_move", "turn_count") if name in own}
         if self.players > 1 and rewards is not None:
             info["rewards"] = {str(player): float(value) for player, value in rewards.items()}
         return reward, info
 
 
 def _move(sample: Callable[[random.Random], str] | None) -> Any:
-    """The tool of a class; each class has its own sampler."""
+    """Return the tool of a class, with its own sampler."""
 
     @action(sample=None if sample is None else lambda rng: {"move": finished(sample(rng))})
     def move(self: TextArenaEnvironment, move: Move) -> Step:
@@ -219,18 +229,18 @@ _current = threading.local()
 
 
 class EpisodeRandom:
-    """Stands in for the module `random` in the package's modules: the functions of the current episode's generator."""
+    """A replacement for the module `random` in the package's modules, with the current episode's generator."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(getattr(_current, "rng", random), name, None) or getattr(random, name)
 
 
-_stand_in = EpisodeRandom()
+_replacement = EpisodeRandom()
 
 
 @contextmanager
 def _drawing_from(rng: random.Random) -> Iterator[None]:
-    """In this thread, TextArena's modules draw from `rng`."""
+    """Let TextArena's modules draw from `rng` in this thread."""
     before = getattr(_current, "rng", random)
     _current.rng = rng
     try:
@@ -240,7 +250,7 @@ def _drawing_from(rng: random.Random) -> Iterator[None]:
 
 
 def _made(game: str, options: Mapping[str, Any]) -> Any:
-    """A game, whose modules find the stand-in. Raises what the game raises; ValueError if there is no such game."""
+    """Return a game whose modules use the replacement. Raises what the game raises; ValueError if it does not exist."""
     import textarena
 
     made = textarena.make(game, **options)
@@ -250,5 +260,5 @@ def _made(game: str, options: Mapping[str, Any]) -> Any:
         if name.startswith("textarena.") and getattr(module, "random", None) is random
     ]
     for module in drew:
-        module.random = _stand_in  # type: ignore[attr-defined]
+        module.random = _replacement  # type: ignore[attr-defined]
     return textarena.make(game, **options) if drew else made

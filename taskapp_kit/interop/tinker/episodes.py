@@ -1,7 +1,7 @@
 """An app's episodes as `Env`, `EnvGroupBuilder` and `RLDataset` of the Tinker cookbook.
 
-Written against tinker-cookbook 0.5.8 (`tinker_cookbook/rl/types.py`, which is the same at commit 9dfcc3a). The cookbook samples
-and trains; prompts, tools, limits, rubrics and judges are those of `/rollout`.
+Written against tinker-cookbook 0.5.8 (`tinker_cookbook/rl/types.py`, the same at commit 9dfcc3a). The cookbook samples and
+trains. Prompts, tools, limits, rubrics and judges are the same as in `/rollout`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from taskapp_kit.wire.chat.conversation import ChatReply
 from taskapp_kit.wire.chat.dialect_body import chat_call
 
 _services = LoopServices()
-"""A builder that arrived in another process opens its own."""
+"""A builder in another process opens its own."""
 
 
 class TinkerEpisode(Env):
-    """One episode, for one rollout. Its reward is that of the whole episode, on the last step.
+    """An episode for one rollout. The last step has the reward of the whole episode.
 
-    A failure is raised: RolloutFailed, UndefinedReward, RequestError.
+    A failure raises RolloutFailed, UndefinedReward or RequestError.
     """
 
     def __init__(self, app: str, env: Mapping[str, Json], renderer: Renderer, output_mode: str) -> None:
@@ -42,16 +42,16 @@ class TinkerEpisode(Env):
         self._examples = 0
 
     async def initial_observation(self) -> tuple[tinker.ModelInput, Any]:
-        """Begin the episode. Returns the prompt and the stop condition."""
+        """Begin the episode. Return the prompt and the stop condition."""
         if self._rollout is not None:
-            raise BadArgument("An Env is for one rollout, and this one has begun.", hint="Call make_envs() again.")
+            raise BadArgument("An Env is for one rollout, and this rollout has begun.", hint="Call make_envs() again.")
         self._rollout = SteppedRollout(
             _services.of(self._app), self._env, output_mode=self._output_mode, label="tinker"
         )
         body = await self._rollout.next()
         if body is None:
             raise BadArgument(
-                "The episode ended before the model was asked.", hint="Leave this seed out of the data set."
+                "The episode ended before the model's first turn.", hint="Leave this seed out of the data set."
             )
         self._examples = sum(message["role"] == "assistant" for message in body["messages"])
         return self._prompt(body), self._renderer.get_stop_sequences()
@@ -77,7 +77,7 @@ class TinkerEpisode(Env):
         )
 
     async def cancel(self) -> None:
-        """End an episode that runs, without a score."""
+        """End a running episode without a score."""
         if self._rollout is not None and not self._rollout.ended:
             await self._rollout.cancel()
 
@@ -87,7 +87,7 @@ class TinkerEpisode(Env):
         for message in body["messages"]:
             if message["role"] == "assistant":
                 said += 1
-                if said > 0:  # as it was parsed: nothing of what was sampled is lost
+                if said > 0:  # as it was parsed, so that nothing sampled is lost
                     messages.append(self._said[said - 1])
                     continue
             messages.append(_cookbook_message(message))
@@ -114,7 +114,7 @@ class TinkerEpisode(Env):
 
 @dataclass
 class TaskAppGroupBuilder(EnvGroupBuilder):
-    """A group of rollouts of one episode. app: where it is, so that the builder can be pickled."""
+    """A group of rollouts of an episode. app: a path or name, so that the builder can be pickled."""
 
     app: str
     env: Mapping[str, Json]
@@ -124,18 +124,18 @@ class TaskAppGroupBuilder(EnvGroupBuilder):
     _made: list[TinkerEpisode] = field(default_factory=list, repr=False)
 
     async def make_envs(self) -> Sequence[Env]:
-        """Returns new environments, none of which has begun."""
+        """Return new environments that have not begun."""
         made = [TinkerEpisode(self.app, self.env, self.renderer, self.output_mode) for _ in range(self.group_size)]
         self._made += made
         return made
 
     async def cleanup(self) -> None:
-        """Ends the episodes that still run."""
+        """End the running episodes."""
         made, self._made = self._made, []
         await asyncio.gather(*(env.cancel() for env in made), return_exceptions=True)
 
     def logging_tags(self) -> list[str]:
-        """Returns the environment's name."""
+        """Return the environment's name."""
         return [str(self.env["env_name"])]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,12 +143,7 @@ class TaskAppGroupBuilder(EnvGroupBuilder):
 
 
 class TaskAppDataset(RLDataset):
-    """Batches of groups, one group for each seed of a split, in order.
-
-    app: the app's file, or the name of a bundled one. environment, split: the first one declared when absent. seeds: all of
-    the split when absent. config: `env.config` of each episode. Raises DiscoveryError, DeclarationError, RequestError, and
-    BadArgument for fewer seeds than one batch has groups.
-    """
+    """Batches of groups, a group for each seed of a split, in order."""
 
     def __init__(
         self,
@@ -163,6 +158,23 @@ class TaskAppDataset(RLDataset):
         config: Mapping[str, Json] | None = None,
         output_mode: str = "tool_calls",
     ) -> None:
+        """Select the seeds.
+
+        Args:
+            app: The app's file, or the name of a bundled app.
+            renderer: The cookbook's renderer of the model.
+            groups_per_batch: Groups in a batch.
+            group_size: Rollouts in a group.
+            environment: The name of an environment. Defaults to the app's first.
+            split: The name of a split. Defaults to the first.
+            seeds: Seeds of the split. Defaults to all.
+            config: `env.config` of each episode.
+            output_mode: How the model answers: `tool_calls`, `text` or `structured`.
+
+        Raises:
+            DiscoveryError, DeclarationError, RequestError: The app or the selection is invalid.
+            BadArgument: There are fewer seeds than groups in a batch.
+        """
         spec = find_environment(find_app(app).freeze(), environment)
         chosen = find_instance(spec, split, None, random.Random(0)).split
         if seeds is None:
@@ -170,7 +182,7 @@ class TaskAppDataset(RLDataset):
         self._seeds = list(seeds)
         if len(self._seeds) < groups_per_batch:
             raise BadArgument(
-                f"A batch has {groups_per_batch} groups, and split {chosen!r} has {len(self._seeds)} seeds to choose from.",
+                f"A batch has {groups_per_batch} groups, but only {len(self._seeds)} seeds of split {chosen!r} are available.",
                 hint="Lower groups_per_batch.",
             )
         self._groups_per_batch, self._group_size = groups_per_batch, group_size
@@ -181,7 +193,7 @@ class TaskAppDataset(RLDataset):
         }
 
     def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
-        """Returns the groups of a batch; index: from 0, below `len`."""
+        """Return the groups of a batch. index: from 0, below `len`."""
         start = index * self._groups_per_batch
         return [
             TaskAppGroupBuilder(
@@ -195,7 +207,7 @@ class TaskAppDataset(RLDataset):
 
 
 async def close_services() -> None:
-    """End the services that this event loop opened, with their worker processes. They end with the process, too."""
+    """End the services of this event loop, with their worker processes. They also end with the process."""
     await _services.close()
 
 

@@ -1,9 +1,9 @@
 """A task app as the `environment_factory` of TRL's `GRPOTrainer`.
 
-Written against TRL 1.16.0 (experimental there), which makes one object for each rollout of a batch, calls `reset(**row)`,
-offers the other public methods to the model as tools, and asks `get_reward()` in the end; None is masked: the group's
-baseline leaves it out, and its advantage is 0. TRL shows the text of an exception to the model and trains on the rest, so
-nothing here raises once an episode has failed. Neither TRL nor torch is imported.
+Written against TRL 1.16.0, where it is experimental. TRL makes an object for each rollout of a batch, calls
+`reset(**row)`, offers the other public methods to the model as tools, and calls `get_reward()` at the end. It leaves a
+reward of None out of the group's baseline and gives it the advantage 0. TRL shows the text of an exception to the model and
+trains on the rest, so nothing here raises once an episode has failed. Neither TRL nor torch is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY_VARIABLE = "ENVIRONMENT_API_KEY"
 PROTOCOL = "trl"
 OVER = "The episode is over."
 FAILED = "The environment is not available."
-"""All that the model reads of a failure; the log has the reason."""
+"""The model reads only this about a failure. The log has the reason."""
 TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict, "null": None}
 SHOWN_BY_TYPE = ("title", "default", "type", "enum", "const", "items", "anyOf", "oneOf", "$ref")
 RESERVED = ("reset", "get_reward")
@@ -37,16 +37,24 @@ RESERVED = ("reset", "get_reward")
 def environment_factory(
     app: TaskApp | str | Path, environment: str | None = None, *, key_variable: str = KEY_VARIABLE
 ) -> Callable[[], TrlEnvironment]:
-    """Returns what TRL's trainer takes as `environment_factory`; each call makes an environment with a session of its own.
+    """Return an `environment_factory` for TRL's trainer, which makes an environment with its own session per call.
 
         GRPOTrainer(model, environment_factory=environment_factory("adder.py"), train_dataset=rows, ...)
 
-    app: where the app is, the app, or the URL of one that is served, whose key is in the variable `key_variable`.
-    environment: the app's first when absent. Rows have `seed`, and may have `split`, `config` (JSON text or a dict) and
-    `prompt`, as `taskapp export tasks` writes them; a prompt that shows the first observation already is left as it is.
+    Rows have `seed`, and may have `split`, `config` (JSON text or a dict) and `prompt`, as `taskapp export tasks` writes them.
+    A prompt that already shows the first observation is not changed.
 
-    Raises DiscoveryError, DeclarationError, RequestError, Unavailable, TaskAppError, and ConfigError for an action that
-    has the name of one of TRL's own methods.
+    Args:
+        app: An app, a path, the name of a bundled app, or the URL of a served app.
+        environment: The name of an environment. Defaults to the app's first.
+        key_variable: The environment variable with the API key for a URL.
+
+    Returns:
+        A function that makes environments.
+
+    Raises:
+        ConfigError: An action has the name of a method that TRL calls.
+        DiscoveryError, DeclarationError, RequestError, Unavailable, TaskAppError: The app or environment cannot be used.
     """
     first = BlockingSession(app, environment, key_variable, PROTOCOL)
     described: Any = first.described
@@ -55,7 +63,7 @@ def environment_factory(
         if tool["name"] in RESERVED or tool["name"].startswith("_"):
             first.close()
             raise ConfigError(
-                f"The action {tool['name']!r} cannot be a tool in TRL, which has a method of that name.",
+                f"The action {tool['name']!r} cannot be a tool in TRL, which calls a method of that name itself.",
                 hint='Rename the tool: @action(name="…").',
             )
     members = {tool["name"]: _method(tool) for tool in tools}
@@ -71,7 +79,7 @@ def environment_factory(
 
 
 class TrlEnvironment:
-    """One rollout at a time; `environment_factory` makes a class of it that has the actions as methods."""
+    """An environment for one rollout at a time. `environment_factory` makes a subclass whose methods are the actions."""
 
     def __init__(self, session: BlockingSession) -> None:
         self._session = session
@@ -80,13 +88,13 @@ class TrlEnvironment:
         self._state: Literal["none", "playing", "over", "failed"] = "none"
 
     def reset(self, **row: Any) -> str | None:
-        """Begins the episode that the row names; returns what the prompt does not show yet. Raises BadArgument, RequestError.
+        """Begin the row's episode; return the text that the prompt does not show yet. Raises BadArgument, RequestError.
 
-        A failure is none of them: the rollout has no reward then.
+        A failed episode does not raise here. Its reward is None.
         """
         if "seed" not in row:
             raise BadArgument(
-                "A row has no column seed, which names the episode.", hint="Train on rows of `taskapp export tasks`."
+                "A row has no column `seed`, which names the episode.", hint="Train on rows of `taskapp export tasks`."
             )
         config = row.get("config") or {}
         body = {
@@ -100,15 +108,15 @@ class TrlEnvironment:
             return FAILED
         shown = [_text(message["content"]) for message in started["messages"]]
         prompt = row.get("prompt")
-        given = _text(prompt[-1]["content"]) if isinstance(prompt, list) and prompt else ""
-        if shown and given.endswith(shown[-1]):
+        last = _text(prompt[-1]["content"]) if isinstance(prompt, list) and prompt else ""
+        if shown and last.endswith(shown[-1]):
             return None
-        return "\n\n".join(shown[-1:] if given else shown)
+        return "\n\n".join(shown[-1:] if last else shown)
 
     def get_reward(self) -> float | None:
-        """Returns the episode's reward; None when it failed or the reward is undefined.
+        """Return the episode's reward, or None if it failed or the reward is undefined.
 
-        An episode that the model left is ended here: truncated, and scored.
+        An unfinished episode is truncated and scored.
         """
         if self._state == "playing":
             self._ended(self._tried(self._session.finish))
@@ -117,7 +125,7 @@ class TrlEnvironment:
         return float(self._episode["reward"])
 
     def _act(self, tool: str, arguments: dict[str, Json]) -> str:
-        """Does an action, and returns what is observed then, or why it was refused."""
+        """Run an action and return the observation, or the reason why it was refused."""
         if self._state != "playing":
             return OVER if self._state == "over" else FAILED
         step = self._tried(lambda: self._session.step({"tool": tool, "args": arguments}))
@@ -133,7 +141,7 @@ class TrlEnvironment:
             self._state, self._episode = "over", step["episode"]
 
     def _tried(self, call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """Returns the answer, None where the episode failed."""
+        """Return the result of a call, or None if the episode failed."""
         try:
             return call()
         except (RolloutFailed, SessionError, TaskAppError) as error:
@@ -143,7 +151,7 @@ class TrlEnvironment:
 
 
 def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
-    """Returns the method of an action, with the hints and the docstring of which transformers makes the tool's schema."""
+    """Return the method of an action, with the annotations and docstring from which transformers makes the tool's schema."""
     name, schema = str(tool["name"]), tool["parameters"]
     properties = {field: resolved(given, schema) for field, given in schema.get("properties", {}).items()}
     required = schema.get("required", ())
@@ -165,7 +173,7 @@ def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
 
 
 def _hint(schema: Mapping[str, Any]) -> Any:
-    """Returns a type that transformers reads; values are checked by the app, not here."""
+    """Return a type that transformers understands. The app checks values."""
     if "const" in schema or "enum" in schema:
         return Literal[tuple(schema.get("enum", [schema.get("const")]))]
     if forms := schema.get("anyOf", schema.get("oneOf")):
@@ -177,7 +185,7 @@ def _hint(schema: Mapping[str, Any]) -> Any:
 
 
 def _about(field: str, schema: Mapping[str, Any]) -> str:
-    """Returns one line about an argument, which transformers asks for: its description, or what the type does not say."""
+    """Return a line about an argument, which transformers requires: its description, or what its type does not express."""
     if "description" in schema:
         return " ".join(str(schema["description"]).split())
     rest = {key: value for key, value in schema.items() if key not in SHOWN_BY_TYPE}
@@ -185,7 +193,7 @@ def _about(field: str, schema: Mapping[str, Any]) -> str:
 
 
 def _observed(observation: Mapping[str, Any]) -> str:
-    """Returns the text of an observation; pictures are left out."""
+    """Return the text of an observation, without images."""
     if observation.keys() == {"text"}:
         return str(observation["text"])
     if observation.keys() == {"content"}:

@@ -1,10 +1,9 @@
 """An episode of verifiers' classic environments (`load_environment`): SingleTurnEnv, MultiTurnEnv, ToolEnv.
 
 Written against verifiers 0.3.1, the last release with this API. The hooks of `MultiTurnEnv.rollout` are called in its order,
-with the policy in the place of its client: `init_state`, `setup_state`, `get_prompt_messages`, `add_model_response`,
-`is_completed`, `cleanup`, then the rubric's functions.
-
-The functions are called here and not by `Rubric.score_rollout`, which logs an exception and goes on with 0.0.
+with the policy instead of its client: `init_state`, `setup_state`, `get_prompt_messages`, `add_model_response`,
+`is_completed`, `cleanup`, then the rubric's functions. `Rubric.score_rollout` is not used, because it logs an exception and
+continues with 0.0.
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ PLAYED = frozenset({
     "environment.Environment", "multiturn_env.MultiTurnEnv", "singleturn_env.SingleTurnEnv", "tool_env.ToolEnv",
     "reasoninggym_env.ReasoningGymEnv", "textarena_env.TextArenaEnv", "gym_env.GymEnv",
 })  # fmt: skip
-"""verifiers' own classes that an environment may be made of; the others want a sandbox, a program or several parts."""
+"""verifiers' classes that can be played. Others need a sandbox, a program or several parts."""
 LIMITS = frozenset({"max_turns_reached", "max_total_completion_tokens_reached", "prompt_too_long", "timeout_reached"})
-"""Stop conditions that cut an episode off."""
+"""Stop conditions that truncate an episode."""
 
 
 class PolicysClient(Client):
-    """Stands where verifiers expects a client of the policy's model, which an environment does not get."""
+    """A placeholder for verifiers' client of the policy's model, which an environment does not get."""
 
     def __init__(self) -> None:
         super().__init__(None)
 
     async def get_response(self, *_: Any, **__: Any) -> Any:
-        """Raises VerifiersFailed."""
-        raise VerifiersFailed("The environment called the policy's model itself, which it cannot have here.")
+        """Raise VerifiersFailed."""
+        raise VerifiersFailed("The environment called the policy's model itself, which is not supported here.")
 
     setup_client = to_native_tool = to_native_prompt = get_native_response = get_response
     raise_from_native_response = from_native_response = get_response
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the class of an environment has beside `VerifiersEnvironment`. Raises DeclarationError."""
+    """Return the members that the class adds to `VerifiersEnvironment`. Raises DeclarationError."""
     for cls in type(env).__mro__:
         place, _, module = cls.__module__.rpartition(".")
         if place.startswith("verifiers") and ".envs" in f".{place}" and f"{module}.{cls.__name__}" not in PLAYED:
@@ -69,16 +68,16 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
                 "play it with verifiers itself",
             )
     if not isinstance(env, vf.MultiTurnEnv):
-        raise parts.wrong(f"is given {parts.name!r}, which made a {type(env).__name__}", "a MultiTurnEnv of verifiers",
+        raise parts.wrong(f"is called with {parts.name!r}, which made a {type(env).__name__}", "a MultiTurnEnv of verifiers",
                           "return one from load_environment")  # fmt: skip
     leaves = list(_leaves(env.rubric))
     for rubric in leaves:
         if type(rubric).score_rollout is not vf.Rubric.score_rollout:
-            raise parts.wrong(f"cannot score {parts.name!r}: {type(rubric).__name__} has a score_rollout of its own",
+            raise parts.wrong(f"cannot score {parts.name!r}: {type(rubric).__name__} overrides score_rollout",
                               "reward functions", "use vf.Rubric(funcs=…)")  # fmt: skip
         for function in rubric._get_group_reward_funcs():
             raise parts.wrong(
-                f"cannot score {parts.name!r}: {_name(function)} scores several rollouts at once",
+                f"cannot score {parts.name!r}: {_name(function)} scores several rollouts together",
                 "functions of one rollout",
                 "score groups in the trainer",
             )
@@ -99,14 +98,14 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
 
 
 class ClassicEnvironment(VerifiersEnvironment):
-    """One rollout of a classic environment. state: verifiers' own, after `reset`."""
+    """A rollout of a classic environment. state: verifiers' own, after `reset`."""
 
     env: Any
     max_turns: int | None
-    """The environment's own limit, which truncates."""
+    """The environment's own turn limit, which truncates."""
 
     async def reset(self, seed: int, split: str) -> Any:
-        """Begin the row's rollout; return its prompt. Raises what the environment raises."""
+        """Begin the row's rollout and return its prompt. Raises what the environment raises."""
         rows = self.env.get_dataset() if split == "train" else self.env.get_eval_dataset()
         row = {"example_id": seed, **rows[seed - self.splits[split].start]}
         self.state = await self.env.init_state(row, PolicysClient(), "policy", {})
@@ -115,22 +114,24 @@ class ClassicEnvironment(VerifiersEnvironment):
         changed = await self.env.setup_state(self.state)
         self.state = self.state if changed is None else changed
         timing.setup.end = time.time()
-        known = {tool.name for tool in self.env.tool_defs or ()}
-        unknown = [tool.name for tool in self.state["tool_defs"] if tool.name not in known]
+        declared = {tool.name for tool in self.env.tool_defs or ()}
+        unknown = [tool.name for tool in self.state["tool_defs"] if tool.name not in declared]
         if unknown:
-            raise VerifiersFailed(f"A row of the data set has a tool of its own ({unknown[0]}), which no action is.")
+            raise VerifiersFailed(
+                f"A row of the data set has the tool {unknown[0]}, which the environment did not declare."
+            )
         if await self._over():
-            raise VerifiersFailed("The rollout was over before the policy's first turn.")
+            raise VerifiersFailed("The rollout ended before the policy's first turn.")
         self.prompt: list[Any] = await self._next_prompt()
         return observation_of(self.prompt)
 
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> Step:
-        """Give the environment a turn with one call of a tool."""
+        """Give the environment a turn with a tool call."""
         call = ToolCall(id=f"call_{len(self.state['trajectory'])}", name=name, arguments=json.dumps(arguments))
         return await self._answered(None, [call])
 
     async def speak(self, text: str) -> Step:
-        """Give the environment a turn in words."""
+        """Give the environment a turn with text."""
         return await self._answered(text, [])
 
     async def _answered(self, text: str | None, calls: list[Any]) -> Step:
@@ -167,14 +168,14 @@ class ClassicEnvironment(VerifiersEnvironment):
         )
 
     async def close(self) -> None:
-        """Run the environment's handlers for the end of a rollout, unless they have run."""
+        """Run the environment's handlers for the end of a rollout, unless they have already run."""
         if getattr(self, "state", None) is not None and not self.ended:
             self.ended = True
             await self.env.cleanup(self.state)
             await self.env.rubric.cleanup(self.state)
 
     async def _over(self) -> bool:
-        """Whether a stop condition holds. Raises the error that the environment left in the state."""
+        """Return whether a stop condition holds. Raises the error that the environment left in the state."""
         over: bool = await self.env.is_completed(self.state)
         if isinstance(self.state.get("error"), BaseException):
             raise self.state["error"]
@@ -186,7 +187,7 @@ class ClassicEnvironment(VerifiersEnvironment):
         return messages
 
     async def _scored(self) -> tuple[float, dict[str, float]]:
-        """Return the reward, and the functions' values by name. Raises what a function with a weight raises."""
+        """Return the reward and the functions' values by name. Raises what a function with a weight raises."""
         self.ended = True
         await self.env.cleanup(self.state)
         reward = 0.0
@@ -212,19 +213,19 @@ class ClassicEnvironment(VerifiersEnvironment):
 
 
 async def _called(rubric: Any, function: Any, state: Any) -> float:
-    """Call a reward function with what it takes by name."""
-    known = rubric.score_objects(state)
+    """Call a reward function with the arguments that its parameters name."""
+    arguments = rubric.score_objects(state)
     parameters = inspect.signature(function).parameters.values()
     if not any(item.kind is item.VAR_KEYWORD for item in parameters):
-        known = {item.name: known[item.name] for item in parameters if item.name in known}
-    value = await maybe_await(function, **known)
+        arguments = {item.name: arguments[item.name] for item in parameters if item.name in arguments}
+    value = await maybe_await(function, **arguments)
     if isinstance(value, str | bytes):
-        raise TypeError(f"it returned {value!r:.80}, expected a number")
+        raise TypeError(f"the function returned {value!r:.80}; expected a number")
     return float(value)
 
 
 def _leaves(rubric: Any) -> Iterator[Any]:
-    """The rubrics of a group, and of the groups in it."""
+    """Yield the rubrics of a group, including nested groups."""
     inner = getattr(rubric, "rubrics", None)
     if inner is None:
         yield rubric

@@ -1,4 +1,4 @@
-"""What the environments that `from_verifiers` makes have in common, whichever of verifiers' APIs they are written for."""
+"""What the environments that `from_verifiers` makes share, for both APIs of verifiers."""
 
 from __future__ import annotations
 
@@ -11,49 +11,51 @@ from taskapp_kit.errors import InvalidAction, KitError
 from taskapp_kit.records.trajectory import Step
 
 MAX_CHARACTERS = 400_000
-"""Longest answer in words, reasoning included."""
+"""The longest text answer, including reasoning."""
 SAY = "say"
 """The action of plain text."""
-PAID_BY_NAME = "give a function a weight, or score with rubrics of yours and from_verifiers(..., rewarded=False)"
+PAID_BY_NAME = "give a function a weight, or score with your own rubrics and from_verifiers(..., rewarded=False)"
 
 
 class VerifiersFailed(KitError):
-    """An environment of verifiers asked for something, or did something, that cannot be played here."""
+    """An environment of verifiers requested or did something that is not supported here."""
 
 
 class VerifiersEnvironment:
-    """One rollout; `from_verifiers` makes the subclasses that an app declares.
+    """A rollout. `from_verifiers` makes the subclasses that an app declares.
 
-    splits: the seeds of each split, a row of the data set each. system_prompt: the environment's own, which stands in the
-    first observation, too.
+    Attributes:
+        splits: The seeds of each split, one per row of the data set.
+        system_prompt: The environment's own, which is also in the first observation.
+        begun: Whether the policy has taken a turn.
+        ended: Whether verifiers has scored the rollout.
     """
 
     splits: dict[str, range]
     system_prompt: str | None = None
     rewarded: bool = True
     begun = False
-    """The policy's first turn was taken."""
     ended = False
 
     async def speak(self, text: str) -> Step:
-        """Give the environment a turn in words."""
+        """Give the environment a turn with text."""
         raise NotImplementedError
 
     def final_state(self) -> dict[str, Any]:
-        """Raises VerifiersFailed where a limit that is not verifiers' ended a rollout in its middle: it has no reward then.
+        """Return whether the rollout was scored. Raises VerifiersFailed if another limit than verifiers' ended it.
 
-        A policy that never took a turn was paid nothing, which is no failure.
+        A policy that never took a turn has no reward, but that is not a failure.
         """
         if self.rewarded and self.begun and not self.ended:
             raise VerifiersFailed(
-                "The rollout ended before verifiers scored it, so it has no reward.",
-                hint="Give the environment as many turns (max_turns, max_steps, safety.max_turns) as verifiers gives it.",
+                "The rollout has no reward, because it ended before verifiers scored it.",
+                hint="Allow as many turns (max_turns, max_steps, safety.max_turns) as verifiers does.",
             )
         return {"scored": self.ended}
 
 
 def say(sample: Callable[[random.Random], str] | None) -> Any:
-    """Return the action of plain text of a class, with its own sampler."""
+    """Return the class's action of plain text, with its own sampler."""
 
     @action(name=SAY, text=True, sample=sample or (lambda rng: str(rng.randint(0, 100))))
     async def speak(self: VerifiersEnvironment, text: str) -> Step:

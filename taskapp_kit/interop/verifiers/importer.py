@@ -1,15 +1,15 @@
-"""Turns environments of verifiers into ours: `Env = from_verifiers("my_env")`.
+"""`from_verifiers`: an environment of verifiers as an environment of an app.
 
 Written against verifiers 0.3.1 (`load_environment`: SingleTurnEnv, MultiTurnEnv, ToolEnv) and 0.4.0 (`verifiers.v1`:
 tasksets of one agent without tools or a container), PyPI; github.com/PrimeIntellect-ai/verifiers, Apache-2.0. verifiers and
-the environment's package have to be installed beside taskapp-kit. Guarantees:
+the environment's package must be installed. Guarantees:
 
-- A row's `answer` and `info`, and verifiers' state, are in no observation and no info.
-- Reward functions are called here: one that raises fails the rollout, where verifiers 0.3.1 goes on with 0.0. So does an
-  environment that raises, or leaves an error in its state.
-- The reward is verifiers' own, the weighted sum, in the step that ends the rollout; a rollout that something else ends
-  before has none, and fails.
-- What cannot be played is refused by name when the app is declared.
+- No observation and no info contains a row's `answer` and `info`, or verifiers' state.
+- A reward function that raises fails the rollout, where verifiers 0.3.1 continues with 0.0. An environment that raises, or
+  leaves an error in its state, also fails the rollout.
+- The reward is verifiers' weighted sum, in the step that ends the rollout. A rollout that anything else ends earlier has an
+  undefined reward and fails.
+- An environment that cannot be played is rejected with the reason when the app is declared.
 """
 
 from __future__ import annotations
@@ -42,15 +42,20 @@ def from_verifiers(
         Env = from_verifiers("my_env", difficulty="hard")
         app.environment("my-env", splits=Env.splits, max_turns=None)(Env)
 
-    module: the installed package, as verifiers names it ("my-env", "owner/my-env"). It has `load_environment`, or exports a
-    Taskset. arguments: those of `load_environment`, or of the taskset's config. `splits` has a seed for each row: `train`,
-    and `eval` where the environment has one.
+    An environment that cannot be played is a problem of the app that declares the class.
 
-    sample: `fn(rng) -> text`, what the policy `random` writes, or a mapping from tools, and "say", to functions. rewarded:
-    False where no function has a weight and the author's rubrics score.
+    Args:
+        module: The installed package as verifiers names it ("my-env", "owner/my-env"). It has `load_environment`, or exports a
+            Taskset.
+        sample: `fn(rng) -> text` for the policy `random`, or a mapping from tools and "say" to functions.
+        rewarded: False if no function has a weight and the author's rubrics score the episode.
+        **arguments: Arguments of `load_environment`, or of the taskset's config.
 
-    An environment that cannot be played is a problem of the app that declares the class. Raises Unavailable: verifiers, or
-    the module, is not installed.
+    Returns:
+        A subclass of `VerifiersEnvironment`. Its `splits` `train` and, if it exists, `eval` have a seed per row.
+
+    Raises:
+        Unavailable: verifiers or the module is not installed.
     """
     name = module.rpartition("/")[2].partition("@")[0].replace("-", "_")
     if importlib.util.find_spec("verifiers") is None:
@@ -60,8 +65,7 @@ def from_verifiers(
     parts = ClassParts("from_verifiers", module, sys._getframe(1))
     samples: Mapping[str, Any] = sample if isinstance(sample, Mapping) else {} if sample is None else {SAY: sample}
     try:
-        found = _imported(name)
-        base, members = _class_parts(parts, name, found, arguments, rewarded, samples)
+        base, members = _class_parts(parts, name, _imported(name), arguments, rewarded, samples)
     except DeclarationError as error:
         return parts.without_environment(error, VerifiersEnvironment)
     members |= {
@@ -92,7 +96,7 @@ def _class_parts(
     rewarded: bool,
     samples: Mapping[str, Any],
 ) -> tuple[type[VerifiersEnvironment], dict[str, Any]]:
-    """The base of the class and its members: `load_environment` is of the first API, a Taskset of the second."""
+    """Return the class's base and members: `load_environment` is the first API, a Taskset the second."""
     load = getattr(module, "load_environment", None)
     try:
         if callable(load):
@@ -109,6 +113,6 @@ def _class_parts(
     except Exception as error:  # the environment's code may raise anything
         raise parts.wrong(
             f"cannot load {parts.name!r}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
-            "a module with load_environment, or one that exports a Taskset",
+            "a module that has load_environment or exports a Taskset",
             "fix the module, or its arguments",
         ) from error

@@ -1,10 +1,9 @@
 """An episode of a task of verifiers' second API (`verifiers.v1`): one prompt, one answer, and the task's own rewards.
 
-Written against verifiers 0.4.0. A plain taskset whose agent has no tools is one exchange: verifiers' harnesses end with the
-first answer that calls no tool. The answer is recorded in a trace as verifiers' own does it, and `Task.score` scores it, so
-an exception in a reward is its TaskError.
-
-What wants a container, a runtime, tool servers, several agents or a user of its own is refused by name.
+Written against verifiers 0.4.0. A plain taskset whose agent has no tools is one exchange, because verifiers' harnesses end
+with the first answer without a tool call. The answer is recorded in a trace as verifiers does it, and `Task.score` scores
+it, so an exception in a reward is verifiers' TaskError. A task that needs a container, a runtime, tool servers, several
+agents or a user simulation is rejected with the reason.
 """
 
 from __future__ import annotations
@@ -32,48 +31,48 @@ from taskapp_kit.interop.verifiers.episode import PAID_BY_NAME, VerifiersEnviron
 from taskapp_kit.records.trajectory import Step
 
 ENDLESS = range(1000)
-"""Seeds of a taskset that yields tasks for ever."""
+"""Seeds of an unbounded taskset."""
 HOOKS = ("setup", "finalize", "stage_verifier")
-"""Methods of a task that work in its runtime."""
+"""Methods of a task that need its runtime."""
 
 
 class Tasks:
-    """The tasks of a taskset by their place, read as far as they are needed."""
+    """The tasks of a taskset by index, read on demand."""
 
     def __init__(self, taskset: Any) -> None:
         self._source: Iterator[Any] = iter(taskset)
         self._read: list[Any] = []
         self._lock = threading.Lock()
 
-    def __getitem__(self, place: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         with self._lock:
-            self._read.extend(itertools.islice(self._source, max(0, place + 1 - len(self._read))))
-            return self._read[place]
+            self._read.extend(itertools.islice(self._source, max(0, index + 1 - len(self._read))))
+            return self._read[index]
 
     def count(self) -> int:
-        """The number of all tasks."""
+        """Return the number of all tasks."""
         with self._lock:
             self._read.extend(self._source)
             return len(self._read)
 
 
 def members_of(parts: ClassParts, module: str, arguments: dict[str, Any], rewarded: bool) -> dict[str, Any]:
-    """Return what the class of a taskset has beside `VerifiersEnvironment`. Raises DeclarationError."""
+    """Return the members that the class adds to `VerifiersEnvironment`. Raises DeclarationError."""
     cls = taskset_class(module)
     taskset = cls(taskset_config_type(module)(id=module, **arguments))
     env = environment_class(module)
     tasks = Tasks(taskset)
     first = tasks[0]
-    wanted = [
-        *([f"an Env of its own ({env.__name__})"] if env is not SingleAgentEnv else []),
+    unsupported = [
+        *([f"its own Env ({env.__name__})"] if env is not SingleAgentEnv else []),
         *(["tool servers"] if cls.toolsets(taskset.config) or type(first).toolsets(first.config) else []),
         *(["a container"] if first.NEEDS_CONTAINER or first.data.image else []),
         *([f"a runtime for {name}" for name in HOOKS if getattr(type(first), name) is not getattr(vf.Task, name)]),
         *([f"a runtime for {item.__name__}" for item in _signals(first) if _needs_runtime(item)]),
         *(["a user who opens the conversation"] if first.data.prompt is None else []),
     ]
-    if wanted:
-        raise parts.wrong(f"cannot play {parts.name!r}: it wants {wanted[0]}", "tasks of one prompt and one answer",
+    if unsupported:
+        raise parts.wrong(f"cannot play {parts.name!r}: it needs {unsupported[0]}", "tasks of one prompt and one answer",
                           "play it with verifiers itself")  # fmt: skip
     if rewarded and not first.hooks("reward") and not first.config.judges:
         raise parts.wrong(f"finds no reward in {parts.name!r}", "one", PAID_BY_NAME)
@@ -81,7 +80,7 @@ def members_of(parts: ClassParts, module: str, arguments: dict[str, Any], reward
 
 
 class TasksetEnvironment(VerifiersEnvironment):
-    """One task of a taskset. task: verifiers' own, after `reset`."""
+    """A task of a taskset. task: verifiers' own, after `reset`."""
 
     tasks: Tasks
 
@@ -97,7 +96,7 @@ class TasksetEnvironment(VerifiersEnvironment):
         return observation_of(self.messages)
 
     async def speak(self, text: str) -> Step:
-        """Give the answer. Raises VerifiersFailed where a reward raises."""
+        """Give the answer. Raises VerifiersFailed if a reward raises."""
         task = self.task
         trace: Any = Trace(
             task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
@@ -133,5 +132,5 @@ def _signals(task: Any) -> list[Any]:
 
 
 def _needs_runtime(function: Any) -> bool:
-    given = inspect.signature(function).parameters.get("runtime")
-    return given is not None and given.default is inspect.Parameter.empty
+    runtime = inspect.signature(function).parameters.get("runtime")
+    return runtime is not None and runtime.default is inspect.Parameter.empty

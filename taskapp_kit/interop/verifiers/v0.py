@@ -1,11 +1,11 @@
 """A task app as an environment of verifiers' classic API, `load_environment` of packages for releases up to 0.3.1.
 
-Written against verifiers 0.3.1, which has it as `verifiers.legacy`. verifiers calls the model and the episode goes on in
-between (`env_response`), so prompts, tools, limits and scores are those of `/rollout`.
+Written against verifiers 0.3.1, which has it as `verifiers.legacy`. verifiers calls the model, and the episode continues
+between its calls (`env_response`), so prompts, tools, limits and scores are the same as in `/rollout`.
 
-A failure becomes a `vf.Error` in `state["error"]`. The reward is then NaN, because the classic API has no other number
-that is no reward (its own reward functions turn an exception into 0.0); the advantage is 0.0, and the group's baseline
-leaves the rollout out. What may succeed later (a judge, a deadline) is an InfraError, which `max_retries` repeats.
+A failure becomes a `vf.Error` in `state["error"]` and the reward NaN: the classic API has no null reward, and its own reward
+functions turn an exception into 0.0. The advantage is 0.0, and the group's baseline leaves the rollout out. A failure that
+may be temporary (a judge, a deadline) is an InfraError, which `max_retries` repeats.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from taskapp_kit.wire.chat.conversation import ChatReply
 from taskapp_kit.wire.chat.dialect_body import chat_call
 
 STEPPED, SCORES = "taskapp_rollout", "taskapp_scores"
-"""Members of a state: the rollout under way, and (reward, numbers) once it is scored."""
+"""Members of a state: the running rollout, and (reward, numbers) after scoring."""
 PASSING = frozenset({"scoring", "timeout"})
-"""Boundaries whose failures may be gone when the rollout is repeated."""
+"""Boundaries whose failures may be temporary."""
 
 
 def environment(
@@ -43,11 +43,20 @@ def environment(
     output_mode: str = "tool_calls",
     **options: Any,
 ) -> TaskAppEnvironment:
-    """Returns the environment of a task app.
+    """Return the environment of a task app.
 
-    app: a path or the name of a bundled app. environment: the app's first when None. split, eval_split: of training and
-    evaluation; the first, and `test` where there is one. num_examples: the most tasks of each. config: `env.config`.
-    options: of `vf.MultiTurnEnv`.
+    Args:
+        app: A path or the name of a bundled app.
+        environment: The name of an environment. Defaults to the app's first.
+        split: The split for training. Defaults to the first.
+        eval_split: The split for evaluation. Defaults to `test` if it exists.
+        num_examples: The maximum number of tasks of each split.
+        config: `env.config` of each episode.
+        output_mode: How the model answers: `tool_calls`, `text` or `structured`.
+        **options: Options of `vf.MultiTurnEnv`.
+
+    Returns:
+        The environment.
     """
     return TaskAppEnvironment(
         VerifiersApp(app, environment, dict(config or {}), output_mode),  # type: ignore[arg-type]
@@ -59,7 +68,7 @@ def environment(
 
 
 class TaskAppEnvironment(vf.MultiTurnEnv):
-    """An environment of a task app. Its data set is made when it is first asked for."""
+    """An environment of a task app. Its data set is made on first use."""
 
     def __init__(
         self, app: VerifiersApp, *, split: str | None, eval_split: str | None, num_examples: int, **options: Any
@@ -75,10 +84,10 @@ class TaskAppEnvironment(vf.MultiTurnEnv):
         )
 
     def add_rubric(self, rubric: Any) -> None:
-        """The task app's scores are the rubric; what verifiers adds of itself (`num_turns`) is a metric there."""
+        """Ignore verifiers' own rubric (`num_turns`), because the task app's scores are the rubric."""
 
     async def setup_state(self, state: State) -> State:
-        """Begins the episode. Raises vf.Error."""
+        """Begin the episode. Raises vf.Error."""
         info = state["info"]
         state[STEPPED] = stepped = SteppedRollout(
             self.app.service(), env_of_row(info), output_mode=info["output_mode"], label="verifiers"
@@ -93,20 +102,20 @@ class TaskAppEnvironment(vf.MultiTurnEnv):
         return state
 
     async def env_response(self, messages: Messages, state: State, **_: Any) -> Messages:
-        """Gives the model's answer to the episode and returns the messages that follow it. Raises vf.Error."""
+        """Pass the model's answer to the episode and return the next messages. Raises vf.Error."""
         stepped: SteppedRollout = state[STEPPED]
-        known = len(stepped.request["messages"]) + 1 if stepped.request is not None else 0
+        seen = len(stepped.request["messages"]) + 1 if stepped.request is not None else 0
         body = await _next(stepped, _reply(state))
         if body is None:
             self._ended(state)
             state["final_env_response"] = []
             return []
-        new: Messages = body["messages"][known:]
+        new: Messages = body["messages"][seen:]
         return new
 
     @vf.cleanup
     async def finish(self, state: State) -> None:
-        """A rollout that verifiers stopped is truncated and scored; one with an error is cancelled."""
+        """Truncate and score a rollout that verifiers stopped, or cancel it after an error."""
         stepped: SteppedRollout | None = state.get(STEPPED)
         if stepped is None or stepped.ended:
             return
@@ -133,21 +142,21 @@ class TaskAppEnvironment(vf.MultiTurnEnv):
 
     @vf.teardown
     async def close_service(self) -> None:
-        """Ends worker processes and connections."""
+        """End worker processes and connections."""
         await self.app.close()
 
 
 class TaskAppRubric(vf.Rubric):
-    """Reward and metrics of the scorecard. No function of verifiers is called, so no exception becomes 0.0."""
+    """Reward and metrics of the scorecard. verifiers' functions are not called, so no exception becomes 0.0."""
 
     async def score_rollout(self, state: State) -> None:
-        """Sets `reward` and `metrics`."""
+        """Set `reward` and `metrics`."""
         reward, numbers = state.get(SCORES) or (math.nan, {})
         state["reward"] = reward if state.get("error") is None else math.nan
         state["metrics"] = {**numbers, "num_turns": float(len(state["trajectory"]))}
 
     async def score_group(self, states: list[State]) -> None:
-        """Sets them for each, and the advantages over the mean of those that have a reward."""
+        """Set both for each rollout, and advantages over the mean of the defined rewards."""
         for state in states:
             await self.score_rollout(state)
         scored = [state["reward"] for state in states if not math.isnan(state["reward"])]
@@ -174,26 +183,26 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
 
 
 def _reply(state: State) -> ChatReply:
-    """The model's last answer as a chat-completions endpoint sends it."""
+    """Return the model's last answer in the form of a chat-completions endpoint."""
     step = state["trajectory"][-1]
     message = step["completion"][-1]
     calls = [chat_call(call.id, call.name, call.arguments) for call in message.tool_calls or ()]
     content = message.content
     if isinstance(content, list):
         content = [part if isinstance(part, dict) else part.model_dump(exclude_none=True) for part in content]
-    given: dict[str, Any] = {"role": "assistant", "content": content}
+    reply: dict[str, Any] = {"role": "assistant", "content": content}
     if message.reasoning_content:
-        given["reasoning_content"] = message.reasoning_content
+        reply["reasoning_content"] = message.reasoning_content
     if calls:
-        given["tool_calls"] = calls
+        reply["tool_calls"] = calls
     response = step["response"]
     usage = {} if response.usage is None else response.usage.model_dump()
     usage = {name: float(count) for name, count in usage.items() if isinstance(count, int | float)}
-    return ChatReply(given, finish_reason=response.message.finish_reason or "", model=response.model, usage=usage)
+    return ChatReply(reply, finish_reason=response.message.finish_reason or "", model=response.model, usage=usage)
 
 
 async def _next(stepped: SteppedRollout, answer: Any) -> dict[str, Any] | None:
-    """As `SteppedRollout.next`. Raises vf.Error."""
+    """Call `SteppedRollout.next`. Raises vf.Error."""
     try:
         return await stepped.next(answer)
     except RolloutFailed as failed:

@@ -1,11 +1,11 @@
 """A task app as taskset, harness and environment of verifiers 0.4.
 
-Written against verifiers 0.4.0 (`verifiers.v1`). The harness runs the episode in the worker's own process and calls the
-model through verifiers' interception server, so the trace, limits and stops are theirs, and prompts, tools and scores are
-those of `/rollout`. Their `null` harness starts a program for each turn, which costs about a CPU-second.
+Written against verifiers 0.4.0 (`verifiers.v1`). The harness runs the episode in the worker's process and calls the model
+through verifiers' interception server. Trace, limits and stops are therefore verifiers', and prompts, tools and scores are the
+same as in `/rollout`. verifiers' `null` harness would start a program for each turn, which costs about a CPU-second.
 
-A failure is an error of the trace (TaskError of the environment and of scoring, ProviderError of the model), and its
-reward is null. A rollout that verifiers stops (max_turns, a stop hook) is truncated and scored.
+A failure is an error of the trace (TaskError of the environment and of scoring, ProviderError of the model) with the reward
+null. A rollout that verifiers stops (max_turns, a stop hook) is truncated and scored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TASK_BOUNDARIES = frozenset({"environment", "scoring"})
 
 
 class TaskAppData(vf.TaskData):
-    """What names an episode. config: `env.config` as JSON text."""
+    """The name of an episode. config: `env.config` as JSON text."""
 
     environment: str
     split: str
@@ -42,37 +42,36 @@ class TaskAppData(vf.TaskData):
 
 
 class TaskAppTask(vf.Task[TaskAppData]):
-    """Scores are those of the rollout that the harness played."""
+    """A task whose scores come from the rollout that the harness played."""
 
     @vf.reward
     async def reward(self, trace: vf.Trace) -> float:
-        """The scorecard's reward. Raises ValueError where there is none (another harness, a deadline)."""
+        """Return the scorecard's reward. Raises ValueError if there is no scorecard (another harness, a deadline)."""
         return float(_scores(trace)["reward"])
 
     @vf.metric
     async def scorecard(self, trace: vf.Trace) -> dict[str, float]:
-        """Criteria, metrics, steps, truncated."""
+        """Return criteria, metrics, steps and truncated."""
         numbers: dict[str, float] = _scores(trace)["numbers"]
         return numbers
 
 
 def _scores(trace: vf.Trace) -> dict[str, Any]:
-    found = trace.info.get(SCORES)
-    if found is None:
-        raise ValueError("the task app's own harness did not play this rollout to its end, so it has no scores")
-    scores: dict[str, Any] = found
+    scores: dict[str, Any] | None = trace.info.get(SCORES)
+    if scores is None:
+        raise ValueError("the rollout has no scores, because the task app's own harness did not play it to its end")
     return scores
 
 
 class TaskAppTasksetConfig(vf.TasksetConfig):
-    """Which tasks, under `--env.taskset.*`."""
+    """The selection of tasks, set with `--env.taskset.*`."""
 
     environment: str | None = None
-    """The app's environment; its first when unset."""
+    """An environment of the app. Defaults to the first."""
     split: str | None = None
-    """The split; the environment's first when unset."""
+    """A split of the environment. Defaults to the first."""
     num_tasks: int | None = None
-    """Only the first so many."""
+    """The maximum number of tasks."""
     config: str = "{}"
     """`env.config` as JSON."""
     output_mode: str = "tool_calls"
@@ -80,38 +79,38 @@ class TaskAppTasksetConfig(vf.TasksetConfig):
 
 
 class TaskAppTaskset(vf.Taskset[TaskAppTask, TaskAppTasksetConfig]):
-    """The tasks of a task app. A package's own subclass names the app."""
+    """The tasks of a task app. A package's subclass names the app."""
 
     app: ClassVar[str]
 
     def load(self) -> Iterator[TaskAppTask]:
-        """Yields the tasks; the episodes are begun some at a time, for their prompts, as they are read."""
-        given = self.config
-        app = VerifiersApp(self.app, given.environment, _object(given.config), given.output_mode)
-        for task in app.tasks(given.split, given.num_tasks):
+        """Yield the tasks. Episodes are begun in chunks for their prompts, as tasks are read."""
+        config = self.config
+        app = VerifiersApp(self.app, config.environment, _object(config.config), config.output_mode)
+        for task in app.tasks(config.split, config.num_tasks):
             data = TaskAppData(
                 name=f"{task.environment}/{task.split}/{task.seed}",
                 prompt=task.prompt,
                 **{name: getattr(task, name) for name in COLUMNS},
             )
-            yield TaskAppTask(data, given.task)
+            yield TaskAppTask(data, config.task)
 
 
 def _object(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError('config is a JSON object, e.g. {"size": 5}')
-    return found
+    config = json.loads(text)
+    if not isinstance(config, dict):
+        raise ValueError('config must be a JSON object, e.g. {"size": 5}')
+    return config
 
 
 @functools.cache
 def _played(app: str) -> VerifiersApp:
-    """The app that a worker plays; verifiers makes a harness for each episode, and they share its service."""
+    """Return the app that a worker plays. verifiers makes a harness per episode, and the harnesses share its service."""
     return VerifiersApp(app)
 
 
 class TaskAppHarness(vf.Harness[vf.HarnessConfig]):
-    """Plays the episode in this process. A package's own subclass names the app."""
+    """A harness that plays the episode in this process. A package's subclass names the app."""
 
     APPENDS_SYSTEM_PROMPT = True
     EXECUTES_CODE = False
@@ -129,7 +128,7 @@ class TaskAppHarness(vf.Harness[vf.HarnessConfig]):
         mcp_urls: dict[str, str],
         data: Any,
     ) -> vf.ProgramResult:
-        """Plays and scores one episode; the scores are in the trace's `info`. Raises TaskError, HarnessError."""
+        """Play and score an episode, and store the scores in the trace's `info`. Raises TaskError, HarnessError."""
         try:
             service = _played(self.app).service()
             call = service.endpoint(endpoint, ctx.model, secret)
@@ -159,7 +158,7 @@ class TaskAppHarness(vf.Harness[vf.HarnessConfig]):
 
 
 _users: Counter[tuple[str, int]] = Counter()
-"""How many environments use an app in an event loop."""
+"""The number of environments that use an app in an event loop."""
 
 
 def _use(app: str) -> tuple[str, int]:
@@ -167,25 +166,25 @@ def _use(app: str) -> tuple[str, int]:
 
 
 class TaskAppEnvConfig(vf.EnvConfig):
-    """One agent, whose runtime is this machine: the harness needs no container."""
+    """One agent on this machine, because the harness needs no container."""
 
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
 
 
 class TaskAppEnv(vf.Env[TaskAppEnvConfig]):
-    """One agent plays one task."""
+    """An environment in which one agent plays one task."""
 
     async def run(self, task: vf.Task, agents: Any) -> None:
-        """Play it."""
+        """Play the task."""
         await agents.agent.run(task)
 
     async def start(self) -> None:
-        """Counts as a user of the app, which the environments of an event loop share."""
+        """Count as a user of the app, which the environments of an event loop share."""
         if isinstance(self.taskset, TaskAppTaskset):
             _users[_use(self.taskset.app)] += 1
 
     async def stop(self) -> None:
-        """Ends worker processes and connections, if no other environment uses them."""
+        """End worker processes and connections if no other environment uses them."""
         if isinstance(self.taskset, TaskAppTaskset):
             use = _use(self.taskset.app)
             _users[use] -= 1

@@ -138,8 +138,8 @@ class TestInABox:
         [
             ("exit 0", "wrote neither"),
             ("echo NaN > /logs/verifier/reward.txt", "no finite number"),
-            ("echo yes > /logs/verifier/reward.txt", "is no number"),
-            ("""echo '{"a": 1, "b": 0}' > /logs/verifier/reward.json""", "none is called reward"),
+            ("echo yes > /logs/verifier/reward.txt", "does not contain a number"),
+            ("""echo '{"a": 1, "b": 0}' > /logs/verifier/reward.json""", "is called reward"),
             ("ln -s /etc/passwd /logs/verifier/reward.txt", "regular file"),
             ("echo 1 > /logs/verifier/reward.txt; kill -9 $$", "signal 9"),
             ("cd /logs/verifier; echo 1 > reward.txt; echo 0 > reward.json", "differ"),
@@ -315,7 +315,7 @@ def test_copies_of_many_files_are_bounded(tmp_path: Path) -> None:
     dockerfile = f"FROM ubuntu\nCOPY {'* ' * 399}/app/\n"
     files = {"instruction.md": "x", "tests/test.sh": "true\n", "environment/Dockerfile": dockerfile}
     assert read_task(write_task(tmp_path / "few", files)).steps
-    with pytest.raises(TaskRefused, match="COPY has too many arguments"):
+    with pytest.raises(TaskRefused, match="too many arguments"):
         read_task(write_task(tmp_path / "many", {**files, **many}))
 
 

@@ -274,9 +274,9 @@ def test_what_is_wrong_with_a_request_is_the_programs_affair(tmp_path: Path) -> 
         print(json.dumps(codes))
     """
     rollout, bodies = play(tmp_path, program)
-    names = ["previous_response_id", "messages", "n", "There", "tool"]
+    names = ["previous_response_id", "messages", "n", "The", "tool"]
     assert json.loads(rollout.trajectory.steps[-1].args["text"]) == [
-        [404 if name == "There" else 422, name] for name in names
+        [404 if name == "The" else 422, name] for name in names
     ]
     assert bodies == []
 

@@ -75,7 +75,7 @@ def test_an_app_is_declared_with_them(tmp_path: Path) -> None:
 def test_a_wrong_path_is_a_problem_of_the_declaration_with_its_place(tmp_path: Path) -> None:
     app = TaskApp("from-nothing")
     app.tasks("from-nothing", prompt="{question}", train=from_dataset("no/such.jsonl"))
-    with pytest.raises(DeclarationError, match=r"test_dataset_rows\.py:\d+.*There is no file .*no/such\.jsonl"):
+    with pytest.raises(DeclarationError, match=r"test_dataset_rows\.py:\d+.*The file .*no/such\.jsonl does not exist"):
         app.freeze()
 
 
@@ -84,8 +84,8 @@ def test_a_wrong_path_is_a_problem_of_the_declaration_with_its_place(tmp_path: P
     [
         ("x.jsonl", "{", "cannot be read"),
         ("x.json", "[" * 100_000, "cannot be read"),
-        ("x.jsonl", "3\n", "no objects"),
-        ("x.txt", "a", "no kind of file"),
+        ("x.jsonl", "3\n", "not JSON objects"),
+        ("x.txt", "a", "format of x.txt"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, found: str) -> None:

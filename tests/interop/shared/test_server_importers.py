@@ -144,7 +144,7 @@ def test_several_actions_pictures_and_settings_round_trip(library: str, monkeypa
     ("address", "headers", "found"),
     [
         ("", {"X-API-Key": "SERVER_KEY"}, "HTTP 401"),
-        ("", {"X-API-Key": "sk-sentinel"}, "names no variable"),
+        ("", {"X-API-Key": "sk-sentinel"}, "the name of an environment variable"),
         ("http://key:sentinel@127.0.0.1", {}, "has a key in its URL"),
         ("ws://here", {}, "ws://here"),
         ("http://127.0.0.1:9", {}, "127.0.0.1:9"),
