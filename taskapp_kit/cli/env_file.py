@@ -1,4 +1,4 @@
-"""Writing variables into an env file, for its owner alone to read."""
+"""Writing variables into an env file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from dotenv.parser import parse_stream
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.system.private_files import write_durable
 
-BACKSLASH = "\\"
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
 
 
 def write(path: Path, values: Mapping[str, str]) -> None:
-    """Sets these variables in the file, mode 600 from its first byte on; its other lines stay as they are.
+    """Set variables in an env file and keep its other lines.
 
-    The file is replaced in one step, so a reader sees the old one or the new one. A link is followed. Raises
-    ConfigError; its sentence names variables, never values.
+    The file is replaced atomically and has mode 600 from the start. A symbolic link is followed. Raises ConfigError, whose
+    message contains names of variables but no values.
     """
     for name, value in values.items():
-        if any(ord(letter) < 32 or ord(letter) == 127 for letter in value) or "'" in value:
+        if "'" in value or any(ord(character) < 32 or ord(character) == 127 for character in value):
             raise ConfigError(
-                f"The value of {name} cannot stand in an env file.",
-                hint="Give one without quotes and control characters.",
+                f"The value of {name} cannot be written into an env file: it contains a quote or a control character.",
+                hint="Choose a value without single quotes, line breaks and other control characters.",
             )
     target = path.expanduser().resolve()
     try:
         before = target.read_text("utf-8-sig") if target.exists() else ""
         write_durable(target, merged(before, values).encode())
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise ConfigError(f"{path} cannot be written: {reason}.", hint="Give another --file.") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not valid UTF-8"
+        raise ConfigError(f"{path} cannot be written: {reason}.", hint="Choose another --file.") from None
 
 
 def merged(before: str, values: Mapping[str, str]) -> str:
-    """The text of an env file with these variables set: in their old place, else at the end."""
+    """Return the text of an env file with these variables set, in place if they exist and otherwise at the end."""
     left = dict(values)
     parts = []
-    for binding in parse_stream(StringIO(before.replace("\r\n", "\n"))):  # a value may go over several lines
+    for binding in parse_stream(StringIO(before.replace("\r\n", "\n"))):  # a value may span several lines
         if binding.key not in values:
             parts.append(binding.original.string)
         elif binding.key in left:
@@ -53,4 +52,7 @@ def merged(before: str, values: Mapping[str, str]) -> str:
 
 
 def _line(name: str, value: str) -> str:
-    return f"{name}={value}" if _PLAIN.fullmatch(value) else f"{name}='{value.replace(BACKSLASH, BACKSLASH * 2)}'"
+    if _PLAIN.fullmatch(value):
+        return f"{name}={value}"
+    escaped = value.replace("\\", "\\\\")
+    return f"{name}='{escaped}'"

@@ -1,4 +1,4 @@
-"""An app that a command plays in this process: found, opened as a service, and its failure shown."""
+"""Apps that a command plays in this process: importing them, running them as a service, and reporting failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def open_app(reference: str, settings: Settings) -> TaskApp:
-    """The app of an APP argument, with the settings exported to its code and only its own log on stderr.
+    """Import the app that an APP argument names. Its code sees the settings, and only its own log reaches stderr.
 
     Raises DiscoveryError.
     """
@@ -37,23 +37,21 @@ def open_app(reference: str, settings: Settings) -> TaskApp:
     return find_app(reference)
 
 
-def app_named(option: str | None, place: str, config: Mapping[str, Any]) -> str | None:
-    """The app of --app, else the one that the user's own evaluation in `place` names; None without either.
+def app_named(option: str | None, directory: str, config: Mapping[str, Any]) -> str | None:
+    """Return the app of --app, else the app that an evaluation's config names, else None.
 
-    config: the evaluation's. Raises ConfigError for an evaluation from elsewhere, whose app is not imported unseen.
+    Raises ConfigError if the evaluation comes from another user: its app could run any code, so --app has to confirm it.
     """
     stored = config.get("app_reference")
     if option is None and isinstance(stored, str):
-        check_own(Path(place), config, command_with(["--app", stored]))
+        check_own(Path(directory), config, command_with(["--app", stored]))
         return stored
     return option
 
 
 def store_of(url: str | None) -> Store | None:
-    """The store at this address; None for none. Raises ConfigError, StoreError."""
-    if url in (None, "none"):
-        return None
-    return open_store(str(url))
+    """Open the store at an address. Return None if the address is None or `none`. Raises ConfigError, StoreError."""
+    return None if url is None or url == "none" else open_store(url)
 
 
 @contextlib.asynccontextmanager
@@ -66,12 +64,12 @@ async def local_service(
     concurrency: int = 1,
     **more: Any,
 ) -> AsyncIterator[Service]:
-    """A service that plays or scores `concurrency` rollouts at a time, with the models of the settings.
+    """Run a service that plays or scores `concurrency` rollouts at a time, with the models of the settings.
 
-    store: the address of the store, opened here and closed with the service. more: further members of ServiceSettings.
-    Raises ConfigError, StoreError, Unavailable: a judge has no model.
+    The store at the address `store` is opened, and closed with the service. `more` contains other members of
+    ServiceSettings. Raises ConfigError, StoreError, and Unavailable if a judge has no model.
     """
-    if not skip_judges:  # before a store makes its file
+    if not skip_judges:  # before opening a store creates its file
         check_judges(app.freeze(), lambda role: role_endpoint(settings, role) is not None)
     limits = {"max_concurrent": concurrency, "threads": concurrency, "skip_judges": skip_judges, **more}
     service = Service.of(app, settings, store=store_of(store), **limits)
@@ -83,29 +81,24 @@ async def local_service(
 
 @contextlib.contextmanager
 def failure_shown() -> Iterator[None]:
-    """Show the author's traceback of a rollout that fails inside, and name its boundary and ids in the error."""
+    """Print the author's traceback if a rollout fails in the block, and add its boundary and ids to the error."""
     try:
         yield
     except RolloutFailed as failed:
         show_traceback(failed.__cause__)
-        raise _with_ids(failed) from failed
-
-
-def _with_ids(failed: RolloutFailed) -> RolloutFailed:
-    failure = failed.failure
-    ids = ", ".join(
-        f"{name} {value}" for name, value in (("rollout", failed.rollout_id), ("error id", failure.error_id)) if value
-    )
-    shown = RolloutFailed(failure, rollout_id=failed.rollout_id)
-    shown.message = (
-        f"The rollout failed at boundary {failure.boundary} ({failure.code}): {failure.message.rstrip('.')}."
-    )
-    shown.hint = f"{failure.hint} ({ids})".strip() if ids else failure.hint
-    return shown
+        failure = failed.failure
+        names = {"rollout": failed.rollout_id, "error id": failure.error_id}
+        ids = ", ".join(f"{name} {value}" for name, value in names.items() if value)
+        shown = RolloutFailed(failure, rollout_id=failed.rollout_id)
+        shown.message = (
+            f"The rollout failed at boundary {failure.boundary} ({failure.code}): {failure.message.rstrip('.')}."
+        )
+        shown.hint = f"{failure.hint} ({ids})".strip() if ids else failure.hint
+        raise shown from failed
 
 
 def only_authors_log() -> None:
-    """Silence the kit's log, for a command that reports failures itself; what an environment logs goes to stderr."""
+    """Silence the kit's log, because the command reports failures itself. An environment's log still goes to stderr."""
     logger = logging.getLogger("taskapp_kit")
     logger.handlers, logger.propagate = [logging.NullHandler()], False
     handler = logging.StreamHandler()
@@ -116,10 +109,10 @@ def only_authors_log() -> None:
 
 
 def show_traceback(cause: BaseException | None) -> None:
-    """Print the traceback to stderr without the kit's frames; whole when the author's code has no part in it.
+    """Print a traceback to stderr without the kit's frames, or in full if it has no frames of the author.
 
-    Nothing is printed of the kit's own findings (an observation that is not JSON, say), nor of a package that is not
-    installed: their sentence is enough.
+    For errors that the kit raises itself (such as an observation that is not JSON) and for missing packages, print nothing:
+    their message says enough.
     """
     if cause is None or isinstance(cause, Unavailable):
         return

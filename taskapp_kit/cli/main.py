@@ -1,8 +1,8 @@
-"""`taskapp`: the commands in their groups, and how an error is shown.
+"""`taskapp`: the commands in their groups, and how errors are printed.
 
-A command is a module in one of the PACKAGES, named in GROUPS, whose `command` is a click command. It is imported when it is
-needed. What only its run needs, it imports as modules (`from taskapp_kit.evaluate import source`), at its top: where its
-help is printed, they are not loaded.
+Each command in GROUPS is a module in one of the PACKAGES. Its `command` attribute is a click command. A module is imported
+only when its command is used. Dependencies that only a run needs are imported as modules (`from taskapp_kit.evaluate import
+source`), so that printing `--help` doesn't load them.
 
 Exit status: 0 success; 1 the command failed; 2 the command line, a setting or the request is wrong; 3 the operating system
 is not supported.
@@ -28,62 +28,61 @@ from taskapp_kit.version import __version__
 
 GROUPS: dict[str, dict[str, str]] = {
     "Author": {
-        "init": "Make a new project in the directory NAME.",
+        "init": "Create a new project in the directory NAME.",
         "list": "List the bundled apps, the installed plugins and the templates.",
         "info": "Show environments, actions, rubrics, reward, splits, limits, configuration and policies.",
-        "play": "Play an episode yourself; the scorecard stands at the end.",
+        "play": "Play an episode yourself and see its scorecard.",
         "doctor": "Check an app, or a running task app at its URL, and with --backend a backend.",
-        "mock-model": "Serve a mock model with OpenAI's chat completions, answering well, badly or not at all.",
-        "judge": "Hold an app's judges against people's labels.",
+        "mock-model": "Serve a mock OpenAI-compatible model that answers well, badly or not at all.",
+        "judge": "Compare an app's judges with people's labels.",
     },
     "Serve": {
-        "serve": "Serve an app over HTTP, behind a key.",
+        "serve": "Serve an app over HTTP, protected by a key.",
         "mcp": "Serve an episode to an MCP client over stdin and stdout.",
-        "rollout": "Play and score one episode, in this process or (with a URL) at a server.",
-        "keys": "Make, rotate, list and revoke the keys of a key file; give a backend the task app's key.",
+        "rollout": "Play and score one episode, in this process or, with a URL, on a server.",
+        "keys": "Create, rotate, list and revoke API keys; upload the task app's key to a backend.",
     },
     "Evaluate": {
-        "eval": "Play many rollouts and summarise them.",
+        "eval": "Play many rollouts and summarize them.",
         "show": "List stored rollouts, or show one of them turn by turn.",
-        "view": "Show stored rollouts as web pages, on this machine alone.",
-        "compare": "Compare policies by the rollouts that both played.",
-        "rescore": "Score stored rollouts with today's rubrics and judges.",
-        "replay": "Play stored rollouts again, and say whether the same happened.",
-        "export": "Write stored rollouts to a file that other programs read.",
-        "generate": "Write a package of an app for another library.",
+        "view": "Show stored rollouts as web pages, on this machine only.",
+        "compare": "Compare policies on the episodes that both played.",
+        "rescore": "Score stored rollouts again with the current rubrics and judges.",
+        "replay": "Replay stored rollouts and report every difference.",
+        "export": "Write stored rollouts to a file for other programs.",
+        "generate": "Generate a package of an app for another library.",
         "store": "Measure, check and prune a store of rollouts.",
     },
     "Train and deploy": {
         "train": "Submit an RL job and follow it until it ends, or fine-tune a model on this machine.",
         "jobs": "List, follow, cancel and restart the jobs of a backend.",
         "models": "List, export, import and remove the trained models of this machine.",
-        "backend": "Serve training jobs: submit, follow, cancel.",
+        "backend": "Serve a backend for training jobs.",
         "setup": "Write an .env file (mode 600) that `taskapp train`, `serve`, `eval` and `deploy` read.",
         "modal-serve": "Run an app on Modal until Ctrl-C, with live reload.",
         "deploy": "Deploy an app to Modal.",
     },
 }
-"""Group to its commands, in the order of `taskapp --help`, and the beginning of each one's help; a dash in a name is an
-underscore in its module's."""
+"""The commands of each group in the order of `taskapp --help`, with the first sentence of their help."""
 PACKAGES = {"Author": "author", "Serve": "serve", "Evaluate": "evaluate", "Train and deploy": "train"}
-"""Where the modules of a group are."""
+"""The package below `taskapp_kit.cli` that contains a group's modules."""
 HELP = ("-h", "--help")
 
 
 class Commands(click.Group):
-    """The root: finds commands by name, shows them by group, prints the kit's errors in one paragraph."""
+    """The root command: imports commands on demand, lists them by group, and prints each KitError as one paragraph."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keeps the words, for messages that repeat the command with one option more."""
+        """Keep the arguments for messages that suggest the same command with another option."""
         ctx.meta[ARGUMENTS] = list(args)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command, in order."""
+        """Return every command, in order."""
         return [name for names in GROUPS.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, None when there is none."""
+        """Import and return a command, or return None if there is no such command."""
         package = next((PACKAGES[group] for group, commands in GROUPS.items() if cmd_name in commands), None)
         if package is None:
             return None
@@ -101,22 +100,22 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first argument names. Raises UsageError with *did you mean*."""
+        """Return the command that the first argument names. Raises UsageError, with a suggestion."""
         names = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in names:
             close = closest(args[0], names)
-            meant = f"Did you mean {close!r}?" if close else f"The commands are {', '.join(names)}."
-            ctx.fail(f"There is no command {args[0]!r}. {meant}")
+            suggestion = f"Did you mean {close!r}?" if close else f"The commands are {', '.join(names)}."
+            ctx.fail(f"Unknown command {args[0]!r}. {suggestion}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One section for each group."""
+        """Write one section per group."""
         for group, commands in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl([(name, marked(name, summary)) for name, summary in commands.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Runs the command; an error of the kit becomes one paragraph on stderr and an exit status."""
+        """Run the command. A KitError becomes one paragraph on stderr and an exit status."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -131,13 +130,13 @@ class Commands(click.Group):
 
 
 class _LoadedOnUse(MetaPathFinder):
-    """Finds modules whose code runs when one of their names is first used: a command's options need few of them."""
+    """Delays running a module's code until one of its names is used. Printing `--help` needs few modules."""
 
     @staticmethod
     def find_spec(
         fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's spec, with the standard library's LazyLoader."""
+        """Return the module's spec with the standard library's LazyLoader."""
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = LazyLoader(spec.loader)
@@ -151,8 +150,8 @@ class _LoadedOnUse(MetaPathFinder):
 )
 @click.version_option(__version__, prog_name="taskapp")
 def main() -> None:
-    """Declare a reinforcement-learning environment once; play it, serve it, roll it out.
+    """Declare a reinforcement-learning environment once, then play, serve, evaluate and train on it.
 
-    APP is a path (adder.py, or adder.py:app), module:attribute, the name of a bundled app or of an installed plugin,
-    and for `info` and `rollout` also the URL of a running server.
+    APP is a path (adder.py or adder.py:app), module:attribute, or the name of a bundled app or installed plugin. `info` and
+    `rollout` also accept the URL of a running server.
     """

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the kinds of their values."""
+"""Options that several commands share, and the types of their values."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Seed(ValueKind):
-    """A whole number in [0, 2⁶³)."""
+    """An integer in [0, 2⁶³)."""
 
     name = "seed"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number. Fails for anything else."""
+        """Return the number, or fail."""
         text = str(value)
         if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < SEED_LIMIT):
-            self.fail(f"{text[:80]!r} is no seed; expected a whole number from 0 to {SEED_LIMIT - 1}.", param, ctx)
+            self.fail(f"{text[:80]!r} is not a seed. Expected an integer from 0 to {SEED_LIMIT - 1}.", param, ctx)
         return int(text)
 
 
@@ -40,63 +40,57 @@ class JsonObject(ValueKind):
     name = "JSON"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        """Return the object. Fails for other JSON and for what is not JSON."""
-        if isinstance(value, dict):
-            return value
-        read = _json(self, value, param, ctx, '{"low": 3}')
-        if not isinstance(read, dict):
+        """Return the object, or fail."""
+        parsed = _json(self, value, param, ctx, '{"low": 3}')
+        if not isinstance(parsed, dict):
             self.fail('expected a JSON object such as {"low": 3}; mind the shell\'s quotes.', param, ctx)
-        return read
+        return parsed
 
 
 class ActionValue(ValueKind):
-    """An action: `{"tool": {args}}`, a list of them, or words (with or without JSON's quotes)."""
+    """An action: `{"tool": {args}}`, a list of them, or plain text (with or without JSON quotes)."""
 
     name = "JSON"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the action. Fails for broken JSON."""
-        if not isinstance(value, str):
+        """Return the action, or fail if its JSON is invalid."""
+        if value.lstrip()[:1] not in ("{", "[", '"'):
             return value
-        shown = '{"add": {"amount": 3}}'
-        return _json(self, value, param, ctx, shown) if value.lstrip()[:1] in ("{", "[", '"') else value
+        return _json(self, value, param, ctx, '{"add": {"amount": 3}}')
 
 
-def _json(kind: ValueKind, text: str, param: click.Parameter | None, ctx: click.Context | None, shown: str) -> Any:
+def _json(kind: ValueKind, text: str, param: click.Parameter | None, ctx: click.Context | None, sample: str) -> Any:
     try:
-        return json.loads(text, parse_constant=lambda name: kind.fail(f"{name} is no JSON number.", param, ctx))
+        return json.loads(text, parse_constant=lambda name: kind.fail(f"{name} is not a JSON number.", param, ctx))
     except ValueError as error:
-        return kind.fail(f"not JSON ({error}); mind the shell's quotes, as in '{shown}'.", param, ctx)
+        return kind.fail(f"not JSON ({error}); mind the shell's quotes, as in '{sample}'.", param, ctx)
 
 
 class AtOnce(ValueKind):
-    """Rollouts at once: a whole number from 1 to LARGEST_CONCURRENCY, or `auto`."""
+    """The number of concurrent rollouts: an integer from 1 to LARGEST_CONCURRENCY, or `auto`."""
 
     name = "N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number or `auto`. Fails for anything else."""
+        """Return the number or `auto`, or fail."""
         text = str(value)
-        if text == AUTO:
-            return AUTO
+        if text == "auto":
+            return text
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LARGEST_CONCURRENCY):
-            self.fail(
-                f"{text[:80]!r} is neither {AUTO} nor a whole number from 1 to {LARGEST_CONCURRENCY}.", param, ctx
-            )
+            self.fail(f"{text[:80]!r} is neither auto nor an integer from 1 to {LARGEST_CONCURRENCY}.", param, ctx)
         return int(text)
 
 
 ARGUMENTS = "taskapp_kit.arguments"
-"""Where a command's context keeps its words, for `command_with`."""
+"""Where a command's context stores its arguments, for `command_with`."""
 MAY_HOLD_KEYS = ("--key", "--policy-config")
-AUTO = "auto"
 LARGEST_CONCURRENCY = 4096
 SEED = Seed()
 JSON_OBJECT = JsonObject()
 
 
 def options(*parts: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """One decorator made of several, in the order in which `--help` lists them."""
+    """Combine decorators into one. `--help` lists the options in the order given here."""
 
     def decorate(command: Command) -> Command:
         for part in reversed(parts):
@@ -107,60 +101,62 @@ def options(*parts: Callable[[Command], Command]) -> Callable[[Command], Command
 
 
 def names_of(*parts: Callable[[Any], Any]) -> tuple[str, ...]:
-    """The parameters that these decorators give to a command, in order."""
-    command = click.command(options(*parts)(lambda: None))
-    return tuple(str(param.name) for param in command.params)
+    """Return the names of the parameters that these decorators add to a command, in order."""
+    return tuple(str(param.name) for param in click.command(options(*parts)(lambda: None)).params)
 
 
 def json_option(about: str = "Print JSON.") -> Callable[[Command], Command]:
-    """`--json`, as `as_json`. about: its help."""
+    """Return the option `--json`, passed as `as_json`. about: its help."""
     return click.option("--json", "as_json", is_flag=True, help=about)
 
 
 def env_files_option(
-    about: str = "Read settings and keys from this file; may repeat, a later one wins.",
+    about: str = "Read settings and keys from this file. May be repeated; a later file wins.",
 ) -> Callable[[Command], Command]:
-    """`--env-file`, as `env_files`: it may be given several times. about: its help."""
+    """Return the option `--env-file`, passed as the tuple `env_files`. about: its help."""
     return click.option("--env-file", "env_files", multiple=True, metavar="F", help=about)
 
 
 def listen_options(port: int) -> Callable[[Command], Command]:
-    """`--host` and `--port` of a server on this machine. port: the default."""
+    """Return the options `--host` and `--port` of a server. port: the default."""
     return options(
         click.option("--host", default="127.0.0.1", metavar="H", help="The address to listen on."),
         click.option(
-            "--port", type=click.IntRange(0, 65_535), default=port, metavar="P", help="Its port; 0 takes a free one."
+            "--port", type=click.IntRange(0, 65_535), default=port, metavar="P", help="The port; 0 picks a free one."
         ),
     )
 
 
 def policy_options(builtin: str, *, several: bool = False) -> Callable[[Command], Command]:
-    """Who acts: what `policy_options.chosen_policy` reads, and how a model answers. builtin: the policies to name.
+    """Return the options that choose the policy, and how a model answers.
 
-    several: policies, models and addresses may repeat, as `policies`, `models` and `inference_urls`.
+    Args:
+        builtin: The built-in policies that the help lists.
+        several: Whether policies, models and addresses may be repeated. They are then passed as `policies`, `models` and
+            `inference_urls`.
     """
-    repeat = "; may repeat" if several else ""
+    repeat = "; may be repeated" if several else ""
     return options(
         click.option(
             "--policy",
             "policies" if several else "policy",
             multiple=several,
             metavar="P",
-            help=f"Who acts: {builtin}, or a policy of the app's{repeat}.",
+            help=f"The policy that acts: {builtin}, or one of the app's policies{repeat}.",
         ),
         click.option(
             "--model",
             "models" if several else "model",
             multiple=several,
             metavar="M",
-            help=f"A language model acts: its name at the endpoint, or in models.toml{repeat}.",
+            help=f"The language model that acts, by its name at the endpoint or in models.toml{repeat}.",
         ),
         click.option(
             "--inference-url",
             "inference_urls" if several else "inference_url",
             multiple=several,
             metavar="U",
-            help="The model's endpoint, with OpenAI's chat completions"
+            help="The model's OpenAI-compatible endpoint"
             + ("; one for all models, or one for each." if several else "."),
         ),
         click.option("--output-mode", type=OUTPUT_MODE, default="tool_calls", help="How the model answers."),
@@ -168,9 +164,9 @@ def policy_options(builtin: str, *, several: bool = False) -> Callable[[Command]
             "--action",
             type=ActionValue(),
             metavar="JSON",
-            help='What `constant` repeats: {"tool": {args}}, or words.',
+            help='What `constant` repeats: {"tool": {args}}, or text.',
         ),
-        click.option("--policy-config", type=JSON_OBJECT, metavar="JSON", help="Further members of policy.config."),
+        click.option("--policy-config", type=JSON_OBJECT, metavar="JSON", help="More members of policy.config."),
     )
 
 
@@ -183,52 +179,52 @@ ENV_CONFIG = click.option(
 )
 EPISODE = options(
     ENVIRONMENT,
-    click.option("--seed", type=SEED, metavar="S", help="The episode's seed.  [default: one is drawn]"),
-    click.option("--split", metavar="NAME", help="The split to draw from, or whose row the seed counts."),
+    click.option("--seed", type=SEED, metavar="S", help="The episode's seed.  [default: a random seed]"),
+    click.option("--split", metavar="NAME", help="The split to draw from. With rows, the seed is an index into it."),
 )
 LIMITS = options(
     click.option(
-        "--ops", type=click.IntRange(1, 200_000), metavar="N", help="Stop an episode after N turns of the policy."
+        "--ops", type=click.IntRange(1, 200_000), metavar="N", help="End an episode after N turns of the policy."
     ),
     click.option(
         "--max-time-seconds",
         type=click.FloatRange(0, 86_400, min_open=True),
         default=DEADLINE_SECONDS,
         metavar="T",
-        help="A rollout's deadline; past it it fails.",
+        help="A rollout's deadline. A rollout that takes longer fails.",
     ),
     click.option(
         "--max-refusals",
         type=click.IntRange(1, 10_000_000),
         metavar="N",
-        help="Cut an episode after N refused answers in a row; lowers the environment's limit.",
+        help="Truncate an episode after N refused answers in a row; lowers the environment's limit.",
     ),
     click.option(
         "--max-rollout-tokens",
         type=click.IntRange(1, 10**12),
         metavar="N",
-        help="Cut an episode once its models have read and written N tokens.",
+        help="Truncate an episode once its models have read and written N tokens.",
     ),
 )
-"""Where an episode ends at the latest."""
+"""The limits of an episode."""
 CACHE = click.option(
-    "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep models' answers there."
+    "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Cache the models' answers there."
 )
 JUDGES = click.option(
     "--judges",
     type=click.Choice(["ask", "skip"]),
     default="ask",
-    help="skip asks no judge: their scores are null, and so is a reward that needs them.",
+    help="skip calls no judge: their scores are null, and so is every reward that needs them.",
 )
-"""Of the commands that play an app in this process."""
+"""For commands that play an app in this process."""
 WIDTH = click.option(
     "--width",
     type=click.IntRange(40, 10_000),
     metavar="N",
-    help="Columns of what is printed.  [default: the terminal's; 120 or more in a pipe]",
+    help="Width of the output in columns.  [default: the terminal's; 120 or more in a pipe]",
 )
-FULL = click.option("--full", is_flag=True, help="Cut nothing, fold no equal steps, print every metric.")
-"""Of the commands that print the steps of an episode."""
+FULL = click.option("--full", is_flag=True, help="Print everything: long text, equal steps, every metric.")
+"""For commands that print the steps of an episode."""
 LOG_LEVEL = click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="What is logged."
 )
@@ -237,32 +233,36 @@ BACKEND = click.option(
 )
 POLLING = options(
     click.option(
-        "--poll-timeout", type=click.FloatRange(0, min_open=True), default=7200.0, metavar="S", help="Follow this long."
+        "--poll-timeout",
+        type=click.FloatRange(0, min_open=True),
+        default=7200.0,
+        metavar="S",
+        help="Stop following after S seconds.",
     ),
     click.option(
-        "--poll-interval", type=click.FloatRange(0.1), default=5.0, metavar="S", help="Seconds between two looks."
+        "--poll-interval", type=click.FloatRange(0.1), default=5.0, metavar="S", help="Seconds between two requests."
     ),
 )
 
 
 def typed(ctx: click.Context) -> dict[str, str]:
-    """The parameters of a command that its command line gives, by name, to the option's own spelling."""
-    given = ((str(param.name), param.opts[0]) for param in ctx.command.params)
-    return {name: flag for name, flag in given if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    """Return the parameters that the command line sets, each with the spelling of its option."""
+    flags = ((str(param.name), param.opts[0]) for param in ctx.command.params)
+    return {name: flag for name, flag in flags if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def is_url(reference: str) -> bool:
-    """Whether APP names a running server."""
+    """Return whether an APP argument is the URL of a server."""
     return reference.startswith(("http://", "https://"))
 
 
 def shown_source(reference: str) -> str:
-    """DIR, STORE or URL as output names it: `STORE` for an address that may have a password, which no output repeats."""
+    """Return DIR, STORE or URL as shown to the user: `STORE` for an address that may contain a password."""
     return "STORE" if "://" in reference and ("@" in reference or "?" in reference) else reference
 
 
 def command_with(options: Sequence[str]) -> list[str]:
-    """The command line of this process with further options; values that may be or hold keys are left out."""
+    """Return the command line of this process with more options. Values that may contain keys are replaced with `…`."""
     words = ["taskapp"]
     for word in click.get_current_context().meta[ARGUMENTS]:
         name, equals, _ = word.partition("=")
@@ -274,6 +274,6 @@ def command_with(options: Sequence[str]) -> list[str]:
 def episode(
     environment: str | None, seed: int | None, env_config: Mapping[str, Any] | None, split: str | None
 ) -> dict[str, Any]:
-    """`env` of a rollout's request, from the options --env, --seed, --config and --split."""
+    """Return `env` of a rollout request for the options --env, --seed, --config and --split."""
     config = {**(env_config or {}), **({} if split is None else {"split": split})}
     return {"env_name": environment, "seed": seed, "config": config}

@@ -1,4 +1,4 @@
-"""Who acts: `--policy`, `--action`, `--model` and `--inference-url` as members of `policy.config`."""
+"""The policy that acts: `--policy`, `--action`, `--model` and `--inference-url` as members of `policy.config`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from taskapp_kit.config import Settings
 
 BACKENDS_OWN = ("ft:", "rl:")
-"""What the names of models begin with that a backend finetuned or trained, and serves itself."""
+"""Prefixes of models that a backend fine-tuned or trained, and serves itself."""
 BACKENDS_MODELS = "/inference/v1"
 
 
@@ -38,32 +38,36 @@ def chosen_policy(
     *,
     app: str = "",
 ) -> tuple[dict[str, Any], str]:
-    """`policy.config`, and what to say about it. Raises UsageError, ConfigError.
+    """Return `policy.config` and a note about it for the user.
 
-    app: the APP argument. The user is warned when a model's key goes to a server elsewhere; the backend's never does.
+    If APP is a server on another machine, the user is warned that it will get the model's key. The backend's own key is
+    never sent there. Raises UsageError, ConfigError.
     """
-    given: dict[str, Any] = dict(policy_config or {})
+    config: dict[str, Any] = dict(policy_config or {})
     note = ""
     if model is not None or inference_url is not None:
         if policy is not None or action is not None:
-            raise click.UsageError("--model and --inference-url let a model act, --policy and --action something else.")
+            raise click.UsageError("--model and --inference-url choose a model; leave out --policy and --action.")
         chosen = chosen_model(settings, model, inference_url, app=app)
         if "api_key" in chosen:
             _show_who_gets_the_key(app, str(model), chosen)
-        given.update(chosen)
-    elif "inference_url" not in given or policy is not None or action is not None:
-        note = "" if policy or action is not None or given.get("policy") else "no --policy was given"
-        given = {"policy": policy or ("constant" if action is not None else "random"), **given}
+        config.update(chosen)
+    elif "inference_url" not in config or policy is not None or action is not None:
+        note = "" if policy or action is not None or config.get("policy") else "no --policy was given"
+        config = {"policy": policy or ("constant" if action is not None else "random"), **config}
     if action is not None:
-        given["action"] = action
-    return given, note
+        config["action"] = action
+    return config, note
 
 
 @dataclass(frozen=True)
 class ChosenPolicies:
-    """The policies of several flags. configs: `policy.config` by the name that tells each from the others.
+    """The policies that several flags choose.
 
-    in_models_file: for such a name the model's in models.toml, or at a backend. note: what to say about the choice.
+    Attributes:
+        configs: Each `policy.config` by a name that is unique among them.
+        in_models_file: For some of these names, the model's name in models.toml or at a backend.
+        note: What to tell the user about the choice.
     """
 
     configs: dict[str, dict[str, Any]] = field(repr=False)
@@ -81,45 +85,44 @@ def chosen_policies(
     *,
     app: str = "",
 ) -> ChosenPolicies:
-    """Every policy and model that was named; one address is for all models, several are for one each.
+    """Return every policy and model on the command line. A single address applies to all models.
 
     Raises UsageError, ConfigError; see `chosen_policy`.
     """
 
-    def one(policy: str | None, model: str | None, url: str | None, action: Any = None) -> dict[str, Any]:
+    def config_for(policy: str | None, model: str | None, url: str | None, action: Any = None) -> dict[str, Any]:
         return chosen_policy(settings, policy, model, url, action, policy_config, app=app)[0]
 
     if len(inference_urls) > 1 and len(inference_urls) != len(models):
         raise click.UsageError("Give one --inference-url for all models, or one for each --model, in the same order.")
     if len(policies) + max(len(models), len(inference_urls)) <= 1:
-        policy, model, url = (given[0] if given else None for given in (policies, models, inference_urls))
+        policy, model, url = (values[0] if values else None for values in (policies, models, inference_urls))
         config, note = chosen_policy(settings, policy, model, url, action, policy_config, app=app)
         name = policy_name(config)
         return ChosenPolicies({name: config}, {name: model} if model is not None and url is None else {}, note)
     if action is not None and "constant" not in policies:
-        raise click.UsageError("--action is what the policy `constant` repeats; name it with --policy constant.")
-    chosen = [(name, one(name, None, None, action if name == "constant" else None)) for name in policies]
+        raise click.UsageError("--action applies to the policy `constant`; add --policy constant.")
+    chosen = [(name, config_for(name, None, None, action if name == "constant" else None)) for name in policies]
     labels: Sequence[str | None] = models or [None] * len(inference_urls)
     addresses: Sequence[str | None] = (
         [*inference_urls] * len(labels) if len(inference_urls) == 1 else inference_urls or [None] * len(labels)
     )
-    chosen += [(model or "", one(None, model, url)) for model, url in zip(labels, addresses, strict=True)]
+    chosen += [(model or "", config_for(None, model, url)) for model, url in zip(labels, addresses, strict=True)]
     names = [policy_name(config) for _, config in chosen]
     if len(set(names)) < len(names):  # models.toml may have one model at two addresses
-        names = [given or policy_name(config) for given, config in chosen]
+        names = [label or policy_name(config) for label, config in chosen]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise click.UsageError(f"Two of the policies are called {twice}; name them apart in models.toml.")
+        raise click.UsageError(f"Two policies are called {twice}. Give them different names in models.toml.")
     configs = dict(zip(names, (config for _, config in chosen), strict=True))
-    given_models = names[len(policies) :] if not inference_urls else []
-    return ChosenPolicies(configs, dict(zip(given_models, models, strict=True)) if given_models else {})
+    return ChosenPolicies(configs, {} if inference_urls else dict(zip(names[len(policies) :], models, strict=True)))
 
 
 def chosen_model(settings: Settings, model: str | None, url: str | None, *, app: str = "") -> dict[str, Any]:
-    """The members of policy.config for a model at an address, or for one that models.toml names.
+    """Return the members of policy.config for a model at an address, or for a model by name.
 
-    A model of this machine that models.toml does not have is served while the command runs, if APP can reach it. Any other
-    name that begins with `ft:` or `rl:` is asked for at the backend. Raises ConfigError, Unavailable.
+    A name is looked up in models.toml, then among the models on this machine, then, if it begins with `ft:` or `rl:`, at the
+    backend. A model on this machine is served while the command runs, if APP can reach it. Raises ConfigError, Unavailable.
     """
     if url is not None:
         return {"inference_url": url, **({} if model is None else {"model": model})}
@@ -134,13 +137,13 @@ def chosen_model(settings: Settings, model: str | None, url: str | None, *, app:
         if here:
             raise ConfigError(
                 f"The model {model!r} is on this machine, where the server at {clean(app)} cannot reach it.",
-                hint="Evaluate the app in this process; or serve the model elsewhere, and name its address in models.toml.",
+                hint="Play the app in this process, or serve the model elsewhere and add its address to models.toml.",
             )
     named = names.resolve(str(model))
     key = None if named.key is None else settings.variable(named.key)
     if named.key is not None and key is None:
         raise ConfigError(
-            f"The model {named.name!r} needs a key, and {named.key} is not set.",
+            f"The model {named.name!r} needs a key, but {named.key} is not set.",
             hint=f"Set {named.key} in your environment.",
         )
     return {"inference_url": named.url, "model": named.model, **({} if key is None else {"api_key": key})}
@@ -151,19 +154,19 @@ def _show_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None
         return
     if chosen["inference_url"].endswith(BACKENDS_MODELS) and model.startswith(BACKENDS_OWN):
         raise ConfigError(
-            f"The model {model!r} is the backend's own, and its key would go to the server at {clean(app)}.",
-            hint="Evaluate the app in this process; or name the model in models.toml, with a key that the server may have.",
+            f"The model {model!r} is served by the backend, whose key would be sent to the server at {clean(app)}.",
+            hint="Play the app in this process, or add the model to models.toml with a key that the server may see.",
         )
-    echo(f"The key of the model {clean(model)} goes to {clean(app)} with each rollout.", err=True)
+    echo(f"The key of the model {clean(model)} is sent to {clean(app)} with each rollout.", err=True)
 
 
 def _of_the_backend(settings: Settings, model: str) -> dict[str, Any]:
     backend = next((value for name in BACKEND_VARIABLES if (value := settings.variable(name))), None)
     if backend is None:
         raise ConfigError(
-            f"The model {model!r} is not on this machine, and no backend that could have it is named.",
-            hint="`taskapp models list` shows the trained models of this folder (TASKAPP_MODELS: of another one). For a "
-            f"backend's, set {BACKEND_VARIABLES[0]} and {SYNTH_KEY}; or give --inference-url, or an address in models.toml.",
+            f"The model {model!r} is not on this machine, and no backend is configured that could have it.",
+            hint="`taskapp models list` shows the trained models in this directory (or in TASKAPP_MODELS). For a backend's "
+            f"model, set {BACKEND_VARIABLES[0]} and {SYNTH_KEY}. For others, pass --inference-url or edit models.toml.",
         )
     key = settings.variable(SYNTH_KEY)
     return {
@@ -174,11 +177,11 @@ def _of_the_backend(settings: Settings, model: str) -> dict[str, Any]:
 
 
 SERVED = "taskapp_kit.cli.served_here"
-"""Where a command's context has its processes, by the model's name."""
+"""Key of a command's context for the processes that serve models, by the model's name."""
 
 
 def is_here(settings: Settings, model: str) -> bool:
-    """Whether this machine has a model of this name, or makes it when it is first requested."""
+    """Return whether this machine has a model of this name, or creates it on first use."""
     own = settings.aliases.get(model, model)
     if is_path(own):
         return True
@@ -189,7 +192,7 @@ def is_here(settings: Settings, model: str) -> bool:
 
 
 def served_here(settings: Settings, model: str) -> dict[str, Any]:
-    """Serve a model until the command ends; return the members of policy.config for it. Raises ConfigError, Unavailable."""
+    """Serve a model until the command ends. Return its members of policy.config. Raises ConfigError, Unavailable."""
     context = click.get_current_context()
     processes: dict[str, ServingProcess] = context.meta.setdefault(SERVED, {})
     process = processes.get(model)
@@ -199,6 +202,6 @@ def served_here(settings: Settings, model: str) -> dict[str, Any]:
         echo(f"Loading {clean(model)} …", err=True)
         process.wait()
         if process.own_name != model:
-            echo(f"{clean(model)} stands for {clean(process.own_name)}.", err=True)
-    # its port differs in each run; an evaluation stores the address without it, to be the same one when it is resumed
+            echo(f"{clean(model)} is an alias of {clean(process.own_name)}.", err=True)
+    # the port differs in each run, so an evaluation stores the address without it and can be resumed
     return {"inference_url": process.url, "model": model, "api_key": process.key}

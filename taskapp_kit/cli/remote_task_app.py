@@ -1,4 +1,4 @@
-"""Requests to a running task app, whose errors name the options of the command line."""
+"""Requests to a running task app whose errors mention command-line options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 from taskapp_kit.errors import TaskAppError
 
 KEY_HINT = (
-    "Give the server's key as --key, or set ENVIRONMENT_API_KEY (a minted one is shown where the server was started)."
+    "Pass the server's key as --key or in ENVIRONMENT_API_KEY. A key made by `serve` is printed where it was started."
 )
 NO_KEY_CODES = ("unauthorised", "unauthorized")
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 def asked(ask: Callable[Asked, Result], *args: Asked.args, **kwargs: Asked.kwargs) -> Result:
-    """The result of a request. Raises what it raises, with the command's own hint where the key was refused."""
+    """Return the result of a request. If the key is rejected, the error's hint explains how to pass it."""
     try:
         return ask(*args, **kwargs)
     except TaskAppError as error:

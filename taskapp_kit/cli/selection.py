@@ -1,4 +1,4 @@
-"""Which stored rollouts a command means: the worst, the best, those that failed, or those that match filters."""
+"""The selection of stored rollouts: the worst, the best, the failed, or all that match filters."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 SHORTEST_PREFIX = 4
-"""Of an id, in characters."""
+"""The shortest accepted beginning of an id, in characters."""
 LIMIT = 50
-"""Rows of a list, unless another number is requested."""
+"""Rows of a list without --limit."""
 CHOICE = options(
-    click.option("--worst", type=click.IntRange(1), metavar="N", help="The N with the lowest reward."),
-    click.option("--best", type=click.IntRange(1), metavar="N", help="The N with the highest reward."),
-    click.option("--failed", is_flag=True, help="Those that failed."),
+    click.option("--worst", type=click.IntRange(1), metavar="N", help="The N rollouts with the lowest rewards."),
+    click.option("--best", type=click.IntRange(1), metavar="N", help="The N rollouts with the highest rewards."),
+    click.option("--failed", is_flag=True, help="The rollouts that failed."),
 )
 FILTERS = options(
-    click.option("--env", "environment", metavar="NAME", help="Only of this environment."),
-    click.option("--policy", metavar="P", help="Only of this policy, or of the model of this name."),
+    click.option("--env", "environment", metavar="NAME", help="Only rollouts in this environment."),
+    click.option("--policy", metavar="P", help="Only rollouts of this policy or model."),
     click.option(
-        "--status", type=click.Choice(["terminated", "truncated", "failed"]), help="Only those that ended like this."
+        "--status", type=click.Choice(["terminated", "truncated", "failed"]), help="Only rollouts with this status."
     ),
-    click.option("--boundary", type=click.Choice(get_args(Boundary)), help="Only those that failed there."),
-    click.option("--reward-below", type=float, metavar="X", help="Only those whose reward is less."),
-    click.option("--reward-above", type=float, metavar="X", help="Only those whose reward is greater."),
+    click.option("--boundary", type=click.Choice(get_args(Boundary)), help="Only rollouts that failed there."),
+    click.option("--reward-below", type=float, metavar="X", help="Only rollouts with a reward below X."),
+    click.option("--reward-above", type=float, metavar="X", help="Only rollouts with a reward above X."),
 )
 """The filters of `GET /rollouts`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which stored rollouts, in which order (None: the source's own), and how many at most (None: all)."""
+    """Which stored rollouts, in which order (None: the source's order), and the limit on their number (None: no limit)."""
 
     query: RolloutQuery = field(default_factory=RolloutQuery)
     order: RowOrder | None = None
     limit: int | None = None
 
     async def rows(self, source: RolloutSource, most: int | None = None) -> list[RolloutRow]:
-        """The rows of a source. most: at most so many, in place of the selection's own limit."""
+        """Return the rows of a source. most: replaces the selection's limit."""
         return [row async for row in source.rows(self.query, self.order, limit=most or self.limit)]
 
 
@@ -61,14 +61,12 @@ def selection(
     limit: int | None = None,
     **filters: Any,
 ) -> Selection:
-    """The selection that the options of `CHOICE` and `FILTERS` ask for. Raises UsageError for options that exclude others."""
+    """Return the selection for the options in `CHOICE` and `FILTERS`. Raises UsageError if they contradict each other."""
     if sum((worst is not None, best is not None, failed)) > 1:
         raise click.UsageError("Give one of --worst, --best and --failed.")
     if worst is not None or best is not None:
         if sort is not None or limit is not None:
-            raise click.UsageError(
-                "--worst and --best have an order and a number of their own; leave out --sort and --limit."
-            )
+            raise click.UsageError("--worst and --best set the order and the limit; leave out --sort and --limit.")
         sort, limit = ("worst", worst) if worst is not None else ("best", best)
     if failed:
         if filters.get("status") not in (None, "failed"):
@@ -78,19 +76,19 @@ def selection(
 
 
 async def whole_id(source: RolloutSource, prefix: str) -> str:
-    """The id that begins like this. Raises ConfigError when none does, or several do."""
+    """Return the only id that begins with `prefix`. Raises ConfigError if there is no such id, or several."""
     if ROLLOUT_ID.fullmatch(prefix):
         return prefix
     if len(prefix) < SHORTEST_PREFIX:
         raise ConfigError(
-            f"{prefix!r} is too short for an id.", hint=f"Give at least {SHORTEST_PREFIX} characters of it."
+            f"The id {prefix!r} is too short.", hint=f"Give at least its first {SHORTEST_PREFIX} characters."
         )
     names = [row.rollout_id async for row in source.rows() if row.rollout_id.startswith(prefix)]
     if len(names) == 1:
         return names[0]
     if names:
-        raise ConfigError(f"{len(names)} rollouts have an id that begins with {prefix!r}.", hint="Give more of it.")
+        raise ConfigError(f"{len(names)} rollout ids begin with {prefix!r}.", hint="Give more characters of the id.")
     raise ConfigError(
-        f"There is no rollout whose id begins with {prefix[:80]!r} in {source.place}.",
-        hint="`taskapp show` without an id lists those that are there.",
+        f"No rollout id in {source.place} begins with {prefix[:80]!r}.",
+        hint="`taskapp show` without an id lists the rollouts.",
     )

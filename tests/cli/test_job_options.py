@@ -92,18 +92,18 @@ def folder(tmp_path: Path) -> Path:
 def test_at_a_terminal_the_file_with_the_keys_is_asked_for_once(folder: Path) -> None:
     with Terminal(folder, *TRAIN) as terminal:
         terminal.wait("Not set: SYNTH_API_KEY, ENVIRONMENT_API_KEY")
-        terminal.wait("An .env file that holds them")
+        terminal.wait("Path of an .env file with these variables")
         terminal.type("keys.env")
         assert terminal.end() == 1
-    assert "No job was submitted: see task app" in terminal.text
+    assert "No job was submitted, because of the problems above (task app" in terminal.text
     assert "canary" not in terminal.text
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("typed", "words"), [("", "SYNTH_API_KEY"), ("none.env", "There is no file none.env")])
+@pytest.mark.parametrize(("typed", "words"), [("", "SYNTH_API_KEY"), ("none.env", "The file none.env does not exist")])
 def test_no_file_or_a_wrong_one_ends_with_a_sentence(folder: Path, typed: str, words: str) -> None:
     with Terminal(folder, *TRAIN) as terminal:
-        terminal.wait("An .env file that holds them")
+        terminal.wait("Path of an .env file with these variables")
         terminal.type(typed)
         assert terminal.end() == 2
     assert words in terminal.text

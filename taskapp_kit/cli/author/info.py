@@ -1,4 +1,4 @@
-"""`taskapp info`: what an app declares, or what its policy reads first."""
+"""`taskapp info`: what an app declares, what a model reads first, or how far taskapp-kit's parts are supported."""
 
 from __future__ import annotations
 
@@ -35,18 +35,16 @@ from taskapp_kit.wire.chat.conversation import role_variable
 
 @click.command(epilog=example("taskapp info crafter", "taskapp info adder.py --prompt --seed 3"))
 @click.argument("app", metavar="[APP|URL]", required=False)
-@click.option("--prompt", is_flag=True, help="Print exactly what a language model reads first in one episode.")
+@click.option("--prompt", is_flag=True, help="Print exactly what a language model reads first in an episode.")
 @click.option("--env", "environment", metavar="NAME", help="Only this environment.")
-@click.option("--seed", type=SEED, metavar="S", help="With --prompt: the episode.  [default: the first of its split]")
+@click.option("--seed", type=SEED, metavar="S", help="With --prompt: the seed.  [default: the first of its split]")
 @click.option("--split", metavar="NAME", help="With --prompt: the split.")
 @click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With --prompt: the configuration.")
-@click.option(
-    "--output-mode", type=OUTPUT_MODE, help="With --prompt: how the model is to answer.  [default: tool_calls]"
-)
-@click.option("--clients", is_flag=True, help="Print the lines that clients of other protocols need.")
+@click.option("--output-mode", type=OUTPUT_MODE, help="With --prompt: how the model answers.  [default: tool_calls]")
+@click.option("--clients", is_flag=True, help="Print how clients of other protocols connect.")
 @SERVER_KEY
 @ENV_FILES
-@json_option("Print JSON, with the whole JSON Schemas.")
+@json_option("Print JSON, with complete JSON Schemas.")
 def command(
     app: str | None,
     prompt: bool,
@@ -71,13 +69,10 @@ def command(
         return
     settings = load(env_files=env_files)
     if not prompt and any(option is not None for option in (seed, split, env_config, output_mode)):
-        raise click.UsageError(
-            "--seed, --split, --config and --output-mode select an episode; add --prompt to use them."
-        )
-
+        raise click.UsageError("--seed, --split, --config and --output-mode select an episode; add --prompt.")
     if prompt:
         if is_url(app):
-            raise click.UsageError("--prompt plays the reset of an app in this process; give the app, not a URL.")
+            raise click.UsageError("--prompt resets an environment in this process; give an APP instead of a URL.")
         config = {**(env_config or {}), **({"split": split} if split else {})}
         first = _first_prompt(app, settings, environment, seed, config, output_mode or "tool_calls")
         if as_json:
@@ -124,7 +119,7 @@ def _print_support(*, as_json: bool) -> None:
 
 
 def _print(description: dict[str, Any], app: str, url: str, environment: str | None) -> None:
-    """What is declared, then the requests that a user can send."""
+    """Print the description, then requests that a user can send."""
     with shown_from(app) if is_url(app) else nullcontext():
         print_description(description["info"], description["task_info"], description["unavailable_policies"])
     out = console()
@@ -135,27 +130,27 @@ def _print(description: dict[str, Any], app: str, url: str, environment: str | N
     for warning in description["warnings"]:
         out.print(f"\nWarning: {clean(warning)}", style="yellow")
     out.print()
-    out.print("ask it" if is_url(app) else f"ask it, once `taskapp serve {app}` runs", style="bold")
+    out.print("example requests" if is_url(app) else f"example requests to `taskapp serve {app}`", style="bold")
     for line in curl_lines(url, environment, description["example"]["seed"], description["example"]["policy"]):
         out.print(line, soft_wrap=True)
 
 
 def _print_clients(lines: list[dict[str, Any]], app: str) -> None:
-    """For each protocol how it is served, and what each client needs."""
+    """Print how each protocol is served and what its clients need."""
     out = console()
     for protocol in lines:
-        out.print(f"{clean(protocol['summary'])}", style="bold")
+        out.print(clean(protocol["summary"]), style="bold")
         out.print(f"taskapp serve {clean(app)} --protocols {protocol['name']}", soft_wrap=True)
-        for one in protocol["clients"]:
-            out.print(f"\n{clean(one['title'])}", style="dim")
-            out.print(clean(one["text"]), soft_wrap=True, markup=False)
+        for connection in protocol["clients"]:
+            out.print(f"\n{clean(connection['title'])}", style="dim")
+            out.print(clean(connection["text"]), soft_wrap=True)
         out.print()
 
 
 def _print_prompt(first: dict[str, Any]) -> None:
-    """The episode, the messages, then the other members of the request."""
+    """Print the episode, the messages, then the other members of the request."""
 
-    def written(value: Any) -> str:
+    def as_json(value: Any) -> str:
         return clean(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
     out, body = console(), first["body"]
@@ -170,15 +165,15 @@ def _print_prompt(first: dict[str, Any]) -> None:
         function = tool["function"]
         out.print(f"\ntool {function['name']}", style="bold")
         out.print(clean(function["description"]), soft_wrap=True)
-        out.print(written(function["parameters"]), soft_wrap=True)
+        out.print(as_json(function["parameters"]), soft_wrap=True)
     for name, value in body.items():
         if name not in ("messages", "tools"):
             out.print(f"\n{name}", style="bold")
-            out.print(value if isinstance(value, str) else written(value), soft_wrap=True)
+            out.print(value if isinstance(value, str) else as_json(value), soft_wrap=True)
 
 
 def _described(reference: str, settings: Settings, environment_name: str | None) -> dict[str, Any]:
-    """What an APP declares: all of it, or one environment. Raises DiscoveryError, DeclarationError, RequestError."""
+    """Return the declarations of an APP, or of one environment. Raises DiscoveryError, DeclarationError, RequestError."""
     export(settings)
     app = find_app(reference)
     spec = app.freeze()
@@ -188,13 +183,10 @@ def _described(reference: str, settings: Settings, environment_name: str | None)
         max_concurrent=settings.max_concurrent,
         max_body_bytes=settings.max_body_bytes,
     )
-    chosen = (
-        [find_environment(spec, environment_name)] if environment_name is not None else list(spec.environments.values())
-    )
     tasks: dict[str, Any] = {}
     unavailable: dict[str, dict[str, str]] = {}
     first: dict[str, Any] = {}
-    for environment in chosen:
+    for environment in [find_environment(spec, environment_name)] if environment_name else spec.environments.values():
         split = environment.split_names[0]
         row = environment.tasks.rows(split)[0] if environment.tasks is not None else None
         tasks[environment.name] = description.task(environment, split, environment.first_seed, row)
@@ -205,7 +197,7 @@ def _described(reference: str, settings: Settings, environment_name: str | None)
             "policy": example_policies.example_policy(policies, words=environment.text_action is not None),
         }
     missing = [
-        f"{need.users} call the model of role {need.role!r}, and {role_variable(need.role)} is not set"
+        f"{need.users} call the model of role {need.role!r}, but {role_variable(need.role)} is not set"
         for need in judges.needed_roles(spec)
         if settings.variable(role_variable(need.role)) is None
     ]
@@ -224,7 +216,7 @@ def _described(reference: str, settings: Settings, environment_name: str | None)
 
 
 def _described_by_server(url: str, key: str | None, environment_name: str | None) -> dict[str, Any]:
-    """The same from a running server. Raises TaskAppError, ConfigError."""
+    """Return the same for a running server. Raises TaskAppError, ConfigError."""
     server = client.SyncTaskAppClient(url, key)
     info = remote_task_app.asked(server.get, "/info")
     try:
@@ -240,8 +232,8 @@ def _described_by_server(url: str, key: str | None, environment_name: str | None
         policies = next(iter(tasks.values()))["inference"].get("policies") or ["random"]
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise TaskAppError(
-            f"{url} describes itself in a way that taskapp-kit does not know ({type(error).__name__}).",
-            hint="Is that the address of a task app served by taskapp-kit?",
+            f"{url} does not describe itself as a task app of taskapp-kit does ({type(error).__name__}).",
+            hint="Check that this is the address of a task app served by taskapp-kit.",
         ) from None
     example_name = "random" if "random" in policies else policies[0]
     return {
@@ -254,7 +246,10 @@ def _described_by_server(url: str, key: str | None, environment_name: str | None
 
 
 def _client_lines(url: str, environments: list[str]) -> list[dict[str, Any]]:
-    """What clients need, by protocol; one whose package is not installed is left out. environments: the default first."""
+    """Return what clients need, by protocol. Protocols whose package is not installed are left out.
+
+    environments: their names, the default first.
+    """
     lines = []
     for name in protocols.protocol_names():
         try:
@@ -274,7 +269,7 @@ def _first_prompt(
     config: dict[str, Any],
     output_mode: policy_choices.OutputMode,
 ) -> dict[str, Any]:
-    """The request that a language model gets first in one episode, with the episode. Raises what `_described` raises."""
+    """Return an episode and its first request to a language model. Raises the errors of `_described`."""
     export(settings)
     app = find_app(reference)
     spec = app.freeze()

@@ -1,7 +1,7 @@
-"""`taskapp init`: a new project from a template, which is a folder that is copied.
+"""`taskapp init`: create a project by copying the directory of a template.
 
-In every text file, and in file names, the word `__app_name__` becomes the project's name as a Python identifier and
-`__app_title__` the name as it was given; nothing else is changed.
+In file names and text files, `__app_name__` is replaced with the project's name as a Python identifier, and `__app_title__`
+with the name as the user typed it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEFT_OUT = frozenset({"__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cach
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A template: its name, its folder, and the first line of its app's docstring."""
+    """A template. Its summary is the first line of its app's docstring."""
 
     name: str
     folder: Path
@@ -39,7 +39,7 @@ class Template:
 
 
 def templates() -> list[Template]:
-    """The bundled templates, by name; an empty list when this installation carries none."""
+    """Return the bundled templates, sorted by name. The list is empty if this installation has no templates."""
     try:
         root = bundled_root("templates")
     except DiscoveryError:
@@ -49,65 +49,63 @@ def templates() -> list[Template]:
 
 
 def find_template(name: str) -> Template:
-    """The template of that name. Raises DiscoveryError with the list and *did you mean*."""
-    known = {item.name: item for item in templates()}
-    if name in known:
-        return known[name]
-    close = closest(name, known)
+    """Return a template by name. Raises DiscoveryError, with a suggestion."""
+    by_name = {item.name: item for item in templates()}
+    if name in by_name:
+        return by_name[name]
+    close = closest(name, by_name)
     raise DiscoveryError(
-        f"There is no template {name!r}; the templates are {', '.join(known) or 'missing from this installation'}.",
-        hint=f"Did you mean {close!r}?" if close else "`taskapp list` says what each one is.",
+        f"Unknown template {name!r}. The templates are {', '.join(by_name) or 'missing from this installation'}.",
+        hint=f"Did you mean {close!r}?" if close else "`taskapp list` describes each template.",
     )
 
 
 def identifier(title: str) -> str:
-    """A project's name as a Python module's: `My-Game` is `my_game`. Raises RequestError for one that cannot be."""
+    """Return a project's name as a Python identifier: `My-Game` becomes `my_game`. Raises RequestError."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", title):
         raise RequestError(
-            f"The name {title[:80]!r} cannot be a project's name.",
-            hint="Begin with a letter; then at most 63 letters, digits, '-' or '_', e.g. my_game.",
+            f"{title[:80]!r} is not a valid project name.",
+            hint="Use a-z, A-Z, 0-9, '-' and '_', at most 64 of them, and do not begin with a digit, '-' or '_'.",
         )
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title).replace("-", "_").lower()
     if keyword.iskeyword(name) or name in ("test", "tests", "app"):
-        raise RequestError(f"The name {title!r} has a meaning of its own in Python or in a project.", hint=OTHER)
+        raise RequestError(f"The name {title!r} is reserved in Python or in a project.", hint=OTHER)
     if name in sys.stdlib_module_names or name in _installed() or name == __name__.partition(".")[0]:
         raise RequestError(f"The name {title!r} would hide the Python module {name!r}.", hint=OTHER)
     return name
 
 
-OTHER = "Take another one, e.g. my_game."
+OTHER = "Choose another name, e.g. my_game."
 
 
 def instantiate(template: Template, target: Path, title: str) -> list[Path]:
-    """Copies the template to `target` and fills in the names; the files written, relative to `target`, sorted.
+    """Copy the template to `target` and fill in the names. Return the new files, sorted and relative to `target`.
 
-    Raises RequestError when `target` is there and not an empty directory, or when `title` is no name.
+    Raises RequestError if `target` exists and is not an empty directory, or if `title` is not a valid name.
     """
     names = {NAME: identifier(title), TITLE: title}
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise RequestError(f"{target} is there already and is not an empty directory.", hint="Take another name.")
+        raise RequestError(f"{target} exists and is not an empty directory.", hint="Choose another name.")
     written = []
     for source in sorted(template.folder.rglob("*")):
         relative = source.relative_to(template.folder)
         if not source.is_file() or LEFT_OUT.intersection(relative.parts) or source.suffix == ".pyc":
             continue
-        place = Path(_filled(relative.as_posix(), names))
-        (target / place).parent.mkdir(parents=True, exist_ok=True)
+        path = Path(_filled(relative.as_posix(), names))
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
         content = source.read_bytes()
-        with contextlib.suppress(UnicodeDecodeError):  # a picture, say
+        with contextlib.suppress(UnicodeDecodeError):  # an image, for example
             content = _filled(content.decode("utf-8"), names).encode("utf-8")
-        (target / place).write_bytes(content)
-        shutil.copymode(source, target / place)
-        written.append(place)
+        (target / path).write_bytes(content)
+        shutil.copymode(source, target / path)
+        written.append(path)
     return sorted(written)
 
 
 def app_file(folder: Path, files: list[Path]) -> Path | None:
-    """The file that makes the TaskApp, of a project's files; None when none does."""
-    for place in files:
-        if place.suffix == ".py" and len(place.parts) == 1 and "TaskApp(" in (folder / place).read_text("utf-8"):
-            return place
-    return None
+    """Return the file at the top of a project that creates the TaskApp, or None."""
+    scripts = (path for path in files if path.suffix == ".py" and len(path.parts) == 1)
+    return next((path for path in scripts if "TaskApp(" in (folder / path).read_text("utf-8")), None)
 
 
 def _filled(text: str, names: dict[str, str]) -> str:
@@ -117,7 +115,7 @@ def _filled(text: str, names: dict[str, str]) -> str:
 
 
 def _summary(folder: Path) -> str:
-    """The description of the project, or the first line of the app's docstring without the placeholder's words."""
+    """Return the project's description, or the first line of the app's docstring without the placeholder."""
     project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
     if "description" in project:
         return str(project["description"])
@@ -127,28 +125,27 @@ def _summary(folder: Path) -> str:
             continue
         try:
             docstring = ast.get_docstring(ast.parse(text)) or ""
-        except SyntaxError:  # a placeholder where Python wants something else
+        except SyntaxError:  # a placeholder where Python expects something else
             docstring = ""
-        line = docstring.split("\n", 1)[0]
-        line = re.sub(rf"^(?:{NAME}|{TITLE})\s*[:.,-]?\s*", "", line)
+        line = re.sub(rf"^(?:{NAME}|{TITLE})\s*[:.,-]?\s*", "", docstring.split("\n", 1)[0])
         return line[:1].upper() + line[1:]
     return ""
 
 
 @functools.cache
 def _installed() -> frozenset[str]:
-    """Names that installed packages are imported by."""
+    """Return the import names of all installed packages."""
     return frozenset(packages_distributions())
 
 
 @click.command(epilog=example("taskapp init my_game --template multi-turn-game"))
 @click.argument("name")
-@click.option("--template", metavar="T", help="What to start from, `questions` by default; `taskapp list` names them.")
-@click.option("--package", is_flag=True, help="Make a package of apps that others install: the template `package`.")
+@click.option("--template", metavar="T", help="The template, by default `questions`; `taskapp list` describes them.")
+@click.option("--package", is_flag=True, help="Create a package of apps that others install.")
 def command(name: str, template: str | None, package: bool) -> None:
-    """Make a new project in the directory NAME.
+    """Create a new project in the directory NAME.
 
-    NAME begins with a letter and holds letters, digits, '-' and '_'. The directory must not exist, or be empty.
+    NAME begins with a letter and contains only a-z, A-Z, 0-9, '-' and '_'. The directory must be empty or not exist.
     """
     identifier(name)
     if package and template is not None:
@@ -157,7 +154,7 @@ def command(name: str, template: str | None, package: bool) -> None:
     target = Path(name)
     files = instantiate(chosen, target, name)
     out = console()
-    out.print(f"Made {name} from the template {chosen.name}:", style="bold")
+    out.print(f"Created {name} from the template {chosen.name}:", style="bold")
     for file in files:
         out.print(f"  {target / file}")
     out.print("\nNext:", style="bold")

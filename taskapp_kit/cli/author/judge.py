@@ -1,4 +1,4 @@
-"""`taskapp judge`: how good an app's judges are."""
+"""`taskapp judge`: measure how well an app's judges agree with people."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROWS = (
 
 @click.group(epilog=example("taskapp judge calibrate explain.py --labels labels.jsonl"))
 def command() -> None:
-    """Hold an app's judges against people's labels."""
+    """Compare an app's judges with people's labels."""
 
 
 @command.command(
@@ -54,46 +54,45 @@ def command() -> None:
     "--labels",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="F",
-    help="JSON Lines, one labelled answer each.",
+    help="JSON Lines, one labeled answer each.",
 )
 @click.option(
-    "--annotations", metavar="DIR|STORE", help="Where people scored rollouts in the viewer, in place of --labels."
+    "--annotations", metavar="DIR|STORE", help="Use people's scores from the viewer there, instead of --labels."
 )
-@click.option("--repeats", type=click.IntRange(1, 100), default=1, metavar="N", help="Ask about each answer so often.")
+@click.option("--repeats", type=click.IntRange(1, 100), default=1, metavar="N", help="Judge each answer N times.")
 @click.option(
     "--threshold",
     type=float,
     metavar="X",
-    help="From here on a score counts as good, for accuracy and κ.  [default: the middle of the scale]",
+    help="Lowest score that counts as good, for accuracy and κ.  [default: the middle of the scale]",
 )
-@click.option("--concurrency", type=click.IntRange(1, 256), default=8, metavar="N", help="Answers judged at once.")
-@click.option("--store", metavar="URL", help="Where the rollouts are that labels name by rollout_id.")
+@click.option("--concurrency", type=click.IntRange(1, 256), default=8, metavar="N", help="Answers judged concurrently.")
+@click.option("--store", metavar="URL", help="The store with the rollouts that labels identify by rollout_id.")
 @ENV_FILES
-@json_option("Print JSON, each answer's score included.")
+@json_option("Print JSON, including each answer's score.")
 def calibrate(
     app: str, labels: Path | None, annotations: str | None, repeats: int, threshold: float | None, concurrency: int,
     store: str | None, env_files: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Ask the judges of APP about labelled answers, and measure how far they agree.
+    """Let the judges of APP score labeled answers, and measure how well they agree with the labels.
 
-    A line of the file is {"seed": 0, "answer": "…", "label": 0.5}: the words (or the action) that are played at that
-    seed, and a number in the judge's scale or one of its choices. {"rollout_id": "…", "label": …} names a stored rollout
-    instead. For a judge of groups: "answers" or "rollout_ids", and "labels". "judge" names one where the app has several;
-    "environment", "split" and "config" are as in a request.
+    Each line of the file is {"seed": 0, "answer": "…", "label": 0.5}. The answer is the text (or the action) that is played
+    at that seed. The label is a number on the judge's scale or one of its choices. {"rollout_id": "…", "label": …} refers to
+    a stored rollout instead. A judge of groups takes "answers" or "rollout_ids", and "labels". If the app has several
+    judges, add "judge". "environment", "split" and "config" are the same as in a request.
     """
-
     if (labels is None) == (annotations is None):
-        raise click.UsageError("Give one of --labels and --annotations.")
+        raise click.UsageError("Give exactly one of --labels and --annotations.")
     if annotations is not None:
         if store is not None:
-            raise click.UsageError("--annotations names the store itself; leave --store out.")
+            raise click.UsageError("--annotations already names the store; leave out --store.")
         directory = Path(annotations)
         store = str(directory / "rollouts.db") if directory.is_dir() else annotations
     settings = load({"store": store}, env_files=env_files)
     target = local_app.open_app(app, settings)
     name = target.freeze().name
     if not target.freeze().judges:
-        raise ConfigError(f"The app {name!r} declares no judge.", hint="Declare one with @app.judge.")
+        raise ConfigError(f"The app {name!r} declares no judges.", hint="Declare one with @app.judge.")
     text = None if labels is None else (labels.name, labels.read_bytes())
     results = asyncio.run(_judged(target, text, settings, repeats=repeats, concurrency=concurrency))
     by_judge: dict[str, list[calibration.CaseResult]] = {}
@@ -120,7 +119,7 @@ def _print(reports: list[dict[str, Any]]) -> None:
     console().print(shown)
     for item in reports:
         if item["threshold"] is not None:
-            console().print(f"{item['judge']}: good from {item['threshold']:g} on, for accuracy and κ.")
+            console().print(f"{item['judge']}: accuracy and κ count a score of {item['threshold']:g} or more as good.")
         for failed in item["failed"]:
             echo(f"{item['judge']}, {failed['place']}: {clean(failed['error'])}", err=True)
 
@@ -128,7 +127,7 @@ def _print(reports: list[dict[str, Any]]) -> None:
 async def _judged(
     app: TaskApp, labels: tuple[str, bytes] | None, settings: Settings, **more: int
 ) -> list[calibration.CaseResult]:
-    """Each labelled answer with its scores. labels: a file's name and content; None reads the store's annotations."""
+    """Score each labeled answer. labels: a file's name and content; None reads the store's annotations."""
     store = local_app.store_of(settings.store) if labels is not None else open_store(str(settings.store), create=False)
     try:
         if labels is None:

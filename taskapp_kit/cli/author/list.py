@@ -1,4 +1,4 @@
-"""`taskapp list`: what can be named as APP or as a template."""
+"""`taskapp list`: the names of apps and templates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskapp_kit.declare.discovery import PLUGIN_GROUP, bundled_apps, missing_ex
 @json_option()
 def command(as_json: bool) -> None:
     """List the bundled apps, the installed plugins and the templates."""
-    found: dict[str, list[dict[str, str | None]]] = {
+    listed: dict[str, list[dict[str, str | None]]] = {
         "apps": [
             {"name": item.name, "summary": item.summary, "missing": missing_extra(item.name)} for item in bundled_apps()
         ],
@@ -29,19 +29,15 @@ def command(as_json: bool) -> None:
         ],
     }
     if as_json:
-        print_json(found)
+        print_json(listed)
         return
     out = console()
     nothing = {"plugins": f"none installed (entry-point group {PLUGIN_GROUP})"}
-    follows = {
-        "apps": "taskapp info APP",
-        "plugins": "",
-        "templates": "taskapp init NAME --template T",
-    }
-    width = max((len(str(item["name"])) for items in found.values() for item in items), default=8)
-    for kind, items in found.items():
+    usage = {"apps": "taskapp info APP", "templates": "taskapp init NAME --template T"}
+    width = max((len(str(item["name"])) for items in listed.values() for item in items), default=8)
+    for kind, items in listed.items():
         out.print(kind.capitalize(), style="bold", end="")
-        out.print(f"  ({follows[kind]})" if items and follows[kind] else "", style="dim")
+        out.print(f"  ({usage[kind]})" if items and kind in usage else "", style="dim")
         rows = table("", "")
         rows.columns[0].min_width = width + 2
         for item in items:

@@ -1,4 +1,4 @@
-"""`taskapp mock-model`: an OpenAI-compatible model on this machine, for trying out task apps without a model."""
+"""`taskapp mock-model`: an OpenAI-compatible model on this machine, for trying task apps without a real model."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from taskapp_kit.errors import ConfigError
 
 
 class Latency(ValueKind):
-    """Milliseconds, or a range of them, as seconds."""
+    """Milliseconds or a range of milliseconds, converted to seconds."""
 
     name = "ms"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | tuple[float, float]:
-        """Reads `50` or `20-80`."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", str(value))
-        if found is None:
-            self.fail(f"{value!r} is neither milliseconds (50) nor a range of them (20-80).", param, ctx)
-        low = float(found[1]) / 1000
-        return low if found[2] is None else (low, float(found[2]) / 1000)
+        """Parse `50` or `20-80`."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", str(value))
+        if match is None:
+            self.fail(f"{value!r} is neither a number of milliseconds (50) nor a range (20-80).", param, ctx)
+        low = float(match[1]) / 1000
+        return low if match[2] is None else (low, float(match[2]) / 1000)
 
 
 class JudgeScore(ValueKind):
-    """A finite number, else a word."""
+    """A finite number, or the name of a choice."""
 
     name = "score"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Reads `0.8` or `polite`."""
+        """Parse `0.8` or `polite`."""
         try:
             number = float(str(value))
         except ValueError:
             return str(value)
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no finite number.", param, ctx)
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
 
 
@@ -57,33 +57,35 @@ class JudgeScore(ValueKind):
 )
 @listen_options(8100)
 @click.option(
-    "--script", type=click.Path(path_type=Path), metavar="FILE", help="One answer for each turn: JSON, or JSON Lines."
+    "--script", type=click.Path(path_type=Path), metavar="FILE", help="One answer per turn: JSON or JSON Lines."
 )
 @click.option(
     "--behaviour",
     type=click.Choice(["random", "echo", "bad", "empty", "judge", "obedient-judge"]),
     default="random",
-    help="How it answers without a script.",
+    help="How the model answers without a script.",
 )
 @click.option("--parallel", type=click.IntRange(1, 16), default=1, metavar="N", help="Most calls in a random answer.")
 @click.option(
     "--score",
     type=JudgeScore(),
     metavar="S",
-    help="What the judges' behaviours give: a number, or one of the choices by its word.  [default: 0.5]",
+    help="The score that the judge behaviors give: a number, or the name of a choice.  [default: 0.5]",
 )
-@click.option("--seed", type=int, default=0, metavar="S", help="Of random answers and of faults.")
+@click.option("--seed", type=int, default=0, metavar="S", help="Seed of random answers and faults.")
 @click.option(
-    "--latency-ms", type=Latency(), default="0", metavar="MS", help="Before each answer: 50, or a range 20-80."
+    "--latency-ms", type=Latency(), default="0", metavar="MS", help="Delay before each answer: 50, or a range 20-80."
 )
 @click.option(
-    "--fault", "faults", multiple=True, metavar="LIST", help="KIND=PROBABILITY, with commas between; may repeat."
+    "--fault", "faults", multiple=True, metavar="LIST", help="KIND=PROBABILITY, comma-separated; may be repeated."
 )
-@click.option("--faults", "list_faults", is_flag=True, help="List the kinds of faults, and do not serve.")
-@click.option("--model", "models", multiple=True, metavar="NAME", help="A name it knows; may repeat.  [default: any]")
-@click.option("--context-tokens", type=click.IntRange(1), metavar="N", help="Refuse longer prompts; a token is a byte.")
-@click.option("--weight-version", metavar="V", help="Sent with each answer.")
-@json_option("Print the address as JSON, and nothing else.")
+@click.option("--faults", "list_faults", is_flag=True, help="List the kinds of faults and exit.")
+@click.option(
+    "--model", "models", multiple=True, metavar="NAME", help="An accepted name; may be repeated.  [default: any name]"
+)
+@click.option("--context-tokens", type=click.IntRange(1), metavar="N", help="Reject longer prompts; a token is a byte.")
+@click.option("--weight-version", metavar="V", help="Weight version sent with each answer.")
+@json_option("Print only the address, as JSON.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -103,13 +105,18 @@ def command(
     weight_version: str | None,
     as_json: bool,
 ) -> None:
-    """Serve a mock model with OpenAI's chat completions, answering well, badly or not at all.
+    """Serve a mock OpenAI-compatible model that answers well, badly or not at all.
 
-    It calls the tools that it is offered with arguments that fit, the same for the same conversation. It keeps no request
-    and logs no key. Ctrl-C ends it.
+    By default it calls the offered tools with arguments that match their schemas. The same conversation always gets the
+    same answer. No request is stored and no key is logged. Ctrl-C stops it.
     """
     if list_faults:
-        _list({"400 to 599": "that status; 429 and 503 with retry-after", **testing.FAULTS}, as_json=as_json)
+        kinds = {"400 to 599": "that status; 429 and 503 with retry-after", **testing.FAULTS}
+        if as_json:
+            print_json(kinds)
+            return
+        for kind, description in kinds.items():
+            echo(f"{kind:15} {description}")
         return
     model = testing.MockModel(
         script,
@@ -146,13 +153,13 @@ def command(
 def _banner(model: testing.MockModel, name: str) -> None:
     out = console()
     out.print(f"Mock model at {model.url}\n", soft_wrap=True)
-    out.print("A command is pointed at it with two options:", soft_wrap=True)
+    out.print("Use it in a command with two options:", soft_wrap=True)
     out.print(f"  taskapp eval APP --model {shlex.quote(name)} --inference-url {model.url}\n", soft_wrap=True)
-    out.print("A request to a server is, in policy.config:", soft_wrap=True)
+    out.print("Use it in a request to a server, in policy.config:", soft_wrap=True)
     out.print(f'  {{"model": "{name}", "inference_url": "{model.url}"}}\n', soft_wrap=True)
-    out.print("By hand:", soft_wrap=True)
-    asked = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello."}}]}}'
-    out.print(f"  curl {model.url}/chat/completions -H 'Content-Type: application/json' -d '{asked}'", soft_wrap=True)
+    out.print("Call it directly:", soft_wrap=True)
+    body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello."}}]}}'
+    out.print(f"  curl {model.url}/chat/completions -H 'Content-Type: application/json' -d '{body}'", soft_wrap=True)
     out.print(f"  curl {model.root}/mock/stats\n", soft_wrap=True)
     out.print("Ctrl-C stops it.", soft_wrap=True)
 
@@ -161,11 +168,3 @@ def _counted(model: testing.MockModel) -> str:
     records = model.records
     faults = ", ".join(f"{kind} {count}" for kind, count in Counter(records.faults).most_common())
     return f"Requests: {records.requests}; answered well: {records.answers}; faults: {faults or 'none'}."
-
-
-def _list(kinds: dict[str, str], *, as_json: bool) -> None:
-    if as_json:
-        print_json(kinds)
-        return
-    for kind, what in kinds.items():
-        echo(f"{kind:15} {what}")

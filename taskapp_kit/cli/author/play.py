@@ -1,12 +1,13 @@
 """`taskapp play`: a person plays an episode in the terminal.
 
-The environment's thread asks, the terminal's thread answers. A line that the person types is a policy's answer:
+The environment's thread asks for a decision, and the terminal's thread reads it. Each line that the person types is one
+decision:
 
 add {"amount": 2}     a tool and its arguments as JSON
 add 2                 a tool and its arguments in order, or by name: add amount=2
-2                     the arguments alone, where there is one tool
-move_left do do       the words of a list, where the one argument is a list
-Paris                 plain words, where the tool takes words
+2                     only the arguments, if there is one tool
+move_left do do       the items of a list, if the only argument is a list
+Paris                 plain text, if the tool takes text
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ def command(
     width: int | None,
     full: bool,
 ) -> None:
-    """Play an episode yourself; the scorecard stands at the end.
+    """Play an episode yourself and see its scorecard.
 
-    Type a tool and its arguments (add {"amount": 2}, or add 2); where there is one tool its arguments are enough (2),
-    and a list takes words (move_left do do). `help` shows the tools, `quit` leaves. Lines may also come from a pipe.
+    Type a tool and its arguments: add {"amount": 2}, or add 2. If there is only one tool, its arguments are enough: 2. Type
+    the items of a list one after another: move_left do do. `help` shows the tools, `quit` leaves. Lines can also be piped.
     """
     settings = load(env_files=env_files)
     target = local_app.open_app(app, settings)
@@ -90,7 +91,7 @@ def command(
 
 
 class InteractivePolicy:
-    """A LocalPolicy whose decisions are typed. An answer of None ends the episode: truncated, `left`."""
+    """A LocalPolicy whose decisions are typed. The answer None truncates the episode with stop reason `left`."""
 
     name = "person"
 
@@ -99,7 +100,7 @@ class InteractivePolicy:
         self.answers: queue.SimpleQueue[Decision | None] = queue.SimpleQueue()
 
     def decide(self, view: View) -> Decision:
-        """Waits for the person. Raises PolicyStops when the person leaves."""
+        """Wait for the person's decision. Raises PolicyStops if the person leaves."""
         self.questions.put(view)
         answer = self.answers.get()
         if answer is None:
@@ -115,11 +116,10 @@ def play(
     *,
     skip_judges: bool = False,
 ) -> rollout_results.Rollout:
-    """Plays one episode; `answer` is called in this thread, which is the terminal's, whenever it is the person's turn.
+    """Play one episode and return its rollout.
 
-    settings: have the models of judges and of the environment. skip_judges: no judge is asked.
-
-    Raises what `Service.rollout` raises. Ctrl-C while the environment computes leaves at the next turn.
+    `answer` is called whenever it is the person's turn, in this thread, which is the terminal's. Ctrl-C while the
+    environment computes leaves at the next turn. Raises the errors of `Service.rollout`.
     """
     person = InteractivePolicy()
     outcome: list[rollout_results.Rollout | BaseException] = []
@@ -147,7 +147,7 @@ def play(
             if left:
                 raise
             left = True
-            person.answers.put(None)  # the view may have been taken from the queue just when the signal came
+            person.answers.put(None)  # the signal may have arrived just after the view was taken from the queue
             continue
         if view is None:
             break
@@ -159,20 +159,20 @@ def play(
 
 
 class _Terminal:
-    """Shows the result of the person's last action, and reads the next one."""
+    """Shows the result of the person's last action and reads the next action."""
 
     def __init__(self, environment: EnvironmentSpec, width: int | None) -> None:
         self._environment = environment
         self._out = console(width=width)
-        self._wraps = width is not None  # else the terminal does, and a pipe gets whole lines
+        self._wraps = width is not None  # otherwise the terminal wraps, and a pipe gets unbroken lines
         self._asks = sys.stdin.isatty()
         self._shown = 0
         if self._asks:
             with contextlib.suppress(ImportError):
-                import readline  # noqa: F401 - gives input() its line editing and history
+                import readline  # noqa: F401 - adds line editing and history to input()
 
     def turn(self, view: View) -> Decision | None:
-        """The person's answer; None when the person leaves."""
+        """Return the person's decision, or None if the person leaves."""
         if view.turn == 0:
             self._out.print(clean(observation_words(view.observation)), soft_wrap=not self._wraps)
             self._out.print()
@@ -197,7 +197,7 @@ class _Terminal:
             return answer
 
     def last(self, results: Any) -> None:
-        """The steps of the turn that just ended; one that was shown is not shown again."""
+        """Print the steps of the last turn that were not printed before."""
         for step in results:
             if step.index < self._shown:
                 continue
@@ -209,17 +209,17 @@ class _Terminal:
                 self._out.print(f"reward {number(step.reward)}", style="bold" if step.reward else "dim")
 
     def _check(self, answer: Decision) -> None:
-        """Check the arguments of known tools, so that a typing error costs no step. Raises NotUnderstood."""
+        """Check the arguments before they are played, so that a typo costs no step. Raises NotUnderstood."""
         for call in answer.tool_calls:
             action = self._environment.actions.get(call.tool)
             try:
                 if action is not None:
                     action.arguments.read(call.args)
             except BadArguments as error:
-                raise NotUnderstood(f"{call.tool} was not done: {error}.") from None
+                raise NotUnderstood(f"{call.tool} was not played: {error}.") from None
 
     def _read(self) -> str | None:
-        """The next line, stripped; None at the end of the input, and for Ctrl-C."""
+        """Return the next line, stripped, or None at the end of the input and for Ctrl-C."""
         try:
             if self._asks:
                 return input("> ").strip()
@@ -234,30 +234,27 @@ class _Terminal:
 
     def _tools(self, tools: Any) -> None:
         for tool in tools:
-            self._out.print(_signature(tool, members(tool.parameters)), style="bold")
+            signature = ", ".join(f"{name}: {kind}" for name, kind in members(tool.parameters))
+            self._out.print(clean(f"{tool.name}({signature})"), style="bold")
             self._out.print(flowing(tool.description))
         self._out.print(f"Type {_hint(tools)}, help, or quit.", style="dim")
-
-
-def _signature(tool: Tool, parts: list[tuple[str, str]]) -> str:
-    return clean(f"{tool.name}({', '.join(f'{name}: {words}' for name, words in parts)})")
 
 
 def _hint(tools: Any) -> str:
     if len(tools) != 1:
         return "a tool and its arguments"
     if tools[0].text:
-        return "your words"
+        return "your answer"
     fields = list(tools[0].parameters.get("properties", {}).values())
-    return "the words of the list" if len(fields) == 1 and fields[0].get("type") == "array" else "the arguments"
+    return "the items of the list" if len(fields) == 1 and fields[0].get("type") == "array" else "the arguments"
 
 
 class NotUnderstood(ValueError):
-    """The line is no action. The sentence says what was expected."""
+    """A line is not an action. The message states what was expected."""
 
 
 def read_line(line: str, tools: Sequence[Tool]) -> Decision:
-    """The answer that the line means. Raises NotUnderstood."""
+    """Return the decision that a line stands for. Raises NotUnderstood."""
     line = line.strip()
     by_name = {tool.name: tool for tool in tools}
     if line.startswith("{"):
@@ -269,15 +266,15 @@ def read_line(line: str, tools: Sequence[Tool]) -> Decision:
         return _call(tools[0], line)
     if any(tool.text for tool in tools):
         return Decision(output=line)
-    raise NotUnderstood(f"There is no tool {first[:80]!r}. The tools are: {', '.join(by_name)}.")
+    raise NotUnderstood(f"Unknown tool {first[:80]!r}. The tools are: {', '.join(by_name)}.")
 
 
 def _from_json(line: str, tools: Mapping[str, Tool]) -> Decision:
-    given = _object(line)
-    if given and set(given) <= set(tools):
-        return Decision([ToolCall(name, {} if args is None else args) for name, args in given.items()])
+    parsed = _object(line)
+    if parsed and set(parsed) <= set(tools):
+        return Decision([ToolCall(name, {} if args is None else args) for name, args in parsed.items()])
     if len(tools) == 1:
-        return Decision([ToolCall(next(iter(tools)), given)])
+        return Decision([ToolCall(next(iter(tools)), parsed)])
     raise NotUnderstood('Expected {"tool": {arguments}}. The tools are: ' + ", ".join(tools) + ".")
 
 
@@ -288,7 +285,7 @@ def _call(tool: Tool, rest: str) -> Decision:
 
 
 def _arguments(tool: Tool, rest: str) -> dict[str, Any]:
-    """The arguments that words after a tool's name mean."""
+    """Return the arguments that the text after a tool's name stands for."""
     fields = read_schema(tool.parameters).members
     if not rest:
         return {}
@@ -314,9 +311,9 @@ def _arguments(tool: Tool, rest: str) -> dict[str, Any]:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        read = json.loads(text)
+        parsed = json.loads(text)
     except ValueError as error:
-        raise NotUnderstood(f"That is not JSON: {error}.") from None
-    if not isinstance(read, dict):
+        raise NotUnderstood(f"Invalid JSON: {error}.") from None
+    if not isinstance(parsed, dict):
         raise NotUnderstood("Expected a JSON object.")
-    return read
+    return parsed

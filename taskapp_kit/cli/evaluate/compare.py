@@ -1,4 +1,4 @@
-"""`taskapp compare`: two or more policies, paired by environment, split, seed and sample."""
+"""`taskapp compare`: compare policies on pairs of rollouts with the same environment, split, seed and sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskapp_kit.evaluate import source as sources
 from taskapp_kit.records.protocols import RolloutQuery
 
 CHANGES = 10
-"""Changed seeds that are listed, unless --changes gives another number."""
+"""The default of --changes."""
 
 
 @click.command(
@@ -28,24 +28,24 @@ CHANGES = 10
     )
 )
 @click.argument("references", metavar="DIR|STORE|URL…", nargs=-1, required=True)
-@click.option("--policy", metavar="NAME", help="Only this policy or model of each place.")
-@click.option("--baseline", metavar="NAME", help="The policy with which the others are compared.  [default: the first]")
+@click.option("--policy", metavar="NAME", help="Only this policy or model of each source.")
+@click.option("--baseline", metavar="NAME", help="The policy to compare the others with.  [default: the first]")
 @ENVIRONMENT
 @click.option(
     "--by",
     multiple=True,
     metavar="FIELD",
-    help="Break the reward down by difficulty, tag, seed or another public field of a row; may repeat.",
+    help="Break the reward down by difficulty, tag, seed or another public field of a row; may be repeated.",
 )
 @click.option(
     "--method", type=click.Choice(["bootstrap", "t"]), default="bootstrap", help="How intervals are computed."
 )
 @click.option(
-    "--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, metavar="C", help="What the intervals cover."
+    "--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, metavar="C", help="Coverage of the intervals."
 )
-@click.option("--pass-at", type=float, default=1.0, metavar="X", help="A rollout passes when its reward is at least X.")
+@click.option("--pass-at", type=float, default=1.0, metavar="X", help="A rollout passes if its reward is at least X.")
 @click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="List N seeds that changed.")
-@click.option("--force", is_flag=True, help="Compare rollouts of different declarations (spec hashes), too.")
+@click.option("--force", is_flag=True, help="Compare even rollouts of different declarations (spec hashes).")
 @SERVER_KEY
 @ENV_FILES
 @json_option()
@@ -60,13 +60,13 @@ def command(
     as_json: bool,
     **statistics: Any,
 ) -> None:
-    """Compare policies by the rollouts that both played.
+    """Compare policies on the episodes that both played.
 
-    Each place may have the rollouts of several policies; one place with several compares those. Rollouts are paired by
-    environment, split, seed and sample, and the interval of the difference is over seeds. A failed rollout and an undefined
-    reward are counted apart and are never a number.
+    Each source may contain the rollouts of several policies. Rollouts are paired by environment, split, seed and sample. The
+    interval of the difference is computed over seeds. Failed rollouts and undefined rewards are counted separately and never
+    become numbers.
 
-    Exit status: 0 compared, 2 nothing can be compared, or the declarations differ.
+    Exit status: 0 if policies were compared, 2 if nothing can be compared or the declarations differ.
     """
     settings, how = load({}, env_files=env_files), comparisons.ComparisonSettings(**statistics)
 

@@ -61,7 +61,7 @@ from taskapp_kit.records import seeds as seed_lists
     "--app",
     "app_id",
     metavar="APP",
-    help="The same as APP. Beside a URL: the app whose aggregates are computed. Beside a DIR from elsewhere: its app or URL.",
+    help="The same as APP. With a URL: the app that computes aggregates. With a DIR of another user: its app or URL.",
 )
 @EPISODES
 @POLICIES
@@ -69,50 +69,50 @@ from taskapp_kit.records import seeds as seed_lists
 @LIMITS
 @RUN
 @OUT
-@click.option("--resume/--no-resume", default=False, help="Go on with what DIR holds, where it holds something.")
+@click.option("--resume/--no-resume", default=False, help="Continue the evaluation in DIR, if there is one.")
 @click.option("--retry-failed", is_flag=True, help="With --resume or DIR: play failed rollouts again.")
 @SUMMARY
-@click.option("--store", metavar="URL", help="Where whole rollouts are stored, or none.  [default: DIR/rollouts.db]")
+@click.option("--store", metavar="URL", help="The store for complete rollouts, or none.  [default: DIR/rollouts.db]")
 @CACHE
 @JUDGES
 @SERVER_KEY
 @ENV_FILES
-@json_option("Print the summary as JSON, and nothing else.")
+@json_option("Print only the summary, as JSON.")
 @click.pass_context
 def command(ctx: click.Context, /, app: str | None, **options: Any) -> None:
-    """Play many rollouts and summarise them.
+    """Play many rollouts and summarize them.
 
-    Each finished rollout is a line of DIR/results.jsonl; whatever ends the command, `taskapp eval DIR` goes on from there and
-    plays none twice. A failed rollout is counted by where it broke, never averaged. Ctrl-C stops.
+    Each finished rollout becomes a line of DIR/results.jsonl. If the command is interrupted, even by a crash, `taskapp eval
+    DIR` continues and plays no rollout twice. Failed rollouts are counted by cause and never averaged. Ctrl-C stops.
 
-    Exit status: 0 no rollout failed, 1 some failed, or it was stopped, 2 the command line is wrong.
+    Exit status: 0 if no rollout failed, 1 if some failed or the command was stopped, 2 if the command line is wrong.
     """
     ctx.exit(_run(ctx, app, options))
 
 
 def _run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
-    """The exit status. app: an APP, the URL of a server, or the directory of an evaluation. Raises UsageError, ConfigError."""
+    """Run the command and return its exit status. Raises UsageError, ConfigError."""
     env_files, note = options.pop("env_files"), ""
     if app is not None and continued.is_evaluation(app):
         path, config = Path(app), directory.read_config(Path(app))
         own = own_directories.is_own(path, config)
-        given = _typed(ctx, app, own=own)
+        flags = _flags_for_directory(ctx, app, own=own)
         with shown_from(app):
             stored = config.get("options", {})
-            options |= {name: stored[name] for name in STORED_OPTIONS if name in stored and name not in given}
+            options |= {name: stored[name] for name in STORED_OPTIONS if name in stored and name not in flags}
             options["by"] = tuple(options["by"])
             how = summaries.SummaryOptions(options["by"], options["pass_at"], options["interval"])
             finished = None if options["retry_failed"] else continued.summarise_again(path, how)
             if finished is not None:
                 if not options["as_json"]:
-                    echo(f"Nothing is left to play in {app}.", err=True)
+                    echo(f"Every rollout in {app} has been played.", err=True)
                 ended = _evaluation(
                     options, app="", local=None, key=None, models={}, plan={}, seeds=None, selected=True, out=path
                 )
                 return _print(finished, eval_session.Session(ended, Settings(), note), as_json=options["as_json"])
         if not own:
-            config = _named(path, config, options)
-        settings = _settings_again(path, config, given, options, env_files)
+            config = _confirmed(path, config, options)
+        settings = _settings_again(path, config, flags, options, env_files)
         evaluation = _again(path, config, options, settings)
     else:
         settings = load({"store": options["store"], "cache": options["cache"]}, env_files=env_files)
@@ -137,13 +137,13 @@ def _run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
 
 
 def _evaluation(options: dict[str, Any], **more: Any) -> EvalOptions:
-    """The command's options with `more`, which replace some; an evaluation in a directory is resumed."""
+    """Return the command's options, updated with `more`."""
     names = (*STORED_OPTIONS, "out", "resume", "retry_failed", "as_json")
     return EvalOptions(**({name: options[name] for name in names} | more))
 
 
 def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[str, Any]) -> tuple[EvalOptions, str]:
-    """The options of a new evaluation, or of one that is named with --out; and what to say about the policy."""
+    """Return the options of a new evaluation, and a note about the policy for the user."""
     source, failed, worst = (options[name] for name in ("seeds_from", "failed", "worst"))
     again = None
     if source is not None:
@@ -153,26 +153,26 @@ def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[
         if options["env_config"] is None:
             options["env_config"] = again.env_config
     elif failed or worst is not None:
-        raise click.UsageError("--failed and --worst go with --seeds-from DIR.")
+        raise click.UsageError("--failed and --worst need --seeds-from DIR.")
     app_id = options["app_id"]
     played = app or app_id
     if played is None:
-        raise click.UsageError("Which app? Give APP, or the URL of a running server.")
+        raise click.UsageError("No app is given. Pass APP, or the URL of a running server.")
     if again is not None and again.policies is not None:
         chosen = policies.ChosenPolicies(again.policies, again.models)
     else:
         flags = {name: options[name] for name in OF_THE_POLICIES}
         chosen = policies.chosen_policies(settings, **flags, app=played)
     if app is not None and app_id is not None and not is_url(app) and app_id != app:
-        raise click.UsageError("APP and --app-id name two apps.")
+        raise click.UsageError("APP and --app-id are different apps. Leave one of them out.")
     if is_url(played):
         for name in ("workers", "store", "cache"):
             if options[name] is not None:
-                raise click.UsageError(f"--{name} is for an app in this process; a server has its own.")
+                raise click.UsageError(f"--{name} applies to an app in this process; a server has its own.")
         if options["judges"] == "skip":
-            raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
+            raise click.UsageError("--judges skip applies to an app in this process; a server calls its own judges.")
     if options["retry_failed"] and not options["resume"]:
-        raise click.UsageError("--retry-failed goes with --resume.")
+        raise click.UsageError("--retry-failed needs --resume.")
     evaluation = _evaluation(
         options,
         app=played,
@@ -189,7 +189,7 @@ def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[
 def _plan_of(
     options: dict[str, Any], configs: dict[str, dict[str, Any]], only: tuple[tuple[int, int], ...]
 ) -> dict[str, Any]:
-    """The members of EvalPlan but its seeds. configs: `policy.config` by the policy's name."""
+    """Return the members of EvalPlan except its seeds. configs: `policy.config` by the policy's name."""
     return {
         **{name: options[name] for name in plans.AS_STORED if name in options},
         "policies": tuple(configs.values()),
@@ -202,29 +202,30 @@ def _plan_of(
     }
 
 
-def _typed(ctx: click.Context, path: str, *, own: bool) -> set[str]:
-    """The options on the command line beside a directory. Raises UsageError: one of them makes the directory's plan.
+def _flags_for_directory(ctx: click.Context, path: str, *, own: bool) -> set[str]:
+    """Return the options on the command line, in addition to a directory. Raises UsageError if one would change its plan.
 
-    own: whether it is the user's own; the models' addresses of another one are repeated to confirm them.
+    own: whether the directory belongs to this user. If not, --inference-url is repeated to confirm the addresses.
     """
-    given = typed(ctx)
-    for name, flag in given.items():
+    flags = typed(ctx)
+    for name, flag in flags.items():
         if name in OF_THE_PLAN and (own or name != "inference_urls"):
             raise click.UsageError(
-                f"{path} is an evaluation that has its own {flag}; start another one with APP and --out."
+                f"The evaluation in {path} already has a {flag}. Start a new one with APP and --out."
             )
-    return set(given)
+    return set(flags)
 
 
-def _named(path: Path, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a directory from elsewhere, with the app, the store and the cache of the command line alone.
+def _confirmed(path: Path, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of another user's directory, with app, store and cache from the command line only.
 
-    Raises ConfigError: the command line does not name all that the directory names. UsageError: another address.
+    Raises ConfigError if the command line does not confirm everything that the directory names, and UsageError for an
+    address that the directory does not name.
     """
     stored, app, urls = dict(config.get("options", {})), options["app_id"], options["inference_urls"]
     addresses = own_directories.model_addresses(config)
     if not set(urls) <= set(addresses):
-        raise click.UsageError(f"{path} is an evaluation that has its own --inference-url.")
+        raise click.UsageError(f"The evaluation in {path} has another --inference-url.")
     missing = [word for url in addresses if url not in urls for word in ("--inference-url", url)]
     if stored.get("store") not in (None, ELSEWHERE) and options["store"] is None:
         missing += ["--store", str(stored["store"])]
@@ -232,31 +233,29 @@ def _named(path: Path, config: dict[str, Any], options: dict[str, Any]) -> dict[
         missing += ["--app", str(stored.get("url") or config.get("app_reference") or "APP")]
     if missing:
         own_directories.check_own(path, config, command_with(missing))
-    named = {name: value for name, value in stored.items() if name not in ("url", "store", "cache")}
-    return {
-        **config,
-        "app_reference": None if is_url(app) else app,
-        "options": named | ({"url": app} if is_url(app) else {}),
-    }
+    kept = {name: value for name, value in stored.items() if name not in ("url", "store", "cache")}
+    if is_url(app):
+        return {**config, "app_reference": None, "options": {**kept, "url": app}}
+    return {**config, "app_reference": app, "options": kept}
 
 
 def _settings_again(
-    path: Path, config: dict[str, Any], typed: set[str], options: dict[str, Any], env_files: tuple[str, ...]
+    path: Path, config: dict[str, Any], flags: set[str], options: dict[str, Any], env_files: tuple[str, ...]
 ) -> Settings:
-    """The settings with which an evaluation goes on: a flag, else what it had, else the environment. Raises ConfigError."""
+    """Return the settings for continuing an evaluation: flags, then its own, then the environment. Raises ConfigError."""
     stored = {name: value for name, value in config.get("options", {}).items() if value != ELSEWHERE}
-    flags = {name: options[name] if name in typed else stored.get(name) for name in ("store", "cache")}
-    settings = load(flags, env_files=env_files)
+    values = {name: options[name] if name in flags else stored.get(name) for name in ("store", "cache")}
+    settings = load(values, env_files=env_files)
     if settings.store is None and "store" not in stored and "store" in config.get("options", {}):
         raise ConfigError(
-            f"The rollouts of {path} are in a store whose address is not kept there.",
-            hint="Give --store URL, or TASKAPP_STORE.",
+            f"The rollouts of {path} are in a store whose address was not saved, because it may contain a password.",
+            hint="Pass --store URL or set TASKAPP_STORE.",
         )
     return settings
 
 
 def _again(path: Path, config: dict[str, Any], options: dict[str, Any], settings: Settings) -> EvalOptions:
-    """The options of a stored evaluation, with its app and its keys. Raises ConfigError: one cannot be found again."""
+    """Return the options of a stored evaluation, with its app and keys. Raises ConfigError if one of them is not found."""
     stored = config.get("options", {})
     app, local = stored.get("url") or config.get("app_reference"), None
     if options["app_id"] not in (None, app):
@@ -264,7 +263,7 @@ def _again(path: Path, config: dict[str, Any], options: dict[str, Any], settings
     elif "url" in stored:
         local = config.get("app_reference")
     if app is None:
-        raise ConfigError(f"{path} does not name its app.", hint="Give it with --app-id APP, or --app-id URL.")
+        raise ConfigError(f"{path} does not name its app.", hint="Pass --app-id APP or --app-id URL.")
     configs = continued.policies_again(config, lambda name: policies.chosen_model(settings, name, None))
     sent = {"environment": stored.get("environment")} if stored else {}
     plan = plans.EvalPlan.of_stored(config["asked"], configs, **sent)
@@ -283,18 +282,18 @@ def _again(path: Path, config: dict[str, Any], options: dict[str, Any], settings
 
 
 def _print(summary: dict[str, Any], session: eval_session.Session, *, as_json: bool) -> int:
-    """The exit status."""
-    assert session.path is not None, "it was written there"
+    """Print the summary and notes, and return the exit status."""
+    assert session.path is not None
     if as_json:
         print_json(summary)
     else:
         eval_output.print_summary(summary, session.path)
         if session.without_app:
-            console().print("\nNo aggregates: the app's own code is not here. --app-id APP computes them.")
+            console().print("\nAggregates need the app's code. --app-id APP computes them.")
         show_output.print_worst(session.path)
         if len(summary.get("by_policy") or ()) > 1:
             line = shlex.join(["taskapp", "compare", str(session.path)])
-            console().print(f"`{clean(line)}` says which policy is better.", style="dim", soft_wrap=True)
+            console().print(f"`{clean(line)}` tells you which policy is better.", style="dim", soft_wrap=True)
     failed, problem = summary["rollouts"]["failed"], summary["aggregates_problem"]
     notes = []
     if summary.get("judges") == "skip":
@@ -303,14 +302,14 @@ def _print(summary: dict[str, Any], session: eval_session.Session, *, as_json: b
         unscored = sum(summary["failures"].get("scoring", {}).values())
         again = session.command_to_go_on(retry_failed=True)
         notes.append(
-            f"{failed} of {summary['rollouts']['done']} rollouts failed; they are in no mean. "
-            f"`{show_output.show_line(str(session.path), '--failed')}` says why. {session.how_to_score(unscored)}"
+            f"{failed} of {summary['rollouts']['done']} rollouts failed and are not included in any mean. "
+            f"`{show_output.show_line(str(session.path), '--failed')}` shows why. {session.how_to_score(unscored)}"
             f"{again[:1].upper()}{again[1:]} plays {'the failed ones' if unscored else 'them'} again."
         )
     idle = summary["rollouts"]["without_valid_action"]
     if idle:
         notes.append(
-            f"Warning: in {idle} of {summary['rollouts']['done']} rollouts every action was refused or unusable; "
+            f"Warning: in {idle} of {summary['rollouts']['done']} rollouts every action was refused or unusable. "
             f"`{show_output.show_line(str(session.path), 'ID')}` shows why."
         )
     notes += [f"Warning: {clean(warning)}" for warning in session.warnings]

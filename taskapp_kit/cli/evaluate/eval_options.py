@@ -1,4 +1,4 @@
-"""The options of `taskapp eval`, declared once: for the command, and for what a directory keeps of them."""
+"""The options of `taskapp eval`, and which of them an evaluation's directory stores."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ EPISODES = options(
         "--seeds-from",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
-        help="With --failed or --worst N: play those of an evaluation again, with its app and policy unless others are given.",
+        help="With --failed or --worst N: play those rollouts of an evaluation again, by default with its app and policy.",
     ),
     click.option(
-        "--failed", is_flag=True, help="With --seeds-from: those that failed, as `show DIR --failed` lists them."
+        "--failed", is_flag=True, help="With --seeds-from: the failed rollouts, as listed by `show DIR --failed`."
     ),
     click.option(
-        "--worst", type=click.IntRange(1), metavar="N", help="With --seeds-from: those that `show DIR --worst N` lists."
+        "--worst", type=click.IntRange(1), metavar="N", help="With --seeds-from: the rollouts of `show DIR --worst N`."
     ),
     click.option(
-        "--split", metavar="NAME", help="The split of the seeds.  [default: as the seeds have it; of rows, the first]"
+        "--split",
+        metavar="NAME",
+        help="The split of the seeds.  [default: inferred from the seeds; the first for rows]",
     ),
-    click.option("--difficulty", multiple=True, metavar="X", help="Only rows of this difficulty; may repeat."),
+    click.option("--difficulty", multiple=True, metavar="X", help="Only rows of this difficulty; may be repeated."),
     click.option("--tags", metavar="A,B", help="Only rows that have all of these tags."),
-    click.option("--repeats", type=click.IntRange(1, 10_000), default=1, metavar="K", help="Play each seed so often."),
+    click.option("--repeats", type=click.IntRange(1, 10_000), default=1, metavar="K", help="Play each seed K times."),
 )
 POLICIES = policy_options("random, noop, constant", several=True)
 RUN = options(
@@ -58,72 +60,78 @@ RUN = options(
         type=AtOnce(),
         default=8,
         metavar="N",
-        help="Rollouts at once; auto doubles them until the model says 429 or takes twice as long.",
+        help="Concurrent rollouts. auto doubles them until the model answers 429 or takes twice as long.",
     ),
     click.option(
         "--max-consecutive-failures",
         type=click.IntRange(0),
         default=MAX_CONSECUTIVE_FAILURES,
         metavar="N",
-        help="Stop after N rollouts that failed because of the same model, judge or rubric, none succeeding; 0 never stops.",
+        help="Stop after N failures in a row with the same model, judge or rubric as the cause; 0 never stops.",
     ),
     click.option(
-        "--max-failures", type=click.IntRange(1), metavar="N", help="Stop when N rollouts of this run failed."
+        "--max-failures", type=click.IntRange(1), metavar="N", help="Stop once N rollouts of this run have failed."
     ),
     click.option(
         "--max-cost",
         type=click.FloatRange(0, min_open=True),
         metavar="USD",
-        help="Stop when the models' answers have cost so much; prices are those of models.toml.",
+        help="Stop once the models' answers have cost this much, at the prices in models.toml.",
     ),
     click.option(
         "--max-total-tokens",
         type=click.IntRange(1),
         metavar="N",
-        help="Stop when the policies' models have read and written N tokens.",
+        help="Stop once the policies' models have read and written N tokens.",
     ),
     click.option(
         "--workers",
         type=click.IntRange(0, 256),
         metavar="N",
-        help="Processes that play them; 0 for threads.  [default: 0]",
+        help="Worker processes that play the rollouts; 0 for threads.  [default: 0]",
     ),
 )
 OUT = click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep the results there."
+    "--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="The directory for the results."
 )
 SUMMARY = options(
     click.option(
-        "--by", multiple=True, metavar="FIELD", help="Group by difficulty, tag, seed, or a row's field; may repeat."
+        "--by", multiple=True, metavar="FIELD", help="Group by difficulty, tag, seed, or a row's field; repeatable."
     ),
-    click.option("--pass-at", type=float, default=PASS_AT, metavar="X", help="A rollout passes from this reward on."),
+    click.option(
+        "--pass-at", type=float, default=PASS_AT, metavar="X", help="A rollout passes if its reward is at least X."
+    ),
     click.option(
         "--interval",
         type=click.Choice(["bootstrap", "t"]),
         default="bootstrap",
-        help="How the 95 % interval of the reward is computed, over seeds.",
+        help="The method for the 95 % interval of the reward over seeds.",
     ),
 )
 
 STORED_OPTIONS = names_of(RUN, SUMMARY)
-"""What `config.json` has beside the plan, for the command that goes on without flags."""
+"""Options that `config.json` stores in addition to the plan, so that the evaluation continues without flags."""
 OF_THE_PLAN = names_of(EPISODES, POLICIES, ENV_CONFIG, LIMITS, OUT, JUDGES)
-"""What an evaluation's directory has and cannot be given beside it."""
+"""Options that cannot be combined with an evaluation's directory, which has them already."""
 OF_THE_LISTED = {*names_of(EPISODES)} - {"seeds_from", "failed", "worst"}
-"""What the rollouts of --seeds-from have and cannot be given beside it."""
+"""Options that cannot be combined with --seeds-from, whose rollouts have them already."""
 OF_THE_LIMITS = names_of(LIMITS, JUDGES)
 OF_THE_POLICIES = {*names_of(POLICIES)} - {"output_mode"}
 ELSEWHERE = "elsewhere"
-"""Stands in `config.json` for a store whose address may have a password."""
+"""Replaces the address of a store in `config.json`, because the address may contain a password."""
 
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """What is played and how. app: or the address of one. local: the app beside an address.
+    """What to play, and how.
 
-    models: for a policy by name, the model of models.toml that it is. plan: members of EvalPlan, all but the seeds, with
-    the policies' keys. seeds: those that are given; selected: whether they stand, as the plan of a stored evaluation does,
-    and need not fit the split, difficulty and tags. The others are STORED_OPTIONS, and what the command does.
+    Attributes:
+        app: The app's reference, or the URL of a server.
+        local: For a URL, the app that computes the aggregates.
+        models: The model in models.toml, by the policy's name.
+        plan: The members of EvalPlan except the seeds, with the policies' keys.
+        seeds: The seeds on the command line or of a stored plan.
+        selected: Whether the seeds are final. Otherwise they have to match the split, difficulty and tags.
     """
 
     app: str

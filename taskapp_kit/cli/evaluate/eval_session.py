@@ -1,4 +1,4 @@
-"""One run of `taskapp eval`: what it plays again, opens the app and the directory, plays what is missing, summarises, closes."""
+"""One run of `taskapp eval`: open the app and the directory, play what is missing, summarize."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SILENCE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class DirectoryCounts:
-    """Rollouts in the directory when an evaluation ended: done, failed among them, unscored among these, and of the plan."""
+    """The rollouts in a directory: played, failed among these, unscored among these, and planned."""
 
     done: int
     failed: int
@@ -67,9 +67,11 @@ class DirectoryCounts:
 
 
 class Session:
-    """One run of the command: opens the app and the directory, plays, summarises, closes.
+    """One run of the command.
 
-    warnings: sentences about the app that `run` adds, one for each environment. stopped: the limit that ended it early.
+    Attributes:
+        warnings: Warnings about the app, at most one per environment.
+        stopped: The limit that ended the evaluation early, if any.
     """
 
     def __init__(self, evaluation: EvalOptions, settings: Settings, note: str) -> None:
@@ -87,7 +89,7 @@ class Session:
         self.without_app = is_url(evaluation.app) and evaluation.local is None
 
     def run(self) -> dict[str, Any]:
-        """The summary, of what was played when a limit ended it early. Raises KitError."""
+        """Play and return the summary. If a limit ends the evaluation early, summarize what was played. Raises KitError."""
         return asyncio.run(self._run())
 
     async def _run(self) -> dict[str, Any]:
@@ -122,8 +124,8 @@ class Session:
         )
 
     def _named(self, app: TaskApp) -> TaskApp:
-        """The app; its import reference is stored in the configuration."""
-        with suppress(DiscoveryError):  # an app that no module's global holds
+        """Return the app, and remember its import reference for the configuration."""
+        with suppress(DiscoveryError):  # no global variable of a module holds the app
             self._app_reference = reference_of(app)
         return app
 
@@ -167,13 +169,13 @@ class Session:
             directory.close()
 
     def _remember(self, config: dict[str, Any]) -> None:
-        """Record that the directory is this user's own. Without the record it is as one from elsewhere, which is said."""
+        """Record that the directory belongs to this user. If that fails, warn that later commands need --app."""
         assert self.path is not None
         try:
             remember(self.path, config)
         except OSError as error:
             self.warnings.append(
-                f"The state directory cannot be written ({error.strerror}), so later commands need --app for {self.path}."
+                f"The state directory cannot be written ({error.strerror}). Later commands need --app for {self.path}."
             )
 
     async def _play(
@@ -194,18 +196,18 @@ class Session:
         )
 
     async def _rows(self, player: LocalRunner | RemoteRunner, plan: EvalPlan, directory: Directory) -> dict[int, Any]:
-        """Fields of the rows of lines without any (of an earlier release), where results are grouped by them."""
+        """Return the rows' fields for results of earlier releases, which lack them, if results are grouped by a field."""
         if all(by == "seed" for by in self._evaluation.by):
             return {}
         seeds = sorted({result.seed for result in directory.results() if not result.row})
         return dict(zip(seeds, await player.rows(plan.environment, plan.split, seeds), strict=True))
 
     async def _waited_for(self, answer: Coroutine[Any, Any, EvaluatedApp]) -> EvaluatedApp:
-        """The answer; reports a server that is slow to give it (a cold container, or one that hangs)."""
+        """Wait for a server's answer. If it is slow (a cold container, or a hanging server), tell the user."""
         task = asyncio.create_task(answer)
         try:
             if not (await asyncio.wait([task], timeout=SILENCE_SECONDS))[0]:
-                self.display.say(clean(f"{self._evaluation.app} takes its time to answer; Ctrl-C stops waiting."))
+                self.display.say(clean(f"Waiting for {self._evaluation.app} to answer. Ctrl-C stops waiting."))
             return await task
         finally:
             task.cancel()
@@ -220,11 +222,11 @@ class Session:
         return plan
 
     def _stored_options(self) -> dict[str, Any]:
-        """What the command that goes on without flags needs; no key."""
+        """Return what `taskapp eval DIR` needs to continue without flags. It contains no key."""
         evaluation, plan, settings = self._evaluation, self._evaluation.plan, self._settings
         stored = {name: getattr(evaluation, name) for name in STORED_OPTIONS}
         stored |= policies_to_store(dict(zip(plan["names"], plan["policies"], strict=True)), evaluation.models)
-        stored["environment"] = plan["environment"]  # as it is sent, absent where the app chose
+        stored["environment"] = plan["environment"]  # as sent in requests; absent if the app chooses it
         if is_url(evaluation.app):
             stored["url"] = stored_url(evaluation.app)
         if settings.store is not None:
@@ -235,7 +237,7 @@ class Session:
         return {name: value for name, value in stored.items() if value not in (None, ())}
 
     def _begin(self, plan: EvalPlan, about: EvaluatedApp, directory: Directory, config: dict[str, Any]) -> None:
-        """Print what will be played and what was there before."""
+        """Print what will be played, and what was played before."""
         name = " ".join(filter(None, (about.app, about.version)))
         note = f" ({self._note})" if self._note else ""
         seeds = one_line(str(plan.seeds), 60)
@@ -252,27 +254,27 @@ class Session:
         for result in directory.results():
             if not (result.failed and self._evaluation.retry_failed):
                 self.display.counts.see(result)
-        failed = f", {directory.failed} of them failed" if directory.failed else ""
-        self.display.say(f"{directory.done} are there already{failed}.")
+        failed = f"; {directory.failed} of them failed" if directory.failed else ""
+        self.display.say(f"{directory.done} were played before{failed}.")
         if config["git"] != about.git:
-            self.display.say("Warning: the app's checkout is at another commit than when this evaluation began.")
+            self.display.say("Warning: the app's checkout is at a different commit than when this evaluation started.")
 
     def command_to_go_on(self, *, retry_failed: bool = False) -> str:
-        """The command that plays what is left, in words; retry_failed: and what failed."""
+        """Describe the command that plays the remaining rollouts, and with retry_failed also the failed rollouts."""
         again = " --retry-failed" if retry_failed else ""
         if self._goes_on_alone:
             return f"`taskapp eval {shlex.quote(clean(str(self.path)))}{again}`"
         return f"the same command with --out {clean(str(self.path))} --resume{again}"
 
     def how_to_score(self, unscored: int) -> str:
-        """The sentence about rollouts that only lack their scores; empty without any, or where they are not stored."""
+        """Return a sentence about stored rollouts that only lack scores, or an empty string."""
         if not unscored or self.path is None or not (self.path / DATABASE).is_file():
             return ""
         line = shlex.join(["taskapp", "rescore", str(self.path)])
-        return f"`{clean(line)}` scores the {unscored} that were played and not scored; no policy is called. "
+        return f"`{clean(line)}` scores the {unscored} that were played but not scored, without calling a policy. "
 
     def how_to_go_on(self, *, retry_failed: bool = False) -> None:
-        """Print, after an interruption, what is stored and how to resume. retry_failed: failures ended the evaluation."""
+        """After an interruption, print what is stored and how to resume. retry_failed: failures ended the evaluation."""
         if self._counts is None or not self._counts.done:
             return
         counts = self._counts
@@ -280,9 +282,9 @@ class Session:
         score = self.how_to_score(counts.unscored)
         commands = []
         if counts.done < counts.total and (score or not retry_failed):
-            commands.append(f"{self.command_to_go_on()} goes on")
+            commands.append(f"{self.command_to_go_on()} continues")
         if retry_failed:
-            commands.append(f"{self.command_to_go_on(retry_failed=True)} goes on and plays the failed ones again")
+            commands.append(f"{self.command_to_go_on(retry_failed=True)} continues and plays the failed ones again")
         if commands:
             words = "; ".join(commands)
             echo(
@@ -299,12 +301,15 @@ def _store_to_store(url: str) -> str:
 
 @dataclass(frozen=True)
 class PlayedAgain:
-    """Rollouts of an evaluation that are played again.
+    """Rollouts of an evaluation to play again.
 
-    app: its app's reference or address, None where it names none. seeds: as --seeds takes them. only: their (seed, sample)
-    pairs, empty when sample 0 of each seed is all of them. policies: `policy.config` by name, with keys, and models: those
-    that are in models.toml; policies is None when the command line names its own. options: others of the command, by name,
-    which it had and the command line does not give.
+    Attributes:
+        app: The reference or URL of the evaluation's app, if it names one.
+        seeds: The seeds, in the format of --seeds.
+        only: The (seed, sample) pairs to play. Empty if these are sample 0 of each seed.
+        policies: `policy.config` by name, with keys. None if the command line chooses the policies.
+        models: The model in models.toml, by the policy's name.
+        options: Other options of the evaluation that the command line does not set, by name.
     """
 
     app: str | None
@@ -319,31 +324,31 @@ class PlayedAgain:
 
 
 def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: bool, worst: int | None) -> PlayedAgain:
-    """What `show PATH --failed` or `show PATH --worst N` lists, each pair of seed and sample once.
+    """Return the rollouts that `show PATH --failed` or `show PATH --worst N` lists, each pair of seed and sample once.
 
-    Raises UsageError; ConfigError: there is none, or the evaluation's policy is not stored whole; StoreError.
+    Raises UsageError, StoreError, and ConfigError if there are no such rollouts or the policy was not stored completely.
     """
     if not failed and worst is None:
-        raise click.UsageError("--seeds-from goes with --failed or --worst N.")
-    given = typed(ctx)
-    for name, flag in given.items():
+        raise click.UsageError("--seeds-from needs --failed or --worst N.")
+    flags = typed(ctx)
+    for name, flag in flags.items():
         if name in OF_THE_LISTED:
-            raise click.UsageError(f"{flag} is that of the rollouts in {path}; leave it out.")
+            raise click.UsageError(f"{flag} comes from the rollouts in {path}; leave it out.")
     source = DirectorySource(path)
     pairs = asyncio.run(_listed(source, selection(failed=failed, worst=worst)))
     if not pairs:
-        raise ConfigError(f"No rollout of {path} {'failed' if failed else 'has a reward'}.")
+        raise ConfigError(f"No rollout in {path} {'failed' if failed else 'has a reward'}.")
     config, asked = source.config, source.config["asked"]
     stored = config.get("options", {})
     policies = None
-    names_policy, names_app = given.keys() & OF_THE_POLICIES, given.keys() & {"app", "app_id"}
+    names_policy, names_app = flags.keys() & OF_THE_POLICIES, flags.keys() & {"app", "app_id"}
     if not (names_policy and names_app):
         app = [] if names_app else ["--app", str(stored.get("url") or config.get("app_reference") or "APP")]
         check_own(path, config, command_with([*app, *([] if names_policy else policy_flags(config))]))
     if not names_policy:
         policies = policies_again(dict(config), lambda name: chosen_model(settings, name, None))
         if len(policies) > 1:
-            raise click.UsageError(f"{path} has the policies {', '.join(policies)}: name the one that plays.")
+            raise click.UsageError(f"{path} has several policies ({', '.join(policies)}). Choose one with --policy.")
     return PlayedAgain(
         app=stored.get("url") or config.get("app_reference"),
         environment=asked.get("environment"),
@@ -356,7 +361,7 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
         options={
             name: asked[name]
             for name in (*OF_THE_LIMITS, *(() if policies is None else ("output_mode",)))
-            if asked.get(name) and name not in given
+            if asked.get(name) and name not in flags
         },
     )
 

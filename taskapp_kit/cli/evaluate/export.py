@@ -1,4 +1,4 @@
-"""`taskapp export`: stored rollouts as files that other programs read."""
+"""`taskapp export`: write stored rollouts and tasks to files for other programs."""
 
 from __future__ import annotations
 
@@ -39,38 +39,36 @@ TRAINING_ONLY = {
     "best_of_seed": ("sft",),
     **dict.fromkeys(("margin", "pairs"), ("dpo",)),
 }
-"""Options that only some formats have."""
+"""Options that apply to some formats only."""
 
 LEARNED = options(
-    click.option("--min-reward", type=float, metavar="X", help="sft, dpo: learn only from rewards of X and more."),
+    click.option("--min-reward", type=float, metavar="X", help="sft, dpo: learn only from rewards of at least X."),
     click.option("--terminated", is_flag=True, help="sft, dpo: learn only from episodes that were not truncated."),
-    click.option(
-        "--max-tokens", type=click.IntRange(1), metavar="N", help="sft, dpo: leave out conversations of more tokens."
-    ),
+    click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="sft, dpo: leave out longer conversations."),
     click.option(
         "--demonstrations",
         is_flag=True,
-        help="sft, dpo: rollouts of policies without a model too (gold, a person, a session's caller), as a model's.",
+        help="sft, dpo: also learn from rollouts of policies without a model (gold, a person, a session's caller).",
     ),
     click.option("--best-of-seed", is_flag=True, help="sft: only the best rollout of each seed."),
     click.option(
         "--margin",
         type=click.FloatRange(0, min_open=True),
         metavar="X",
-        help="dpo: how much the rewards of a pair differ at least.  [default: 0.1]",
+        help="dpo: the least difference between the rewards of a pair.  [default: 0.1]",
     ),
-    click.option("--pairs", type=click.IntRange(1), metavar="N", help="dpo: the most pairs of one seed.  [default: 1]"),
+    click.option("--pairs", type=click.IntRange(1), metavar="N", help="dpo: the most pairs per seed.  [default: 1]"),
 )
-"""What becomes training data."""
+"""Options that select training data."""
 
 
 class ExportGroup(click.Group):
-    """A command that takes a source, with commands of their own name below it; a folder `tasks` is `./tasks`."""
+    """A command with a SOURCE argument that also has subcommands. A directory named like a subcommand is `./tasks`."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """The context of the command that the first argument names, else of this one."""
+        """Return the context of the subcommand that the first argument names, or of this command."""
         below = self.commands.get(args[0]) if args else None
         if below is not None:
             return below.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
@@ -100,14 +98,14 @@ class ExportGroup(click.Group):
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE", help="The file to write."
 )
 @click.option(
-    "--split", metavar="NAME", help="Only of this split.  [default: train for sft, dpo and tokens, else every split]"
+    "--split", metavar="NAME", help="Only this split.  [default: train for sft, dpo and tokens, otherwise all splits]"
 )
 @FILTERS
 @LEARNED
 @click.option(
     "--app",
     metavar="APP",
-    help="sft, dpo: the app that declares the actions.  [default: the one that the evaluation or the URL names]",
+    help="sft, dpo: the app that declares the actions.  [default: the app of the evaluation or the URL]",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @SERVER_KEY
@@ -124,27 +122,27 @@ def command(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """Write stored rollouts to a file that other programs read.
+    """Write stored rollouts to a file for other programs.
 
     \b
-    jsonl    one JSON object for each rollout, whole
-    parquet  one row for each rollout (extra `parquet`)
-    sft      one chat for each rollout, with its tools, for TRL's SFTTrainer
-    dpo      pairs of one seed, a better and a worse chat, for TRL's DPOTrainer
-    tokens   what the model read and sampled, as token ids with log-probabilities
-    inspect  a log (.eval) that Inspect opens
+    jsonl    one JSON object per complete rollout
+    parquet  one row per rollout (extra `parquet`)
+    sft      one chat per rollout, with its tools, for TRL's SFTTrainer
+    dpo      a better and a worse chat of the same seed, for TRL's DPOTrainer
+    tokens   token ids with log-probabilities that the model read and sampled
+    inspect  a log (.eval) for Inspect
 
-    DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), URL a running
-    task app. Nothing private is in any format: no end state, no private field of a task.
+    DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), and URL a
+    running task app. No format contains private data: neither end states nor private fields of tasks.
     """
     training = {name: None if filters[name] is False else filters[name] for name in TRAINING_ONLY}
     query = RolloutQuery(**{name: value for name, value in filters.items() if name not in TRAINING_ONLY})
     for name, value in training.items():
         if value is not None and kind not in TRAINING_ONLY[name]:
             flag = "--" + name.replace("_", "-")
-            raise click.UsageError(f"{flag} goes with --format {' or '.join(TRAINING_ONLY[name])}.")
+            raise click.UsageError(f"{flag} needs --format {' or '.join(TRAINING_ONLY[name])}.")
     if out.exists() and not force:
-        raise click.UsageError(f"{out} exists already; give --force to replace it.")
+        raise click.UsageError(f"{out} exists. Pass --force to replace it.")
     app = training.pop("app")
     learned = training_data.TrainingFilters(**{name: value for name, value in training.items() if value is not None})
     settings = load(env_files=env_files)
@@ -167,14 +165,11 @@ def command(
     with shown_from(shown_source(source)):
         report = asyncio.run(exported())
     if as_json:
-        counts = {"rollouts": report.rollouts, "lines": _lines(report), "seen": report.seen}
+        lines = report.rollouts if report.lines is None else report.lines
+        counts = {"rollouts": report.rollouts, "lines": lines, "seen": report.seen}
         print_json({"file": str(out), **counts, "left_out": dict(report.left_out), "notes": report.notes})
     else:
         _print(report, out, kind)
-
-
-def _lines(report: reports.ExportReport) -> int:
-    return report.rollouts if report.lines is None else report.lines
 
 
 def _print(report: reports.ExportReport, out: Path, kind: str) -> None:
@@ -200,13 +195,13 @@ TASK_FORMATS = ("jsonl", "parquet", "hf", "verl", "nemo")
 @click.argument("app")
 @click.option("--format", "kind", type=click.Choice(TASK_FORMATS), required=True, help="See below.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True, metavar="PATH", help="The file, or for hf the folder."
+    "--out", type=click.Path(path_type=Path), required=True, metavar="PATH", help="The file, or for hf the directory."
 )
 @ENVIRONMENT
 @click.option("--split", metavar="NAME", help="The split.  [default: the environment's first]")
 @click.option("--seeds", metavar="LIST", help="0-999, or 0,5,9.  [default: the whole split, at most 10 000]")
 @ENV_CONFIG
-@click.option("--output-mode", type=OUTPUT_MODE, default="tool_calls", help="How the model is to answer.")
+@click.option("--output-mode", type=OUTPUT_MODE, default="tool_calls", help="How the model answers.")
 @click.option("--force", is_flag=True, help="Replace PATH if it exists.")
 @ENV_FILES
 @json_option("Print the report as JSON.")
@@ -226,17 +221,16 @@ def tasks(
     """Write an app's tasks as rows for trainers: what a model reads first, its tools, the seed.
 
     \b
-    jsonl    one JSON object for each task
-    parquet  one row for each task (extra `parquet`)
-    hf       a folder that datasets.load_dataset reads (extra `parquet`)
-    verl     verl's Parquet rows (extra `parquet`)
-    nemo     NeMo Gym's JSON lines
+    jsonl    one JSON object per task
+    parquet  one row per task (extra `parquet`)
+    hf       a directory for datasets.load_dataset (extra `parquet`)
+    verl     Parquet rows for verl (extra `parquet`)
+    nemo     JSON lines for NeMo Gym
 
-    Nothing is played: each episode is begun, its prompt is written, and it ends. No private field of a task is in a row.
+    Episodes are reset to get their prompts, but not played. Rows contain no private fields of tasks.
     """
-
     if out.exists() and not force:
-        raise click.UsageError(f"{out} exists already; give --force to replace it.")
+        raise click.UsageError(f"{out} exists. Pass --force to replace it.")
     settings = load(env_files=env_files)
     target, listed = local_app.open_app(app, settings), None if seeds is None else seed_lists.Seeds.read(seeds)
 
@@ -258,7 +252,7 @@ def tasks(
 async def _tools(
     source: rollout_source.RolloutSource, reference: str, key: str | None, settings: Settings, app: str | None
 ) -> conversation.ToolSchemas | None:
-    """The tools of the app: of --app, of the one that an evaluation names, or of the server at the URL."""
+    """Return the tools of --app, of the evaluation's app, or of the server at the URL."""
     named = local_app.app_named(app, reference, source.config)
     if named is not None:
         return conversation.ToolSchemas.of_app(local_app.open_app(named, settings).freeze())

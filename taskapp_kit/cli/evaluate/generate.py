@@ -1,4 +1,4 @@
-"""`taskapp generate`: packages of an app for other libraries."""
+"""`taskapp generate`: generate packages of an app for other libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskapp_kit.deploy.packaging import verifiers_package
 
 @click.group(epilog=example("taskapp generate verifiers examples/adder.py --out taskapp-adder"))
 def command() -> None:
-    """Write a package of an app for another library."""
+    """Generate a package of an app for another library."""
 
 
 @command.command(
@@ -26,24 +26,24 @@ def command() -> None:
 )
 @click.argument("app")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="New folder."
+    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="A new directory."
 )
-@click.option("--data", "data_files", multiple=True, metavar="FILE", help="A file that the app reads; may repeat.")
-@click.option("--package", "packages", multiple=True, metavar="P", help="A package that it needs; may repeat.")
+@click.option("--data", "data_files", multiple=True, metavar="FILE", help="A file that the app reads; may be repeated.")
+@click.option("--package", "packages", multiple=True, metavar="P", help="A package that it needs; may be repeated.")
 @ENV_FILES
 def verifiers(
     app: str, out: Path, data_files: tuple[str, ...], packages: tuple[str, ...], env_files: tuple[str, ...]
 ) -> None:
-    """Write an installable package for verifiers: load_environment up to 0.3.1, a taskset from 0.4.
+    """Generate an installable package for verifiers: load_environment up to 0.3.1, a taskset from 0.4.
 
-    The app's file and the modules beside it that it imports are copied; a bundled app comes with taskapp-kit, which the
-    package requires.
+    The app's file and the modules next to it that it imports are copied. A bundled app is not copied, because the package
+    requires taskapp-kit, which contains it.
     """
     target = local_app.open_app(app, load(env_files=env_files))
     package = verifiers_package.write_verifiers_package(
         target, app, out, beside=Path.cwd(), data_files=data_files, packages=packages
     )
-    echo(f"Made {out} ({package.name}):")
+    echo(f"Created {out} ({package.name}):")
     for file in package.files:
         echo(f"  {out / file}")
     echo(

@@ -1,4 +1,4 @@
-"""`taskapp replay`: stored rollouts, played again from their recorded answers and compared with the originals."""
+"""`taskapp replay`: play stored rollouts again from their recorded answers, and compare them with the originals."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ FLAGS = {"env_name": "--env", "seed": "--seed", "split": "--split", "sample": "-
     "--from",
     "source",
     metavar="DIR|STORE",
-    help="Where the rollouts are: an evaluation's directory, or a store (sqlite:///PATH, postgresql://…).  [default: DIR]",
+    help="The rollouts: an evaluation's directory, or a store (sqlite:///PATH, postgresql://…).  [default: DIR]",
 )
-@click.option("--store", metavar="URL", help="Keep the replays there.  [default: none]")
-@click.option("--app", "app_option", metavar="APP", help="The app, in place of the one that the evaluation names.")
-@click.option("--env", "environment", metavar="NAME", help="With ID: has to be the rollout's environment.")
-@click.option("--seed", type=SEED, metavar="S", help="With ID: has to be its seed.")
-@click.option("--split", metavar="NAME", help="With ID: has to be its split.")
-@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With ID: has to agree with its config.")
-@click.option("--sample", type=click.IntRange(0), metavar="N", help="With ID: has to be its policy's sample.")
+@click.option("--store", metavar="URL", help="Store the replays there.  [default: none]")
+@click.option("--app", "app_option", metavar="APP", help="The app.  [default: the evaluation's app]")
+@click.option("--env", "environment", metavar="NAME", help="With ID: check the rollout's environment.")
+@click.option("--seed", type=SEED, metavar="S", help="With ID: check its seed.")
+@click.option("--split", metavar="NAME", help="With ID: check its split.")
+@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With ID: check its config.")
+@click.option("--sample", type=click.IntRange(0), metavar="N", help="With ID: check its policy's sample.")
 @json_option()
 @click.pass_context
 def command(
@@ -65,29 +65,28 @@ def command(
     as_json: bool,
     **selected: Any,
 ) -> None:
-    """Play stored rollouts again, and say whether the same happened.
+    """Replay stored rollouts and report every difference.
 
-    DIR is an evaluation's directory, which names its app; rollouts of other places are named by --from, after the app.
-    Environment, split, seed, config and sample are taken from each stored rollout, and what its policy answered is
-    answered again; no model and no judge is asked. ID is a rollout's id or the beginning of one. One that failed in its
-    environment or its scoring fails again, with its traceback. Without ID every rollout of the app that did not fail is
-    replayed. Where something differs, the first difference is printed: the step, the stored value and the new one. Exit
-    status 1 then.
+    DIR is an evaluation's directory, which names its app. For rollouts in a store, give the app and --from STORE. ID is a
+    rollout's id or its beginning. Without ID, every rollout of the app that did not fail is replayed.
+
+    Environment, split, seed, config and the policy's answers are taken from each stored rollout. No model or judge is
+    called. A rollout that failed in its environment or scoring fails again, and its traceback is printed. For each rollout
+    that differs, the first difference is printed: the step, the stored value and the new value. The exit status is then 1.
     """
-
     if source is None and app is not None and continued.is_evaluation(app):
         app, source = None, app
     if app is not None and rollout_id is None and ROLLOUT_ID.fullmatch(app):
         app, rollout_id = None, app
     if source is None:
-        raise click.UsageError("Where are the rollouts? Give an evaluation's directory, or the app and --from STORE.")
+        raise click.UsageError("No rollouts are given. Pass an evaluation's directory, or the app and --from STORE.")
     if app is not None and app_option is not None:
-        raise click.UsageError("The app is given twice, as APP and by --app.")
+        raise click.UsageError("The app is given twice, as APP and as --app.")
     if rollout_id is None and any(value is not None for value in selected.values()):
-        raise click.UsageError("--env, --seed, --split, --config and --sample go with the ID of one rollout.")
+        raise click.UsageError("--env, --seed, --split, --config and --sample need the ID of a rollout.")
     address, reference = _source_of(source, app_option or app)
     if reference is None:
-        raise click.UsageError("Which app? Give APP; only an evaluation's directory can name it.")
+        raise click.UsageError("No app is given. Pass APP, because a store does not name it.")
     settings = load()
     target = local_app.open_app(reference, settings)
     show = None if as_json else _print
@@ -106,15 +105,15 @@ def command(
 
 
 def _by_flag(error: RequestError) -> RequestError:
-    """`replay_differs` as the command line names things; any other error as it is."""
+    """Return a `replay_differs` error with the names of flags, and any other error unchanged."""
     if error.code != "replay_differs":
         return error
-    named = [f"{FLAGS.get(str(field.loc[-1]), f'--config {field.loc[-1]}')} {field.message}" for field in error.fields]
+    flags = [f"{FLAGS.get(str(field.loc[-1]), f'--config {field.loc[-1]}')} {field.message}" for field in error.fields]
     return RequestError(
-        f"That is another episode than the stored one: {'; '.join(named)}.",
+        f"The options describe a different episode than the stored one: {'; '.join(flags)}.",
         fields=error.fields,
         code=error.code,
-        hint="Leave them out: a replay takes them from the stored rollout.",
+        hint="Leave them out. A replay takes them from the stored rollout.",
     )
 
 
@@ -134,7 +133,7 @@ def _print(compared: replays.Compared) -> None:
 
 
 def _source_of(source: str, app: str | None) -> tuple[str, str | None]:
-    """The address of the store, and the app: the given one, else that of the user's own evaluation. Raises ConfigError."""
+    """Return the address of the store and the app, by default the evaluation's app. Raises ConfigError."""
     path = Path(source)
     if not path.is_dir():
         return source, app
@@ -142,8 +141,8 @@ def _source_of(source: str, app: str | None) -> tuple[str, str | None]:
     database = path / "rollouts.db"
     if not database.is_file():
         raise ConfigError(
-            f"{path} has no rollouts.db: its rollouts are stored elsewhere, or nowhere.",
-            hint="Give their store: --from sqlite:///PATH or postgresql://…",
+            f"{path} contains no rollouts.db: its rollouts are in another store, or were not stored.",
+            hint="Pass their store: --from sqlite:///PATH or --from postgresql://….",
         )
     return str(database), local_app.app_named(app, source, config)
 
@@ -157,11 +156,10 @@ async def _replayed(
     selected: dict[str, Any],
     show: Callable[[replays.Compared], None] | None,
 ) -> list[replays.Compared]:
-    """Replay one rollout of a store, or all of the app; show is called after each.
+    """Replay one rollout from the store `source`, or all of the app's rollouts, and call `show` after each.
 
-    A single rollout whose replay fails shows the traceback, unless show is None. source, target: addresses of stores.
-    selected: what the rollout's request must agree with. Raises RequestError (`replay_differs`), StoreError, ConfigError,
-    UsageError.
+    If a single rollout fails, its traceback is printed, unless `show` is None. `selected` contains values that the stored
+    rollout has to match. Raises RequestError (`replay_differs`), StoreError, ConfigError, UsageError.
     """
 
     def traced(failed: RolloutFailed) -> None:
@@ -193,7 +191,7 @@ async def _replayed(
 def _not_the_same_place(source: Store, target: Store | None) -> None:
     place = getattr(source, "place", None)
     if target is not None and place not in (None, "memory") and place == getattr(target, "place", None):
-        raise click.UsageError("--store is the store that --from reads; a replay adds nothing to what it looks at.")
+        raise click.UsageError("--store is the store that --from reads. Choose another store for the replays.")
 
 
 def _request(rollout_id: str, selected: dict[str, Any]) -> wire.RolloutRequest:

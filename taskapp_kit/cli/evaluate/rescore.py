@@ -1,4 +1,4 @@
-"""`taskapp rescore`: today's rubrics and judges on stored rollouts, without asking the policy again."""
+"""`taskapp rescore`: score stored rollouts again with the current rubrics and judges, without calling the policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from taskapp_kit.records.words import counted, dollars
 
 CONCURRENCY = 8
 PROBLEMS = 10
-"""Refusals and failures that are printed; `--json` has all of them."""
+"""The most refusals and failures to print. `--json` prints all of them."""
 
 
 @click.command(
@@ -34,17 +34,19 @@ PROBLEMS = 10
     )
 )
 @click.argument("source", metavar="DIR|STORE")
-@click.option("--app", "app_option", metavar="APP", help="The app.  [default: the one that the evaluation names]")
+@click.option("--app", "app_option", metavar="APP", help="The app.  [default: the evaluation's app]")
 @click.option("--scores", "scorer", metavar="VERSION", help="Store the scores as this version.  [default: computed]")
-@click.option("--policy", metavar="NAME", help="Only the rollouts of this policy or model.")
+@click.option("--policy", metavar="NAME", help="Only rollouts of this policy or model.")
 @ENVIRONMENT
 @JUDGES
 @click.option(
-    "--concurrency", type=click.IntRange(1, 4096), default=CONCURRENCY, metavar="N", help="Rollouts scored at once."
+    "--concurrency",
+    type=click.IntRange(1, 4096),
+    default=CONCURRENCY,
+    metavar="N",
+    help="Rollouts scored concurrently.",
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Compute nothing: count rollouts and judge calls, and estimate their cost."
-)
+@click.option("--dry-run", is_flag=True, help="Only count rollouts and judge calls, and estimate the judges' cost.")
 @click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="List N rollouts that changed.")
 @ENV_FILES
 @json_option()
@@ -59,17 +61,16 @@ def command(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Score stored rollouts with today's rubrics and judges.
+    """Score stored rollouts again with the current rubrics and judges.
 
-    The policy is not asked: what it did is read from the store, also of rollouts whose scoring failed. The answered scores
-    stay as they are; the new ones are stored beside them, by the version of the scorer, and `taskapp show --scores VERSION`
-    shows them. What moved is printed as a comparison. A rollout whose task has changed since is refused.
+    The policy is not called: its actions are read from the store, even for rollouts whose scoring failed. The original
+    scores stay. The new scores are stored in addition, under the version of the scorer, and `taskapp show --scores VERSION`
+    shows them. The differences are printed as a comparison. A rollout whose task has changed is refused.
 
-    Rollouts that this version has scored are not scored again, so an interrupted run goes on where it was.
+    Rollouts that this version has already scored are skipped, so an interrupted run can be continued.
 
-    Exit status: 0 all were scored, 1 some were refused or their scoring failed, 2 the command line is wrong.
+    Exit status: 0 if all were scored, 1 if some were refused or failed, 2 if the command line is wrong.
     """
-
     settings = load({}, env_files=env_files)
     report, compared = asyncio.run(_rescored(source, app_option, settings, **how))
     if as_json:
@@ -92,17 +93,16 @@ async def _rescored(
     concurrency: int,
     dry_run: bool,
 ) -> tuple[rescoring.RescoreReport, comparisons.Comparison | None]:
-    """Score the matching rollouts of a directory or store. Returns the report, and what moved where something was scored.
+    """Score the matching rollouts of a directory or store. Return the report and, unless dry_run, a comparison.
 
-    app_option: in place of the app that the evaluation names. Raises UsageError, DiscoveryError, DeclarationError,
-    ConfigError, StoreError, Unavailable.
+    Raises UsageError, DiscoveryError, DeclarationError, ConfigError, StoreError, Unavailable.
     """
     skip, scored = judges == "skip", 0
     source = sources.open_source(reference)
     try:
         name = local_app.app_named(app_option, reference, source.config)
         if name is None:
-            raise click.UsageError("Which app? Give --app APP; only an evaluation's directory can name it.")
+            raise click.UsageError("No app is given. Pass --app APP, because a store does not name it.")
         app = local_app.open_app(name, settings)
         spec = app.freeze()
         models = runners.judge_models(spec, settings)
@@ -124,7 +124,7 @@ async def _rescored(
 
 
 def _print_report(report: rescoring.RescoreReport, compared: comparisons.Comparison | None, changes: int) -> None:
-    """Print how many were scored, what could not be, and what moved. changes: the most rollouts to list."""
+    """Print how many rollouts were scored, which were not, and what changed. changes: the most rollouts to list."""
     out = console()
     before = sum(rollout.scores is not None and not rollout.new for rollout in report.rollouts)
     if report.dry:
@@ -137,7 +137,7 @@ def _print_report(report: rescoring.RescoreReport, compared: comparisons.Compari
             (before, "scored before"),
             (len(report.failed), "failed"),
             (len(report.refused), "refused"),
-            (report.unplayed, "without a whole episode"),
+            (report.unplayed, "without a complete episode"),
         )
         if count
     ]
@@ -168,4 +168,4 @@ def _print_problems(report: rescoring.RescoreReport) -> None:
         where = f"{row.environment} {row.split} {row.seed} ({row.rollout_id})"
         out.print(clean(f"  {kind}: {where}: {problem}"), soft_wrap=True)
     if len(problems) > PROBLEMS:
-        out.print(f"  … and {len(problems) - PROBLEMS} more, with --json.")
+        out.print(f"  … and {len(problems) - PROBLEMS} more; --json prints them.")

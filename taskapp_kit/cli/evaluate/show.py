@@ -1,4 +1,4 @@
-"""`taskapp show`: stored rollouts as a list, or one of them turn by turn."""
+"""`taskapp show`: list stored rollouts, or print one turn by turn."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ SORTS = tuple(name for name in get_args(RowOrder) if name not in ("worst", "best
 @click.option(
     "--sort",
     type=click.Choice(SORTS),
-    help="newest first, or the largest first.  [default: an evaluation's by seed, others newest first]",
+    help="Newest or largest first.  [default: by seed for an evaluation, otherwise newest first]",
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help=f"Rows of the list.  [default: {LIMIT}]")
-@click.option("--scores", "scorer", metavar="VERSION", help="With the scores of this version; see `taskapp rescore`.")
-@click.option("--app", metavar="APP", help="With --private: the app whose row is shown.")
-@click.option("--private", is_flag=True, help="With --app, of one rollout: show the private fields of its task, too.")
+@click.option("--scores", "scorer", metavar="VERSION", help="Use the scores of this version; see `taskapp rescore`.")
+@click.option("--app", metavar="APP", help="With --private: the app that has the private fields.")
+@click.option("--private", is_flag=True, help="With --app and one rollout: also show the private fields of its task.")
 @SERVER_KEY
 @ENV_FILES
-@click.option("--full", is_flag=True, help="Leave nothing out and cut nothing: every turn, prompt and metric.")
+@click.option("--full", is_flag=True, help="Print everything: every turn, prompt and metric, uncut.")
 @WIDTH
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the rollout as one HTML file, with its pictures, in place of printing it.",
+    help="Write the rollout to an HTML file with its images, instead of printing it.",
 )
 @json_option("Print the rows, or the rollout, as JSON.")
 def command(
@@ -81,29 +81,27 @@ def command(
 ) -> None:
     """List stored rollouts, or show one of them turn by turn.
 
-    DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), URL a running
-    task app. ID is a rollout's id or the beginning of one. A list of one, such as --worst 1, is shown turn by turn, too.
+    DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), and URL a
+    running task app. ID is a rollout's id or its beginning. --worst 1 and --best 1 also show one rollout turn by turn.
 
-    A rollout that failed or whose reward is undefined is in neither --worst nor --best.
+    --worst and --best ignore rollouts that failed or whose reward is undefined.
     """
     chosen = selection(**selected)
     if rollout_id is not None and chosen != Selection():
         raise click.UsageError(
-            "An ID names one rollout: leave out --worst, --best, --failed, --sort, --limit and filters."
+            "An ID selects one rollout; leave out --worst, --best, --failed, --sort, --limit and filters."
         )
     if private and app is None:
-        raise click.UsageError("--private needs --app APP: private fields are in the app's rows, never in a store.")
+        raise click.UsageError("--private needs --app APP, because stores contain no private fields.")
     if private and (as_json or html is not None or is_url(source)):
-        raise click.UsageError("--private is for the terminal, and for rollouts that are stored on this machine.")
+        raise click.UsageError("--private works only in the terminal, and only for rollouts stored on this machine.")
     settings = load(env_files=env_files)
     key = key or settings.environment_api_key
     with shown_from(shown_source(source)):
         rows, rollout = asyncio.run(_read(source, key, scorer, rollout_id, chosen, images=html is not None))
         if rollout is None:
             if private or html is not None:
-                raise click.UsageError(
-                    "--private and --html are for one rollout: name its ID, or choose one with --worst 1."
-                )
+                raise click.UsageError("--private and --html need one rollout: give its ID, or --worst 1.")
             _show_list(rows, source, chosen, full=full, width=width, as_json=as_json)
             return
         if as_json:
@@ -118,7 +116,7 @@ def command(
 def _show_list(
     rows: list[RolloutRow], source: str, chosen: Selection, *, full: bool, width: int | None, as_json: bool
 ) -> None:
-    """Print rows. rows: one more than are shown, where there are more."""
+    """Print rows. `rows` contains one more than are printed if there are more."""
     shown, most = shown_source(source), chosen.limit or LIMIT
     more, rows = len(rows) > most, rows[:most]
     if as_json:
@@ -129,9 +127,11 @@ def _show_list(
 
 @dataclass(frozen=True, slots=True)
 class _Rollout:
-    """A rollout to be shown.
+    """A rollout to show.
 
-    images: PNG bytes by SHA-256, where they are needed. again: the command line that plays it again, if known.
+    Attributes:
+        images: PNG bytes by SHA-256, if they are needed.
+        again: The command line that plays the rollout again, if known.
     """
 
     stored: StoredRollout
@@ -143,7 +143,7 @@ class _Rollout:
 async def _read(
     reference: str, key: str | None, scorer: str | None, rollout_id: str | None, chosen: Selection, *, images: bool
 ) -> tuple[list[RolloutRow], _Rollout | None]:
-    """The rows, one more than requested where there are more; or the one rollout."""
+    """Return the rows (one more than requested if there are more), or the only rollout."""
     source = sources.open_source(reference, key=key)
     try:
         if scorer is not None:
@@ -167,9 +167,9 @@ async def _rollout(source: rollout_source.RolloutSource, rollout_id: str, *, ima
 
 
 def _again(details: rollout_details.RolloutDetails, source: rollout_source.RolloutSource) -> str | None:
-    """The command that plays a rollout again, if known. A model is not asked again where its answers are at hand."""
+    """Return the command that plays a rollout again, if known. With stored answers of a model, that is a replay."""
     if isinstance(source, sources.DirectorySource) and not own_directories.is_own(Path(source.place), source.config):
-        return None  # a line to paste would import what somebody else named
+        return None  # a command to paste would import an app that another user chose
     line = show_output.rollout_line(details, source.config)
     if line is None or details.policy != policies.MODEL or not isinstance(source, sources.DirectorySource):
         return line
@@ -177,20 +177,20 @@ def _again(details: rollout_details.RolloutDetails, source: rollout_source.Rollo
 
 
 def _write_page(rollout: _Rollout, path: Path) -> None:
-    """Raises ConfigError when the file cannot be written."""
+    """Write the rollout as an HTML page. Raises ConfigError."""
     from taskapp_kit.viewer.pages import standalone_rollout
 
     try:
         write_private(path, standalone_rollout(rollout.details, rollout.images).encode())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}.", hint="Give another --html.") from None
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.", hint="Choose another --html file.") from None
     echo(f"Written to {clean(str(path))}", err=True)
 
 
 def _private_fields(stored: StoredRollout, reference: str, settings: Settings) -> dict[str, Json]:
-    """The fields of a rollout's task that hold something private, from the app's own row.
+    """Return the private fields of a rollout's task, read from the app's row.
 
-    Raises ConfigError: the app has no rows, or other ones than the one that was played.
+    Raises ConfigError if the app has no rows, or if the row has changed since the rollout.
     """
     from taskapp_kit.cli.local_app import open_app
 
@@ -201,8 +201,8 @@ def _private_fields(stored: StoredRollout, reference: str, settings: Settings) -
     task = find_instance(environment, stored.split, stored.seed, random.Random(0)).task
     if row_hash(task) != stored.row_hash:
         raise ConfigError(
-            f"The row of split {stored.split}, seed {stored.seed} in {reference} is not the one that was played.",
-            hint="Show it with the version of the app that played it.",
+            f"The row of split {stored.split}, seed {stored.seed} in {reference} has changed since the rollout.",
+            hint="Use the version of the app that played the rollout.",
         )
     whole, public = row_json(task), environment.tasks.public(task)
     return {name: value for name, value in whole.items() if name not in public or public[name] != value}

@@ -1,4 +1,4 @@
-"""`taskapp store`: what takes space in a store, whether it is sound, and old rollouts removed from it."""
+"""`taskapp store`: measure a store, check its integrity, and remove old rollouts."""
 
 from __future__ import annotations
 
@@ -23,25 +23,20 @@ Result = TypeVar("Result")
 
 
 class Keep(ValueKind):
-    """What stays: `30d`, the rollouts of the last 30 days, or `1000`, the newest 1000. As (days, number)."""
+    """Which rollouts to keep, as (days, number): `30d` keeps the last 30 days, `1000` the newest 1000 rollouts."""
 
     name = "keep"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int | None, int | None]:
-        """Return the days or the number, None for the other one. Fails for anything else."""
-        if isinstance(value, tuple):
-            return value
-        found = re.fullmatch(r"([0-9]{1,9})(d?)", str(value).strip().lower())
-        if found is None or int(found[1]) < 1:
-            self.fail(
-                f"{str(value)[:80]!r} is neither a number of days such as 30d nor how many of the newest rollouts stay.",
-                param,
-                ctx,
-            )
-        number = int(found[1])
-        return (number, None) if found[2] else (None, number)
+        """Return the days and None, or None and the number. Fail for anything else."""
+        match = re.fullmatch(r"([0-9]{1,9})(d?)", str(value).strip().lower())
+        if match is None or int(match[1]) < 1:
+            expected = "a number of days such as 30d, or a number of rollouts such as 1000"
+            self.fail(f"{str(value)[:80]!r} is invalid. Expected {expected}.", param, ctx)
+        number = int(match[1])
+        return (number, None) if match[2] else (None, number)
 
 
 PLACE = click.argument("place", metavar="STORE|DIR")
@@ -57,7 +52,7 @@ PLACE = click.argument("place", metavar="STORE|DIR")
 def command() -> None:
     """Measure, check and prune a store of rollouts.
 
-    STORE is a path, sqlite:///PATH or postgresql://…; DIR is the directory of an evaluation, whose rollouts.db it is.
+    STORE is a path, sqlite:///PATH or postgresql://…. DIR is an evaluation's directory, which contains rollouts.db.
     """
 
 
@@ -65,11 +60,11 @@ def command() -> None:
 @PLACE
 @json_option()
 def size(place: str, as_json: bool) -> None:
-    """Show what takes space, by environment and by kind.
+    """Show how much space each environment and each kind of data takes.
 
-    Events count as stored, that is compressed. A picture is stored once; it counts for each environment that shows it.
+    Events are measured as stored, which is compressed. An image is stored once but counted in each environment that shows
+    it.
     """
-
     usage = _with_store(place, lambda store: store.usage())
     kinds = {
         "events": (usage.rollouts, usage.events_bytes),
@@ -80,7 +75,7 @@ def size(place: str, as_json: bool) -> None:
         "indexes, numbers, free": (None, usage.other_bytes),
     }
     if as_json:
-        shown = {name: {"count": many, "bytes": taken} for name, (many, taken) in kinds.items()}
+        shown = {name: {"count": count, "bytes": taken} for name, (count, taken) in kinds.items()}
         total = {"rollouts": usage.rollouts, "size_bytes": usage.size_bytes}
         print_json({"environments": [asdict(item) for item in usage.environments], "kinds": shown, **total})
         return
@@ -100,8 +95,8 @@ def size(place: str, as_json: bool) -> None:
     out.print(rows)
     out.print()
     rows = table("kind", "count", "size", right=("count", "size"))
-    for name, (many, taken) in kinds.items():
-        rows.add_row(name, "" if many is None else f"{many}", size_words(taken))
+    for name, (count, taken) in kinds.items():
+        rows.add_row(name, "" if count is None else f"{count}", size_words(taken))
     rows.add_row("all", "", size_words(usage.size_bytes))
     out.print(rows)
 
@@ -111,11 +106,10 @@ def size(place: str, as_json: bool) -> None:
 @json_option()
 @click.pass_context
 def check(ctx: click.Context, place: str, as_json: bool) -> None:
-    """Read everything and report what is damaged or missing; exit status 1 then.
+    """Read the whole store and report what is damaged or missing. The exit status is then 1.
 
-    The database's own check, every rollout, every picture's hash, and pictures that a rollout lists and the store lacks.
+    The checks are the database's own check, every rollout, the hash of every image, and images that are missing.
     """
-
     checked = _with_store(place, lambda store: store.check())
     if as_json:
         print_json({"ok": checked.ok, **asdict(checked)})
@@ -123,12 +117,8 @@ def check(ctx: click.Context, place: str, as_json: bool) -> None:
         out = console()
         what = f"{counted(checked.rollouts, 'rollout')}, {counted(checked.blobs, 'picture')}, {size_words(checked.size_bytes)}"
         out.print(f"{what}: {'sound' if checked.ok else 'not sound'}.")
-        lines = [
-            *checked.integrity,
-            *checked.damaged,
-            *(f"picture {name} is missing" for name in checked.missing_blobs),
-        ]
-        for line in lines:
+        missing = [f"picture {name} is missing" for name in checked.missing_blobs]
+        for line in [*checked.integrity, *checked.damaged, *missing]:
             out.print(clean(f"  {line}"), soft_wrap=True)
     if not checked.ok:
         ctx.exit(1)
@@ -146,23 +136,22 @@ def check(ctx: click.Context, place: str, as_json: bool) -> None:
     type=Keep(),
     required=True,
     metavar="30d|N",
-    help="What stays of each app: the rollouts of the last 30 days, or the newest N.",
+    help="What to keep of each app: the rollouts of the last 30 days, or the newest N.",
 )
-@click.option("--app", "app", metavar="NAME", help="Only the rollouts of this app.  [default: of each]")
-@click.option("--dry-run", is_flag=True, help="Count what would go, and remove nothing.")
-@click.option("--yes", is_flag=True, help="Remove it.")
+@click.option("--app", "app", metavar="NAME", help="Only rollouts of this app.  [default: all apps]")
+@click.option("--dry-run", is_flag=True, help="Only count what would be removed.")
+@click.option("--yes", is_flag=True, help="Remove the rollouts.")
 @json_option()
 def prune(
     place: str, keep: tuple[int | None, int | None], app: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Remove old rollouts, and the pictures that no other rollout shows.
+    """Remove old rollouts, and images that no remaining rollout shows.
 
-    Rollouts with an idempotency record of the last 24 hours stay. A server may use the store meanwhile. The file does not
-    become smaller: what is freed is used again.
+    Rollouts with an idempotency record from the last 24 hours are kept. Servers can keep using the store. The file does not
+    shrink, but its free space is reused.
     """
-
     if dry_run == yes:
-        raise click.UsageError("Give --dry-run to count what would go, or --yes to remove it: exactly one.")
+        raise click.UsageError("Give exactly one of --dry-run, to count rollouts, and --yes, to remove them.")
     days, newest = keep
     which = {"before": None if days is None else time.time() - days * retention.DAY_SECONDS, "keep": newest}
 
@@ -170,8 +159,8 @@ def prune(
         names = await opened.apps()
         if app is not None and app not in names:
             raise ConfigError(
-                f"The store has no rollouts of an app {app[:80]!r}.",
-                hint=f"It has those of {', '.join(names) or 'none'}.",
+                f"The store has no rollouts of the app {app[:80]!r}.",
+                hint=f"It has rollouts of: {', '.join(names) or 'no app'}.",
             )
         work: Callable[..., Awaitable[int]] = opened.prunable if dry_run else opened.prune
         return {name: await work(name, **which) for name in ([app] if app is not None else names)}
@@ -180,24 +169,24 @@ def prune(
     if as_json:
         print_json({"removed": 0 if dry_run else sum(removed.values()), "apps": removed, "dry_run": dry_run})
         return
-    verb = "would go" if dry_run else "removed"
-    for name, many in removed.items():
-        echo(f"{name}: {counted(many, 'rollout')} {verb}.")
+    verb = "would be removed" if dry_run else "removed"
+    for name, count in removed.items():
+        echo(f"{name}: {counted(count, 'rollout')} {verb}.")
     if not removed:
         echo("The store has no rollouts.")
 
 
 def _with_store(place: str, use: Callable[[sql.SqlStore], Awaitable[Result]]) -> Result:
-    """What `use` makes of an existing store. place: its address, or the directory of an evaluation.
+    """Open an existing store and return the result of `use`. place: its address, or an evaluation's directory.
 
-    Raises ConfigError, StoreError; Unavailable for a plugin's store.
+    Raises ConfigError, StoreError, and Unavailable for the store of a plugin.
     """
 
     async def run() -> Result:
         store = open_store(directory.store_address(place), create=False)
         try:
             if not isinstance(store, sql.SqlStore):
-                raise Unavailable("`taskapp store` reads SQLite and Postgres stores; this one is a plugin's.")
+                raise Unavailable("`taskapp store` supports SQLite and Postgres only, but this store is a plugin's.")
             return await use(store)
         finally:
             await store.close()

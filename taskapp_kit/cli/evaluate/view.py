@@ -1,4 +1,4 @@
-"""`taskapp view`: the viewer for an evaluation's directory or a store, on this machine."""
+"""`taskapp view`: serve the viewer for an evaluation's directory or a store, on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_SOURCE = ".taskapp/rollouts.db"
 DEFAULT_PORT = 8002
 HOST = "127.0.0.1"
 LABEL = "local"
-"""The key label behind the link: the annotator of annotations that are made here."""
+"""The key label of the login link, which becomes the annotator of scores that are entered here."""
 REPORT = "report.html"
 
 
@@ -42,24 +42,24 @@ REPORT = "report.html"
     )
 )
 @click.argument("source", metavar="[DIR|STORE]", default=DEFAULT_SOURCE, required=False)
-@click.option("--app", metavar="APP", help="The app, for the scales in which people score rollouts.")
+@click.option("--app", metavar="APP", help="The app that declares the scales for people's scores.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
     default=DEFAULT_PORT,
     metavar="P",
-    help="On 127.0.0.1; 0 takes a free one.",
+    help="The port on 127.0.0.1; 0 picks a free one.",
 )
 @click.pass_context
 def command(ctx: click.Context, /, source: str, app: str | None, port: int) -> None:
-    """Show stored rollouts as web pages, on this machine alone.
+    """Show stored rollouts as web pages, on this machine only.
 
-    DIR is an evaluation's directory, STORE a path or an address (sqlite:///PATH, postgresql://…); without either the
-    store of `taskapp serve` here. A link is printed that logs a browser in, once. A running server has the same pages at
-    /ui. Ctrl-C ends it.
+    DIR is an evaluation's directory, STORE a path or an address (sqlite:///PATH, postgresql://…). The default is the store of
+    `taskapp serve` in this directory. The printed link logs a browser in and works once. A running server has the same pages
+    at /ui. Ctrl-C stops the viewer.
     """
     if is_url(source):
-        raise click.UsageError(f"A server has the viewer itself: open {source.rstrip('/')}/ui.")
+        raise click.UsageError(f"A server has its own viewer: open {source.rstrip('/')}/ui.")
     with until_stopped(ctx, ConfigError):
         _serve(source, app, port)
 
@@ -83,7 +83,7 @@ def _serve(reference: str, app: str | None, port: int) -> None:
         out = console()
         out.print(f"{clean(shown.place)} at", style="bold", soft_wrap=True)
         out.print(viewer.login_link(url), soft_wrap=True)
-        out.print("\nThe link logs a browser in, once. Ctrl-C stops it.", style="dim")
+        out.print("\nThe link works once. Ctrl-C stops the viewer.", style="dim")
 
     served = viewers.UiMount(viewer, _Elsewhere(rollouts))
     uvicorn_server.run(served, host=HOST, port=port, log_level="warning", announce=announce)
@@ -105,7 +105,7 @@ def ui_source(source: rollout_source.RolloutSource, spec: AppSpec | None = None)
 
 
 class _Elsewhere:
-    """Everything but `/ui`: the way there, and the end of the server."""
+    """The application for everything except `/ui`: redirects `/` there, and closes the source at shutdown."""
 
     def __init__(self, source: rollout_source.RolloutSource) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""An app's description on the terminal, from the bodies of `/info` and `/task_info`, made here or fetched; lines to ask it."""
+"""An app's description on the terminal, from the bodies of `/info` and `/task_info`, and example requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taskapp_kit.cli.output.terminal import clean, console, flowing, number, tab
 from taskapp_kit.records.json_schema import Schema, read_schema
 
 A_MODEL = {"model": "MODEL", "inference_url": "URL"}
-"""What stands in the lines where only a model can play."""
+"""The placeholder policy in example requests if only a model can play."""
 HEADER = '-H "X-API-Key: $ENVIRONMENT_API_KEY"'
 AGGREGATIONS = {"weighted_sum": "the weighted mean of", "sum": "the sum of", "custom": "undefined for"}
 
@@ -19,8 +19,12 @@ AGGREGATIONS = {"weighted_sum": "the weighted mean of", "sum": "the sum of", "cu
 def print_description(
     info: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]], unavailable: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """tasks: environment to one of its TaskInfos, the default environment first. unavailable: environment to policy to
-    why it cannot act; empty for a server, which does not report it.
+    """Print the description.
+
+    Args:
+        info: The body of `/info`.
+        tasks: A TaskInfo of each environment, the default environment first.
+        unavailable: Why policies cannot act, by environment and policy. Empty for a server, which does not report it.
     """
     out = console()
     task = info["service"]["task"]
@@ -33,7 +37,7 @@ def print_description(
 
 
 def reward_words(task: Mapping[str, Any]) -> list[str]:
-    """The formula, and what each part of it is made of."""
+    """Return the formula of the reward, then one line per part."""
     reward, rubric = task.get("reward") or {}, task.get("rubric") or {}
     lines = [str(reward.get("formula", "not reported"))]
     outcome = [item for item in ((rubric.get("outcome") or {}).get("criteria") or ()) if item["weight"]]
@@ -50,7 +54,7 @@ def reward_words(task: Mapping[str, Any]) -> list[str]:
 
 
 def split_words(dataset: Mapping[str, Any]) -> str:
-    """`train 0 to 99, test 100 to 119`; rows are counted."""
+    """Return the splits as text, such as `train 0 to 99, test 100 to 119`."""
     unit = "rows" if dataset.get("kind") == "rows" else "seeds"
     parts = []
     for split, bounds in (dataset.get("seeds") or {}).items():
@@ -102,7 +106,7 @@ def _environment(name: str, task: Mapping[str, Any], unavailable: Mapping[str, s
 
 
 def _selecting(dataset: Mapping[str, Any]) -> str:
-    """The members of `env.config` that every environment takes: they select the episode."""
+    """Return a text about the members of `env.config` that select the episode in every environment."""
     words = "every app takes split and index"
     if dataset.get("kind") == "rows":
         values = ", ".join(clean(str(value)) for value in dataset.get("difficulties") or ())
@@ -146,7 +150,7 @@ def _actions(tools: list[Mapping[str, Any]]) -> None:
             out.print(rows)
             out.print(")")
         description = flowing(str(tool.get("description") or ""))
-        plain = " It takes the assistant's plain words." if tool.get("text") else ""
+        plain = " It takes the assistant's plain text." if tool.get("text") else ""
         rows = table("", "")
         rows.add_row("  ", description + plain)
         out.print(rows)
@@ -168,9 +172,9 @@ def _limits(limits: Mapping[str, Any]) -> str:
 
 
 def curl_lines(url: str, environment: str | None, seed: int, policy: Mapping[str, str]) -> list[str]:
-    """Lines for /health, /task_info and /rollout; the key comes from ENVIRONMENT_API_KEY.
+    """Return curl commands for /health, /task_info and /rollout, with the key from ENVIRONMENT_API_KEY.
 
-    policy: a `policy.config`; empty where only a model can play.
+    policy: a `policy.config`, empty if only a model can play.
     """
     query = f"?seed={seed}" + (f"&environment={environment}" if environment else "")
     env = {"env_name": environment, "seed": seed} if environment else {"seed": seed}
@@ -188,7 +192,7 @@ BOUNDS = (("minimum", "≥ "), ("exclusiveMinimum", "> "), ("maximum", "≤ "), 
 
 
 def members(schema: Any) -> list[tuple[str, str]]:
-    """The members of an object schema: (name, words); one that may be left out has its default or a `?`."""
+    """Return the name and the description of each member of an object schema. Optional members show a default or `?`."""
     return _members(read_schema(schema), 0)
 
 
@@ -205,7 +209,7 @@ def _members(schema: Schema, depth: int) -> list[tuple[str, str]]:
 
 
 def _words(schema: Schema, depth: int) -> str:
-    """One value's schema in words. What is deeper than MAX_DEPTH is an ellipsis."""
+    """Describe the schema of a value. Parts nested deeper than MAX_DEPTH become an ellipsis."""
     keywords = schema.keywords
     if depth > MAX_DEPTH:
         return "…"

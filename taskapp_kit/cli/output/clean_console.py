@@ -1,4 +1,4 @@
-"""A console that prints nothing that could steer a terminal, wherever the text comes from."""
+"""A console that never prints control characters from a text, whatever its source."""
 
 from __future__ import annotations
 

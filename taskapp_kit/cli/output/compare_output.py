@@ -24,25 +24,31 @@ GAP = 2
 NARROW = ("sign p", "won/tied/lost", "permutation p")
 """Columns that are left out, in this order, where the terminal is too narrow for all."""
 FEW_SEEDS_MORE = 100_000
-"""Where more further seeds than this would be needed, their number says nothing."""
+"""If a decision needs more additional seeds than this, their exact number is not printed."""
 
 
 def print_comparisons(
     compared: Sequence[Comparison], how: ComparisonSettings, *, changes: int, rescored: str | None = None
 ) -> None:
-    """Print each comparison. changes: the most pairs to list. rescored: the version of the scores of the compared side, which
-    has the baseline's own rollouts."""
-    for position, one in enumerate(compared):
+    """Print each comparison.
+
+    Args:
+        compared: The comparisons.
+        how: Their settings.
+        changes: The most pairs to list.
+        rescored: For a comparison of old and new scores of the same rollouts, the version of the new scores.
+    """
+    for position, comparison in enumerate(compared):
         if position:
             console().print()
-        _print_comparison(one, how, changes, rescored)
+        _print_comparison(comparison, how, changes, rescored)
 
 
 def _print_comparison(one: Comparison, how: ComparisonSettings, changes: int, rescored: str | None) -> None:
     out = console()
     facts = table("", "")
     for what, side in (("baseline", one.baseline), ("compared", one.other)):
-        older = f", {side.replaced} older ones left out" if side.replaced else ""
+        older = f", without {side.replaced} older rollouts" if side.replaced else ""
         facts.add_row(what, clean(f"{side.name}: {counted(len(side.rows), 'rollout')} in {side.place}{older}"))
     facts.add_row("pairs", _pairs(one))
     out.print(facts)
@@ -56,7 +62,7 @@ def _print_comparison(one: Comparison, how: ComparisonSettings, changes: int, re
 
 
 def _pairs(one: Comparison) -> str:
-    """`47, of 50 seeds with both rewards; failed: 2 only in weak, 1 in both; without a partner: 3 in weak`."""
+    """Describe the pairs: `47, of 50 seeds with both rewards; failed: 2 only in weak; without a partner: 3 in weak`."""
     interval = one.reward.difference.interval
     parts = [f"{one.pairs}, of {counted(interval.clusters, 'seed')} with both rewards"]
     names = {"baseline": one.baseline.name, "other": one.other.name}
@@ -105,9 +111,9 @@ def _print_measures(one: Comparison, how: ComparisonSettings) -> None:
     if methods:
         note = f"Intervals by {' and '.join(sorted(words[method] for method in methods))}."
     if tests > 1:
-        note += f" Each p is of its line alone: of {tests} lines without any difference, one in 20 falls below 0.05."
+        note += f" Each p is for its line only: among {tests} lines without a real difference, 1 in 20 is below 0.05."
     if hidden:
-        note += f" Too narrow for: {', '.join(hidden)}."
+        note += f" Not shown, because the terminal is too narrow: {', '.join(hidden)}."
     out.print(note, style="dim", soft_wrap=not out.is_terminal)
 
 
@@ -127,24 +133,24 @@ def _p(value: float | None) -> str:
 
 
 def _verdict(one: Comparison) -> list[str]:
-    """Who is better in reward, or what would decide it."""
+    """Return which policy has the higher reward, or what would decide it."""
     difference = one.reward.difference
     interval, more = difference.interval, one.more_seeds
     if not interval.n:
-        return ["No pair has two rewards, so nothing can be said about the reward."]
+        return ["No pair has two rewards, so the rewards cannot be compared."]
     if interval.low is None:
         seeds = counted(interval.clusters, "seed")
-        return [f"{seeds} cannot tell two policies apart: play at least {FEWEST_FOR_INTERVAL}."]
+        return [f"{seeds} are too few to compare two policies. Play at least {FEWEST_FOR_INTERVAL}."]
     if difference.decided and interval.mean is not None:
         better = one.other if interval.mean > 0 else one.baseline
-        return [f"{better.name} has the higher reward: the interval leaves out 0 and the permutation test agrees."]
+        return [f"{better.name} has the higher reward: the interval excludes 0 and the permutation test agrees."]
     if not difference.wins and not difference.losses:
         return [f"No pair differs in reward, over {counted(interval.clusters, 'seed')}."]
-    undecided = f"Not decided: the difference may be chance, over {counted(interval.clusters, 'seed')}."
+    undecided = f"Undecided: the difference may be chance, over {counted(interval.clusters, 'seed')}."
     if more is None or more > FEW_SEEDS_MORE:
-        return [undecided, f"If there is one, it is too small for {FEW_SEEDS_MORE:,} seeds more."]
+        return [undecided, f"A real difference would be too small to show with {FEW_SEEDS_MORE:,} more seeds."]
     seeds = f"{more:,} more {'seed' if more == 1 else 'seeds'}"
-    return [undecided, f"If it is as large as it seems, about {seeds} would show it, 4 times out of 5."]
+    return [undecided, f"If it is as large as it seems, about {seeds} would show it in 4 of 5 cases."]
 
 
 def _print_changes(one: Comparison, how: ComparisonSettings, most: int, show: Sequence[str]) -> None:
@@ -176,7 +182,7 @@ def _reward(row: RolloutRow) -> str:
 
 
 def _line(one: Comparison, change: Change, show: Sequence[str]) -> str:
-    """The command that shows what the compared policy did."""
+    """Return the command that shows what the compared policy did."""
     return show_line(one.other.place, change.other.rollout_id[:ID_WIDTH], *show)
 
 
@@ -184,9 +190,9 @@ def _print_configuration(one: Comparison) -> None:
     out = console()
     out.print()
     if not one.configuration:
-        out.print("Nothing that is recorded of the configuration differs.")
+        out.print("The recorded configurations are the same.")
         return
-    out.print("What differed in the configuration:")
+    out.print("Differences in the configuration:")
     rows = table("", "baseline", "compared")
     for name, values in one.configuration.items():
         rows.add_row(one_line(name, NAME_WIDTH), *map(_value, values))

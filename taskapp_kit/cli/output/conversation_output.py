@@ -1,4 +1,4 @@
-"""An episode on the terminal, as it happens: one line for each step, or the conversation with a language model."""
+"""An episode on the terminal as it happens: one line per step, or the conversation with a language model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from taskapp_kit.records.events import Answered, EpisodeEnded, Event, Failed, Li
 from taskapp_kit.rollout.policy.options import MODEL
 
 MAX_CHARACTERS = 2000
-"""Of one message; the rest is counted."""
+"""The most characters of one message. Only the number of the others is printed."""
 COLUMN = 9
 NOTHING = "(nothing)"
-"""In place of an empty answer or observation."""
+"""Replaces an empty answer or observation."""
 
 
 class RolloutLines:
-    """Prints the events of one rollout. When the reader closes the pipe (`| head`), the rollout continues.
-
-    width: columns, None takes the terminal's. full: nothing is cut and nothing folded.
-    """
+    """Prints the events of one rollout. If the reader closes the pipe (`| head`), the rollout continues."""
 
     def __init__(self, *, width: int | None = None, full: bool = False) -> None:
         self._steps = StepLines(width=width, full=full)
@@ -31,11 +28,11 @@ class RolloutLines:
         self._talks, self._read = False, True
 
     def show(self, event: Event) -> None:
-        """Print one event; called in the environment's thread."""
+        """Print one event. Called in the environment's thread."""
         if self._read:
             try:
                 self._print(event)
-            except (OSError, SystemExit):  # rich ends the program when its reader is gone
+            except (OSError, SystemExit):  # rich exits if the pipe is closed
                 self._read = False
 
     def _print(self, event: Event) -> None:
@@ -54,7 +51,7 @@ class RolloutLines:
 
 
 class ConversationLines:
-    """Prints what a model read, said and did, each message once: from events, or part by part."""
+    """Prints what a model read and answered, each message once, from events or part by part."""
 
     def __init__(self, *, width: int | None = None, full: bool = False) -> None:
         self._out = console(width=width)
@@ -65,7 +62,7 @@ class ConversationLines:
         if isinstance(event, Answered):
             for message in event.answer.messages[:-1]:
                 role = str(message.get("role", ""))
-                if role != "tool" and (event.turn == 0 or role == "system"):  # later ones repeat what a step showed
+                if role != "tool" and (event.turn == 0 or role == "system"):  # later messages repeat a step's result
                     self.message(role, _words(message.get("content")))
             message = event.answer.messages[-1] if event.answer.messages else {}
             thoughts = message.get("reasoning_content") or message.get("reasoning")
@@ -84,7 +81,7 @@ class ConversationLines:
         self.say(role, words, "dim" if role == "system" else "")
 
     def answer(self, thoughts: str, words: str, who: str = "model") -> None:
-        """Print the model's reasoning and its words, where there are any."""
+        """Print the model's reasoning and its text, if any."""
         if thoughts.strip():
             self.say("thinks", thoughts, "dim")
         if words:
@@ -104,10 +101,7 @@ class ConversationLines:
         self.say("limit", f"{name} {value:g}", "dim")
 
     def say(self, who: str, words: str, style: str = "", *, after: str = "") -> None:
-        """Print a text beside its speaker, cut unless it is to be printed in full.
-
-        after: a word that is never cut, behind a text of one line, below a longer one.
-        """
+        """Print a text next to its role, cut unless `full`. after: a suffix that is never cut."""
         most = len(words) if self._limit is None else self._limit
         shown = words if len(words) <= most else f"{words[:most]}… ({len(words) - most} more)"
         shown = clean(shown.strip())

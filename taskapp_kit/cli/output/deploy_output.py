@@ -1,4 +1,4 @@
-"""A plan for Modal, for a person and as JSON: what will be built, sent and registered."""
+"""The plan of a Modal deployment, as text and JSON: what will be built, sent and registered."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 SHOWN_FILES = 12
-LOST = "nothing is stored. Lost with each answer: its replay, and /rollouts/{id} once its day is over."
+LOST = "nothing is stored. Rollouts cannot be replayed, and /rollouts/{id} keeps them for one day only."
 
 
 def plan_json(plan: DeployPlan) -> dict[str, Any]:
-    """The plan as JSON: names and numbers, no value of a key."""
+    """Return the plan as JSON. It contains names and numbers, but no keys."""
     return {
         "app_name": plan.app_name,
         "target": plan.target,
@@ -38,28 +38,28 @@ def plan_json(plan: DeployPlan) -> dict[str, Any]:
 
 
 def address_form(plan: DeployPlan) -> str:
-    """Where the app will answer; the workspace is the account's own and not known before."""
+    """Return the address of the app. The account's workspace is not known before the deployment."""
     domains = plan.settings.custom_domains
     label = f"{plan.app_name}-web".lower().replace("_", "-").replace(".", "-")
     return f"https://{domains[0]}" if domains else f"https://WORKSPACE--{label}.modal.run"
 
 
 def image_steps(plan: DeployPlan) -> list[str]:
-    """The image, layer by layer, then what is mounted over it."""
+    """Return the layers of the image, then what is mounted over it."""
     steps = [f"Debian slim with Python {plan.settings.python_version}"]
     if plan.settings.apt_packages:
         steps.append(f"apt-get install {' '.join(plan.settings.apt_packages)}")
     steps.append(f"uv pip install {len(plan.requirements)} packages (below)")
     steps.append(
-        f"uv pip install --no-deps {plan.wheel.name} ({size_words(plan.wheel.stat().st_size)}, made from this kit)"
+        f"uv pip install --no-deps {plan.wheel.name} ({size_words(plan.wheel.stat().st_size)}, built from this kit)"
     )
     if plan.trees:
-        steps.append("mounted, so that an edit rebuilds nothing: the files below")
+        steps.append("the files below, mounted so that an edit rebuilds nothing")
     return steps
 
 
 def show_plan(plan: DeployPlan) -> None:
-    """Prints the plan."""
+    """Print the plan."""
     settings, out = plan.settings, console()
     out.print(f"{clean(plan.app_name)} on Modal: {clean(plan.target)}", style="bold", soft_wrap=True)
     facts = table("", "")
@@ -76,8 +76,8 @@ def show_plan(plan: DeployPlan) -> None:
     facts.add_row("store", _store(plan))
     facts.add_row("containers", _containers(plan))
     facts.add_row(
-        "each one",
-        f"{settings.max_inputs} requests at most, {settings.target_inputs} aimed at; "
+        "per container",
+        f"at most {settings.max_inputs} requests, scaled for {settings.target_inputs}; "
         f"{'cores as needed' if settings.cpu is None else f'{settings.cpu:g} cores'}, "
         f"{'memory as needed' if settings.memory_mib is None else f'{settings.memory_mib} MiB'}; "
         f"a request may take {settings.timeout_seconds} s, a start {settings.startup_timeout_seconds} s",
@@ -87,39 +87,35 @@ def show_plan(plan: DeployPlan) -> None:
     if settings.volumes:
         facts.add_row("volumes", ", ".join(f"{folder} = {name}" for folder, name in settings.volumes.items()))
     if settings.memory_snapshot:
-        facts.add_row("snapshot", "containers start from a picture of one that had imported the app")
+        facts.add_row("snapshot", "containers start from a memory snapshot with the app imported")
     out.print(facts)
     for warning in plan.warnings:
         out.print(f"Warning: {clean(warning)}", soft_wrap=True)
 
 
 def _model_words(plan: DeployPlan) -> list[str]:
-    """Variables of models that the Secret may hold besides those that it must."""
+    """Return lines about the optional variables of models in the Secret."""
     optional = plan.rehearsal.optional if plan.rehearsal is not None else ()
-    known = [f"the Secret may also hold {', '.join(optional)}"] if optional else []
-    unknown = _undeclared_roles(plan)
-    return [*known, unknown] if unknown else known
+    lines = [f"the Secret may also contain {', '.join(optional)}"] if optional else []
+    return [line for line in (*lines, _undeclared_roles(plan)) if line]
 
 
 def _undeclared_roles(plan: DeployPlan) -> str:
-    """The rule for roles that only an environment's code names; empty where no environment can ask a model.
-
-    Without a rehearsal nothing is known of the app, its judges' roles neither.
-    """
+    """Explain the variables of roles that only an environment's code names. Empty if no environment calls a model."""
+    # Without a rehearsal, the app's environments and judges are unknown.
     if plan.rehearsal is not None and not plan.rehearsal.context:
         return ""
     address, name, key = role_variables("{role}")
     return (
-        "a role that an environment calls with context.model(ROLE) and does not declare (models=) is not known before it "
-        f"plays: the Secret then needs {address}, and may hold {name} and {key}; name them in required_keys to have them "
-        "checked"
+        "if an environment calls context.model(ROLE) for a role that it does not declare with models=, the Secret needs "
+        f"{address} and may contain {name} and {key}; list them in required_keys to have them checked"
     )
 
 
 def _files(plan: DeployPlan) -> str:
     files = plan.files()
     if not files:
-        return "none of your own: the app comes with the kit"
+        return "none: the app is part of the kit"
     total = sum(size for _, size in files)
     return f"{counted(len(files), 'file')}, {size_words(total)}: {_some([path for path, _ in files])}"
 
@@ -132,12 +128,11 @@ def _some(names: list[str]) -> str:
 def _store(plan: DeployPlan) -> str:
     together = {
         "dict": "containers share idempotency keys and results through a modal.Dict",
-        "memory": "one container holds idempotency keys and results in its memory",
-        "store": "containers share idempotency keys and results there, too",
+        "memory": "one container keeps idempotency keys and results in its memory",
+        "store": "containers share idempotency keys and results there",
     }[plan.coordinator]
-    storage = (
-        LOST if plan.settings.store == "none" else "every rollout goes to the Postgres of TASKAPP_STORE in the Secret."
-    )
+    stored = "every rollout is stored in the Postgres database of TASKAPP_STORE in the Secret."
+    storage = LOST if plan.settings.store == "none" else stored
     return f"{plan.settings.store}: {storage} {together[0].upper()}{together[1:]}."
 
 
@@ -145,6 +140,6 @@ def _containers(plan: DeployPlan) -> str:
     settings = plan.settings
     buffered = f", {settings.buffer_containers} ahead of the load" if settings.buffer_containers else ""
     return (
-        f"{settings.min_containers} to {settings.max_containers}{buffered}; an idle one goes after "
+        f"{settings.min_containers} to {settings.max_containers}{buffered}; an idle one stops after "
         f"{settings.scaledown_window_seconds} s"
     )

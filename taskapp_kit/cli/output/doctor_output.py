@@ -1,4 +1,4 @@
-"""The findings of `taskapp doctor` and `taskapp train`, for a person."""
+"""The findings of `taskapp doctor` and `taskapp train` on the terminal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MARKS = {"ok": "ok", "warning": "warning", "wrong": "WRONG", "skipped": "skipped
 
 
 def failed(findings: Sequence[DoctorFinding]) -> bool:
-    """Return whether any of them is wrong."""
+    """Return whether any finding is wrong."""
     return any(not finding.ok for finding in findings)
 
 
 def summary(findings: Sequence[DoctorFinding]) -> str:
-    """Return the counts in one line."""
+    """Return the number of findings by status, as one line."""
     counts = {status: sum(finding.status == status for finding in findings) for status in MARKS}
     parts = [counted(counts["ok"], "check") + " ok"]
     parts += [f"{counts[status]} {MARKS[status]}" for status in list(MARKS)[1:] if counts[status]]
@@ -31,15 +31,15 @@ def summary(findings: Sequence[DoctorFinding]) -> str:
 
 
 def show(findings: Sequence[DoctorFinding], out: Console, keys: Sequence[str | None]) -> None:
-    """Print one row each: what was checked, whether it is right, what was found, where, what to do. keys: never shown.
+    """Print one row per finding: the check, its status, the evidence, its location, and what to do.
 
-    A check of a server removes the key that it sends; here the other one is removed, too.
+    keys: removed from the text. A check of a server removes only the key that it sent.
     """
     rows = table("check" if any(finding.environment for finding in findings) else "part", "", "found")
     for finding in findings:
-        found, do = (clean(str(without_keys(text, keys))) for text in (finding.found, finding.do))
-        if finding.place and finding.status not in ("ok", "skipped") and finding.place not in found:
-            found = f"{clean(finding.place)}: {found}"
+        evidence, do = (clean(str(without_keys(text, keys))) for text in (finding.found, finding.do))
+        if finding.place and finding.status not in ("ok", "skipped") and finding.place not in evidence:
+            evidence = f"{clean(finding.place)}: {evidence}"
         name = finding.name if finding.environment is not None else finding.part
-        rows.add_row(name, MARKS[finding.status], found + (f"\n→ {do}" if do else ""))
+        rows.add_row(name, MARKS[finding.status], evidence + (f"\n→ {do}" if do else ""))
     out.print(rows)

@@ -1,4 +1,4 @@
-"""Episodes of the same seeds, played before and after training, side by side on the terminal."""
+"""Episodes of the same seeds before and after training, side by side on the terminal."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 MOST_TURNS = 6
 MOST_CHARACTERS = 300
-"""Of one text."""
+"""The most characters of one text."""
 COLUMN_GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodePair:
-    """Two episodes of one seed; None for one that failed or is not stored. rewards: None where undefined."""
+    """Two episodes of one seed. An episode that failed or is not stored is None, and so is an undefined reward."""
 
     seed: int
     before: RolloutDetails | None
@@ -34,13 +34,13 @@ class EpisodePair:
 
 
 def print_pairs(pairs: Sequence[EpisodePair], out: Console) -> None:
-    """Print each pair: its seed and rewards, the first observation, and both courses in two columns."""
+    """Print each pair: its seed and rewards, the first observation, and the turns of both episodes in two columns."""
     for pair in pairs:
         before, after = map(number, pair.rewards)
         out.print(Text(f"\nseed {pair.seed}: reward {before} before, {after} after", style="bold"))
-        known = pair.before or pair.after
-        if known is not None:
-            out.print(Text(_text(words(known.initial)), style="dim"))
+        details = pair.before or pair.after
+        if details is not None:
+            out.print(Text(_text(words(details.initial)), style="dim"))
         columns = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), expand=True, header_style="bold")
         for heading in ("before", "after"):
             columns.add_column(heading, ratio=1, overflow="fold")
@@ -49,7 +49,7 @@ def print_pairs(pairs: Sequence[EpisodePair], out: Console) -> None:
 
 
 def _course(details: RolloutDetails | None) -> Text:
-    """The turns of an episode and how it ended."""
+    """Return the turns of an episode and how it ended."""
     if details is None:
         return Text("(failed, or not stored)", style="dim")
     shown = Text()
@@ -68,7 +68,7 @@ def _course(details: RolloutDetails | None) -> Text:
 
 
 def _answer(turn: TurnDetails) -> str:
-    """What the model wrote, else what it called."""
+    """Return the model's text, or its calls if it wrote no text."""
     calls = " ".join(action_words(call.tool, call.args) for call in turn.calls)
     return _text(turn.words) or _text(calls) or "(nothing)"
 

@@ -1,4 +1,4 @@
-"""An evaluation's summary on the terminal: means with their errors, failures by boundary, the app's aggregates."""
+"""An evaluation's summary on the terminal: means with standard errors, failures by boundary, the app's aggregates."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 MOST_GROUPS = 30
-"""Groups of one breakdown that are printed; `summary.json` has all."""
+"""The most groups of one breakdown to print. `summary.json` has all."""
 FORMULAS = (
-    "pass@k = 1 - C(n-c, k)/C(n, k) (Chen et al. 2021), pass^k = C(c, k)/C(n, k) (Yao et al. 2024); c of n samples of a seed "
-    "passed, that is had a reward of at least {at:g}; means over seeds"
+    "pass@k = 1 - C(n-c, k)/C(n, k) (Chen et al. 2021), pass^k = C(c, k)/C(n, k) (Yao et al. 2024), where c of the n samples "
+    "of a seed have a reward of at least {at:g}; means over seeds"
 )
 NO_INTERVAL = "-"
 TOO_FEW_SEEDS = f"An interval needs at least {FEWEST_FOR_INTERVAL} seeds."
@@ -28,7 +28,7 @@ Numbers = Mapping[str, Any]
 
 
 def print_summary(summary: Mapping[str, Any], path: Path) -> None:
-    """Print the figures that matter first; the rest is in `summary.json`."""
+    """Print the most important figures. All figures are in `summary.json`."""
     out = console()
     policies: dict[str, Numbers] = summary.get("by_policy") or {"": summary}
     one = len(policies) == 1
@@ -59,7 +59,7 @@ def print_summary(summary: Mapping[str, Any], path: Path) -> None:
 
 
 def _add_numbers(facts: Table, summary: Numbers) -> None:
-    """The rows of an evaluation of one policy."""
+    """Add the rows of an evaluation of one policy."""
     count = summary["rollouts"]
     facts.add_row(
         "reward", _mean(summary["reward"], of=count["done"]) + f"   {clean(summary['reward_formula'])}", style="bold"
@@ -107,34 +107,38 @@ def _print(rows: Table) -> None:
 
 
 def _print_policies(policies: Mapping[str, Numbers]) -> None:
-    """One line for each policy; columns in which nothing stands are left out."""
-    columns: dict[str, list[str]] = {
-        "policy": [clean(name) for name in policies],
-        "rollouts": [str(one["rollouts"]["done"]) for one in policies.values()],
-        "failed": [str(one["rollouts"]["failed"] or "") for one in policies.values()],
-        "no reward": [str(one["rollouts"]["undefined"] or "") for one in policies.values()],
-        "reward": [_mean(one["reward"]) for one in policies.values()],
-        "95 % interval": [_interval(one["interval"]) for one in policies.values()],
-        "truncated": [_truncated(one) if one["rollouts"]["truncated"] else "" for one in policies.values()],
-        "invalid": [f"{_invalid(one):.3g}" if _invalid(one) else "" for one in policies.values()],
-        "steps": [_mean(one["length"]) for one in policies.values()],
-        "tokens": [f"{total:,.0f}" if (total := tokens_of(one["usage"])) else "" for one in policies.values()],
-        "cost": [
-            dollars(one["cost"]["total"]) if one["cost"]["total"] is not None else "" for one in policies.values()
-        ],
-        "seconds": [figure(one["timing"]["rollout_seconds"]["mean"]) for one in policies.values()],
-    }
-    columns = {name: cells for name, cells in columns.items() if any(cells)}
-    rows = table(*columns, right=tuple(name for name in columns if name != "policy"))
-    for cells in zip(*columns.values(), strict=True):
-        rows.add_row(*cells)
+    """Print one line per policy, without empty columns."""
+    lines: list[dict[str, str]] = []
+    for name, numbers in policies.items():
+        count, invalid, cost = numbers["rollouts"], _invalid(numbers), numbers["cost"]["total"]
+        tokens = tokens_of(numbers["usage"])
+        lines.append(
+            {
+                "policy": clean(name),
+                "rollouts": str(count["done"]),
+                "failed": str(count["failed"] or ""),
+                "no reward": str(count["undefined"] or ""),
+                "reward": _mean(numbers["reward"]),
+                "95 % interval": _interval(numbers["interval"]),
+                "truncated": _truncated(numbers) if count["truncated"] else "",
+                "invalid": f"{invalid:.3g}" if invalid else "",
+                "steps": _mean(numbers["length"]),
+                "tokens": f"{tokens:,.0f}" if tokens else "",
+                "cost": "" if cost is None else dollars(cost),
+                "seconds": figure(numbers["timing"]["rollout_seconds"]["mean"]),
+            }
+        )
+    columns = [column for column in lines[0] if any(line[column] for line in lines)]
+    rows = table(*columns, right=tuple(columns[1:]))
+    for line in lines:
+        rows.add_row(*(line[column] for column in columns))
     _print(rows)
     if NO_INTERVAL in columns.get("95 % interval", ()):
         console().print(TOO_FEW_SEEDS, style="dim")
 
 
 def _print_pass_rates(policies: Mapping[str, Numbers], *, shown: bool) -> None:
-    """Of evaluations that play each seed more than once."""
+    """Print pass@k and pass^k of evaluations that play each seed more than once."""
     if not shown or not any(numbers["pass"]["k"] for numbers in policies.values()):
         return
     names = ("policy", "k", "pass@k", "pass^k", "seeds")[0 if len(policies) > 1 else 1 :]
@@ -149,31 +153,26 @@ def _print_pass_rates(policies: Mapping[str, Numbers], *, shown: bool) -> None:
 
 
 def _print_groups(by: str, policies: Mapping[str, list[Numbers]]) -> None:
-    """A line for each group; with several policies a column of rewards for each."""
+    """Print a line per group, with a column of rewards per policy if there are several policies."""
     several = len(policies) > 1
-    found = {name: {_value(group["value"]): group for group in groups} for name, groups in policies.items()}
-    values = list(dict.fromkeys(value for groups in found.values() for value in groups))
+    by_value = {name: {_value(group["value"]): group for group in groups} for name, groups in policies.items()}
+    values = list(dict.fromkeys(value for groups in by_value.values() for value in groups))
     names = [clean(name) for name in policies] if several else ["rollouts", "failed", "reward", "95 % interval"]
     rows = table(clean(by), *names, right=tuple(names))
     for value in values[:MOST_GROUPS]:
-        groups = [found[name].get(value) for name in policies]
+        groups = [by_value[name].get(value) for name in policies]
         if several:
             cells = ["-" if group is None else _mean(group["reward"]) for group in groups]
         else:
             (group,) = (group for group in groups if group is not None)
-            count = group["rollouts"]
-            cells = [
-                str(count["done"]),
-                str(count["failed"] or ""),
-                _mean(group["reward"]),
-                _interval(group["interval"]),
-            ]
+            done, failed = group["rollouts"]["done"], group["rollouts"]["failed"]
+            cells = [str(done), str(failed or ""), _mean(group["reward"]), _interval(group["interval"])]
         rows.add_row(value, *cells)
     _print(rows)
     if not several and NO_INTERVAL in {_interval(group["interval"]) for group in found[""].values()}:
         console().print(TOO_FEW_SEEDS, style="dim")
     if len(values) > MOST_GROUPS:
-        console().print(f"{len(values) - MOST_GROUPS} more are in summary.json", style="dim")
+        console().print(f"{len(values) - MOST_GROUPS} more groups are in summary.json", style="dim")
 
 
 def _value(value: Any) -> str:
@@ -211,15 +210,13 @@ def _environment(summary: Mapping[str, Any]) -> str:
 
 
 def _policy(policy: Mapping[str, Any]) -> str:
-    """`random`; `model qwen at http://…`; and what it was given."""
-    given = {
-        name: value for name, value in policy.items() if name not in ("policy", "model", "inference_url", "others")
-    }
+    """Describe a policy and its options: `random`, or `model qwen at http://…, temperature 0.5`."""
+    named = ("policy", "model", "inference_url", "others")
     if "inference_url" in policy:
         name = f"model {policy.get('model', '')}".strip() + f" at {policy['inference_url']}"
     else:
         name = str(policy.get("policy") or policy.get("model") or "")
-    return ", ".join([name, *(f"{key} {value}" for key, value in given.items())])
+    return ", ".join([name, *(f"{key} {value}" for key, value in policy.items() if key not in named)])
 
 
 def _rollouts(summary: Mapping[str, Any]) -> str:
@@ -232,7 +229,7 @@ def _rollouts(summary: Mapping[str, Any]) -> str:
 
 
 def _mean(column: Mapping[str, Any], *, of: int | None = None) -> str:
-    """`1.377 ± 0.071`; beside it how many, when some have none."""
+    """Return `1.377 ± 0.071`, and the number of values if it is not `of`."""
     if column["mean"] is None:
         return "-"
     error = "" if column["standard_error"] is None else f" ± {column['standard_error']:.2g}"
@@ -241,7 +238,7 @@ def _mean(column: Mapping[str, Any], *, of: int | None = None) -> str:
 
 
 def _print_metrics(policies: Mapping[str, Numbers]) -> None:
-    """The environment's and the app's own; those that are always 0 are counted."""
+    """Print the metrics of the environment and the app. Only count those that are always 0."""
     names = dict.fromkeys(name for metrics in policies.values() for name in metrics if name not in KIT_METRICS)
     shown = [name for name in names if any(metrics.get(name, {}).get("mean") for metrics in policies.values())]
     _print_columns(
@@ -257,7 +254,7 @@ def _print_metrics(policies: Mapping[str, Numbers]) -> None:
 
 
 def _print_columns(heading: str, policies: Mapping[str, Numbers]) -> None:
-    """Means with their errors; with several policies a column for each."""
+    """Print means with standard errors, in a column per policy if there are several policies."""
     names = list(dict.fromkeys(name for columns in policies.values() for name in columns))
     if not names:
         return
@@ -265,11 +262,11 @@ def _print_columns(heading: str, policies: Mapping[str, Numbers]) -> None:
     headings = [clean(policy) for policy in policies] if several else ["mean", "± s.e.", "n"]
     rows = table(heading, *headings, right=tuple(headings))
     for name in names:
-        found = [columns.get(name) for columns in policies.values()]
+        columns = [numbers.get(name) for numbers in policies.values()]
         if several:
-            cells = ["-" if column is None else _mean(column) for column in found]
+            cells = ["-" if column is None else _mean(column) for column in columns]
         else:
-            (column,) = (column for column in found if column is not None)
+            (column,) = (column for column in columns if column is not None)
             error = column["standard_error"]
             cells = [figure(column["mean"]), "" if error is None else f"{error:.2g}", str(column["n"])]
         rows.add_row(clean(name), *cells)
@@ -287,7 +284,7 @@ def _print_failures(failures: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def _print_aggregate(name: str, values: Mapping[str, Any], published: Mapping[str, Mapping[str, float]]) -> None:
-    """One number, or a table of several: a column for each policy, and for each heading of what was published."""
+    """Print an aggregate's numbers, with a column per policy and per published result."""
     console().print()
     figures = {policy: value if isinstance(value, Mapping) else {name: value} for policy, value in values.items()}
     headings = [clean(policy) or "here" for policy in figures] + [clean(heading) for heading in published]

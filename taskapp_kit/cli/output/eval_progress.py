@@ -1,4 +1,4 @@
-"""How far an evaluation is: a line every ten seconds, on a terminal a bar below it. On stderr."""
+"""The progress of an evaluation on stderr: a line every ten seconds, and a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 FAILURES_SHOWN = 3
-"""The first failure of each kind is shown as it happens, up to so many kinds; the others are counted."""
+"""The most kinds of failures whose first failure is printed immediately. Others are only counted."""
 
 
 class Counts:
-    """The results so far, and their rate. `seconds` counts from the last `begin`."""
+    """The results so far and their rate since the last `begin`."""
 
     def __init__(self) -> None:
         self.asked = self.done = self.played = 0
@@ -33,25 +33,25 @@ class Counts:
         self._began = time.monotonic()
 
     def begin(self, asked: int, done: int) -> None:
-        """Rollouts are played from now on."""
+        """Start measuring the rate."""
         self.asked, self.done, self.played = asked, done, 0
         self._began = time.monotonic()
 
     def see(self, result: RolloutRow) -> None:
         """Count a result, of this run or of an earlier one."""
         if result.failed:
-            self.failures[result.boundary or "untold"] += 1
+            self.failures[result.boundary or "unknown"] += 1
         elif result.reward is not None:
             self._scored += 1
             self._sum += result.reward
 
     @property
     def seconds(self) -> float:
-        """Since `begin`."""
+        """Seconds since `begin`."""
         return time.monotonic() - self._began
 
     def words(self) -> list[str]:
-        """Mean reward, rate, time to go, failures by boundary; what is not known yet is left out."""
+        """Return the mean reward, the rate, the remaining time and failures by boundary, as far as they are known."""
         parts = [f"reward {self._sum / self._scored:.4g}"] if self._scored else []
         rate = self.played / self.seconds if self.seconds > 0 else 0.0
         if rate:
@@ -63,9 +63,10 @@ class Counts:
 
 
 class EvalDisplay:
-    """The watch of `evaluate`: a line at each tick, the bar as results come. quiet: shows nothing.
+    """The watcher of `evaluate`. Close it before printing anything else.
 
-    several: whether a failure's line names its policy. Close it before printing on.
+    Attributes:
+        several: Whether the line of a failure names its policy.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -78,7 +79,7 @@ class EvalDisplay:
         self._failures_shown: set[tuple[str | None, str | None]] = set()
 
     def say(self, text: str) -> None:
-        """A line above what changes."""
+        """Print a line above the bar."""
         if not self._quiet:
             self._out.print(text, soft_wrap=not self._out.is_terminal)
 
@@ -109,7 +110,7 @@ class EvalDisplay:
             self._bar.update(self._task, completed=self.counts.done, words="  ".join(self.counts.words()))
 
     def tick(self, progress: Used) -> None:
-        """The line of every ten seconds."""
+        """Print the line of every ten seconds."""
         counts = self.counts
         self.say(", ".join([f"{counts.done} of {counts.asked} done", *used_words(progress), *counts.words()]))
 
@@ -130,8 +131,8 @@ class EvalDisplay:
 
 
 def used_words(progress: Used) -> list[str]:
-    """Rollouts under way; turns and tokens so far, where there are any; cost, where a price is known."""
-    parts = [f"{progress.under_way} under way"]
+    """Return the number of rollouts in progress, and turns, tokens and cost so far, as far as they are known."""
+    parts = [f"{progress.under_way} in progress"]
     if progress.turns:
         parts.append(f"{progress.turns:,} turn{'' if progress.turns == 1 else 's'}")
     if progress.tokens:

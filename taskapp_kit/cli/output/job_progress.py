@@ -1,4 +1,4 @@
-"""A job followed in a terminal: progress, the reward's curve and events; plain lines where stderr is no terminal."""
+"""Following a job: a live view of progress, reward and events on a terminal, and plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -31,28 +31,31 @@ if TYPE_CHECKING:
 
 
 QUIET_SECONDS = 15.0
-"""Without a terminal, progress alone is printed this often at most."""
+"""The shortest interval between two lines of progress, if stderr is not a terminal."""
 LAST_EVENTS_SECONDS = 5.0
-"""How long the stream of events may go on after the job's end."""
+"""How long to wait for the last events after the job's end."""
 SHOWN_EVENTS = 6
 SHOWN_EVALUATIONS = 5
 SHOWN_WARNINGS = 10
 
 
 class JobDisplay(Protocol):
-    """Shows a running job. `status` is the backend's status object, `event` one of its events."""
+    """Shows a running job from the backend's status objects and events."""
 
     def status(self, status: Mapping[str, Any]) -> None:
-        """The job's status changed."""
+        """Show a new status."""
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Something happened."""
+        """Show an event."""
 
 
 async def follow(
     job: RLJob, display: JobDisplay, *, timeout_seconds: float, interval_seconds: float, keys: Sequence[str | None] = ()
 ) -> dict[str, Any]:
-    """The job's last status. keys: never shown, though a backend may send them. Raises JobTimeout, BackendError."""
+    """Follow a job to its end and return its last status. Raises JobTimeout, BackendError.
+
+    keys: removed from everything that is shown, because a backend might send them.
+    """
     with _without_warnings():
         events_task = asyncio.create_task(_show_events(job, display, keys))
         try:
@@ -64,14 +67,14 @@ async def follow(
             await asyncio.wait([events_task], timeout=LAST_EVENTS_SECONDS)
         finally:
             events_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):  # events are shown; the status decides
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # only the status matters for the result
                 await events_task
     return last
 
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Of the stream, since polling warns of the same; of the job, since the report has the note on weights."""
+    """Silence warnings of the stream, which polling repeats, and of the job, which the final report repeats."""
     loggers = [logging.getLogger(f"taskapp_kit.jobs.client.{name}") for name in ("stream", "rl_job")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -90,7 +93,7 @@ async def _show_events(job: RLJob, display: JobDisplay, keys: Sequence[str | Non
 
 @contextlib.contextmanager
 def display_for(*, quiet: bool = False) -> Iterator[JobDisplay]:
-    """The display that suits stderr: live on a terminal, else lines; nothing at all when `quiet`."""
+    """Return a live display if stderr is a terminal, and otherwise plain lines. quiet: show nothing."""
     out = console(stderr=True)
     if quiet:
         yield Silent()
@@ -106,14 +109,14 @@ class Silent:
     """Shows nothing."""
 
     def status(self, status: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Lines:
-    """One line for each event, and for each change of the status word; progress now and then."""
+    """Prints a line for each event and each new status, and progress from time to time."""
 
     def __init__(self, out: Console, clock: Any = time.monotonic) -> None:
         self._out, self._clock = out, clock
@@ -121,7 +124,7 @@ class Lines:
         self._printed_at = -QUIET_SECONDS
 
     def status(self, status: Mapping[str, Any]) -> None:
-        """Print the word when it changed; progress when nothing was printed for a while."""
+        """Print the status if it changed, or if nothing was printed for a while."""
         word = word_of(status)
         if word == self._word and self._clock() - self._printed_at < QUIET_SECONDS:
             return
@@ -129,7 +132,7 @@ class Lines:
         self._say(" · ".join([word, *facts(status)]))
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Its sentence."""
+        """Print the event."""
         self._say(sentence(event))
 
     def _say(self, text: str) -> None:
@@ -138,7 +141,7 @@ class Lines:
 
 
 class LiveDisplay:
-    """A live view: the status, a bar, the reward's curve, the latest events."""
+    """A live view of the status, a bar, the reward's curve and the latest events."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
@@ -149,11 +152,11 @@ class LiveDisplay:
         self._began = time.monotonic()
 
     def status(self, status: Mapping[str, Any]) -> None:
-        """Shown from now on."""
+        """Show this status."""
         self._status = status
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Its sentence, among the last few; the rewards of train steps are a curve, those of evaluations a line."""
+        """Show the event among the latest, and add rewards of training steps and evaluations to their views."""
         self._events = [*self._events, sentence(event)][-SHOWN_EVENTS:]
         for kind, rewards in (("rl.train.step", self._rewards), ("rl.eval.summary", self._evaluations)):
             step = reward_of(event, kind)
@@ -161,14 +164,15 @@ class LiveDisplay:
                 rewards[step[0]] = step[1]
 
     def render(self) -> RenderableType:
-        """The current view."""
+        """Return the current view."""
         width = max(20, min(72, self._out.width - 12))
         completed, total = progress_of(self._status)
         seconds = int(time.monotonic() - self._began)
         head = f"{word_of(self._status)}  {seconds // 60}:{seconds % 60:02d}  " + "  ".join(facts(self._status))
         parts: list[RenderableType] = [Text(head, style="bold", no_wrap=True, overflow="ellipsis")]
         if total > 0:
-            parts.append(Padding(ProgressBar(total=total, completed=max(0.0, min(completed, total)), width=width), 0))
+            bar = ProgressBar(total=total, completed=max(0.0, min(completed, total)), width=width)
+            parts.append(Padding(bar, 0))  # a bar alone doesn't end its line
         drawn = curve([self._rewards[step] for step in sorted(self._rewards)], width=width)
         if len(self._rewards) > 1 and drawn:
             parts += [Text("reward, by iteration", style="dim"), *(Text(line, no_wrap=True) for line in drawn)]
@@ -179,12 +183,12 @@ class LiveDisplay:
 
 
 def word_of(status: Mapping[str, Any]) -> str:
-    """The status word, `waiting` before there is one."""
+    """Return the status, or `waiting` before the first one."""
     return one_line(str(status.get("status") or status.get("state") or "waiting"), 40)
 
 
 def progress_of(status: Mapping[str, Any]) -> tuple[float, float]:
-    """(completed, total), zeros where the backend says neither."""
+    """Return (completed, total), which are 0 if the backend does not report them."""
     progress = status.get("progress")
     if not isinstance(progress, Mapping):
         return 0.0, 0.0
@@ -192,7 +196,7 @@ def progress_of(status: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def facts(status: Mapping[str, Any]) -> list[str]:
-    """Progress and the latest metrics, in a few words each."""
+    """Return the progress and the latest metrics, each as a short text."""
     parts = []
     completed, total = progress_of(status)
     if total > 0:
@@ -209,7 +213,7 @@ def facts(status: Mapping[str, Any]) -> list[str]:
 
 
 def sentence(event: Mapping[str, Any]) -> str:
-    """One line for an event: its message, or its type; a warning or an error says so."""
+    """Return one line for an event: its level if it is a warning or an error, and its message or type."""
     level = str(event.get("level") or "info").lower()
     words = str(event.get("message") or event.get("type") or "event")
     mark = f"{level}: " if level in ("warning", "error", "critical") else ""
@@ -217,14 +221,14 @@ def sentence(event: Mapping[str, Any]) -> str:
 
 
 def evaluation_words(rewards: Mapping[int, float | None]) -> str:
-    """The mean rewards of evaluations: the first, and the last few."""
+    """Return the mean rewards of the first and the last few evaluations, as text."""
     words = [f"{number(rewards[step])} after step {step}" for step in sorted(rewards)]
     shown = words if len(words) <= SHOWN_EVALUATIONS else [words[0], "…", *words[1 - SHOWN_EVALUATIONS :]]
     return f"evaluations: {', '.join(shown)}"
 
 
 def reward_of(event: Mapping[str, Any], kind: str = "rl.train.step") -> tuple[int, float | None] | None:
-    """(step, mean reward) of an event of this type, a train step's by default; None for any other event."""
+    """Return (step, mean reward) of an event of this type, or None for any other event."""
     data = event.get("data")
     if event.get("type") != kind or not isinstance(data, Mapping):
         return None
@@ -241,12 +245,12 @@ def _finite(value: Any) -> float | None:
 
 
 def bounded(text: str) -> str:
-    """A backend's words for the terminal, bounded."""
+    """Return a backend's text for the terminal, cut to 2000 characters."""
     return clean(text)[:2000]
 
 
 def report(last: Mapping[str, Any]) -> None:
-    """The job's last status as a table on stdout."""
+    """Print the job's last status as a table on stdout."""
     out = console()
     rows = table("", "")
     rows.add_row("job", one_line(str(last.get("job_id") or last.get("id") or "-"), 80))
@@ -269,16 +273,16 @@ def report(last: Mapping[str, Any]) -> None:
 
 
 def cause_of(last: Mapping[str, Any]) -> str:
-    """One sentence on a job that did not succeed."""
+    """Return one sentence on why a job did not succeed."""
     cause = last.get("error")
     if isinstance(cause, Mapping):
         cause = cause.get("message")
-    return f"The job ended as {word_of(last)}" + (f": {ended(bounded(str(cause)))}" if cause else ".")
+    return f"The job ended with status {word_of(last)}" + (f": {ended(bounded(str(cause)))}" if cause else ".")
 
 
 @contextlib.contextmanager
 def leaving_says_so(ctx: click.Context, job: RLJob, backend: str) -> Iterator[None]:
-    """Print, for Ctrl-C and a JobTimeout inside, that the job goes on; Ctrl-C ends the command with status 1."""
+    """On Ctrl-C or a JobTimeout in the block, print that the job continues. Ctrl-C ends the command with status 1."""
     try:
         yield
     except KeyboardInterrupt:
@@ -291,7 +295,7 @@ def leaving_says_so(ctx: click.Context, job: RLJob, backend: str) -> Iterator[No
 
 def _print_left(job: RLJob, backend: str) -> None:
     if job.job_id is None:
-        echo("\nStopped before the backend had named a job.", err=True)
+        echo("\nStopped before the job was submitted.", err=True)
     else:
         name = clean(job.job_id)
-        echo(f"\nNo longer followed; job {name} goes on at {clean(backend)} (taskapp jobs follow {name}).", err=True)
+        echo(f"\nStopped following. Job {name} continues at {clean(backend)} (taskapp jobs follow {name}).", err=True)

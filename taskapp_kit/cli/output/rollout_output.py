@@ -1,4 +1,4 @@
-"""A rollout on the terminal: its steps as they happen, then its scores. Reads the answer of `POST /rollout`."""
+"""A rollout on the terminal, from the response of `POST /rollout`: its steps, then its scores."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 NUMBER_WIDTH, REWARD_WIDTH = 5, 8
 LINES_OF_A_CELL = 20
-"""Of one action or observation, unless nothing is to be cut."""
+"""The most lines of one action or observation, unless `full`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """A step's line without its number; steps with equal lines are folded."""
+    """The line of a step without its number. Consecutive equal lines are folded."""
 
     action: str
     observation: str
@@ -33,9 +33,9 @@ class StepLine:
 
 
 class StepLines:
-    """Prints a table of steps: number, action, observation, reward; what does not fit wraps. Call `end` at the end.
+    """Prints a table of steps: number, action, observation, reward. Call `end` after the last step.
 
-    width: columns, None takes the terminal's. full: nothing is cut and nothing folded.
+    width: columns; None uses the terminal's width. full: cut no text and fold no equal steps.
     """
 
     def __init__(self, *, width: int | None = None, full: bool = False) -> None:
@@ -50,18 +50,18 @@ class StepLines:
         self._repeated = 0
 
     def start(self, observation: str) -> None:
-        """The line of the first observation."""
+        """Print the first observation."""
         self._add(0, StepLine("reset", observation))
 
     def step(self, index: int, tool: str, args: Any, observation: str, reward: float | None, *, refused: bool) -> None:
-        """The lines of one step; `index` counts from 0."""
+        """Print one step. `index` starts at 0."""
         shown = "" if reward is None else f"{reward:.4g}"
         self._add(index + 1, StepLine(action_words(tool, args), observation, shown, refused))
 
     def end(self) -> None:
-        """Print, for a run of equal steps, how many followed the first; no more steps come."""
+        """Finish the table: print the number of folded steps, if any."""
         if self._repeated:
-            more = self._row("", f"… {self._repeated:,} more, the same", "", "")
+            more = self._row("", f"… {self._repeated:,} more like this", "", "")
             self._out.print(more, style="dim", soft_wrap=True)
         self._last, self._repeated = None, 0
 
@@ -88,7 +88,7 @@ class StepLines:
 
 
 def action_words(tool: str, args: Any) -> str:
-    """`add amount=3`; arguments that are no object as JSON; `(no action)` when the policy named no tool."""
+    """Return an action as text: `add amount=3`, or `(no action)` if the policy called no tool."""
     if not tool:
         return "(no action)"
     if isinstance(args, Mapping):
@@ -105,7 +105,7 @@ def _value(value: Any) -> str:
 
 
 def observation_words(observation: Any) -> str:
-    """A recorded observation in words; a picture is named by its size."""
+    """Return a recorded observation as text. An image is replaced with its size."""
     if not isinstance(observation, list):
         return text_of(observation)
     return "\n".join(
@@ -114,7 +114,7 @@ def observation_words(observation: Any) -> str:
 
 
 def wire_words(observation: Any) -> str:
-    """The same from the wire's form."""
+    """Return an observation in a response as text."""
     if isinstance(observation, Mapping):
         if set(observation) == {"text"}:
             return str(observation["text"])
@@ -126,7 +126,7 @@ def wire_words(observation: Any) -> str:
 
 
 def print_steps(body: Mapping[str, Any], *, width: int | None = None, full: bool = False) -> None:
-    """The steps of an answer of `POST /rollout`."""
+    """Print the steps of a response of `POST /rollout`."""
     lines = StepLines(width=width, full=full)
     trajectory = body["trajectories"][0]
     trace = trajectory.get("trace") or {}
@@ -141,7 +141,7 @@ def print_steps(body: Mapping[str, Any], *, width: int | None = None, full: bool
 def print_result(
     body: Mapping[str, Any], *, policy_note: str = "", width: int | None = None, full: bool = False
 ) -> None:
-    """The scorecard with reasons, the reward with its formula, how it ended, what it took."""
+    """Print the scorecard with reasons, the reward with its formula, how the episode ended, and how long it took."""
     out = console(width=width)
     trajectory, card, metrics = body["trajectories"][0], body["scorecard"], body["metrics"]
     meta = body["pipeline_metadata"]
@@ -176,7 +176,7 @@ def print_result(
 
 
 def criteria_table(criteria: Sequence[Mapping[str, Any]]) -> Table:
-    """The criteria of a scorecard's JSON, with what each score is made of and why."""
+    """Return a table of a scorecard's criteria, with scores, weights and reasons."""
     scaled = any(item.get("normalised") not in (None, item["score"]) for item in criteria)
     extra = ("normalised",) if scaled else ()
     rows = table("criterion", "of", "score", *extra, "weight", "", right=("score", *extra, "weight"))
@@ -190,13 +190,13 @@ def criteria_table(criteria: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _undefined(card: Mapping[str, Any]) -> str:
-    """Why there is no reward."""
+    """Return why the reward is undefined."""
     skipped = any(item["reason"] == JUDGES_SKIPPED and item["weight"] for item in card["criteria"])
     return "judges were skipped" if skipped else "a part of the formula is undefined"
 
 
 def metrics_words(numbers: Mapping[str, Any], *, full: bool) -> str:
-    """Those that are not 0; the others are counted, or named when `full`."""
+    """Return the metrics that are not 0 and the number of the others, or all metrics if `full`."""
     shown = [f"{clean(str(name))} {number(value)}" for name, value in numbers.items() if value or full]
     zero = len(numbers) - len(shown)
     return ", ".join(shown + ([counted(zero, "other") + (" is 0" if zero == 1 else " are 0")] if zero else []))

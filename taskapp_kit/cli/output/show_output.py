@@ -1,4 +1,4 @@
-"""Stored rollouts on the terminal: a list of them, and one turn by turn."""
+"""Stored rollouts on the terminal, as a list or turn by turn."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 ID_WIDTH = 8
-"""Characters of an id in a list; `taskapp show` finds a rollout by the beginning of its id."""
+"""Characters of an id in a list. `taskapp show` finds a rollout by the beginning of its id."""
 FIRST_TURNS, LAST_TURNS = 10, 30
-"""Of a longer rollout, unless it is shown in full."""
+"""The turns of a long rollout that are printed, unless `full`."""
 LEAST_CRITERIA_WIDTH = 24
 GAP = 2
 ORDERS: dict[RowOrder, str] = {
@@ -51,25 +51,25 @@ WORDS = ("id", "environment", "split", "policy", "ended", "criteria")
 def print_list(
     rows: Sequence[RolloutRow], *, more: bool, source: str, order: RowOrder | None, full: bool = False, width: int | None = None
 ) -> None:  # fmt: skip
-    """Print a line for each rollout, and how to see more. more: there are further ones."""
+    """Print a line for each rollout, and how to see more. more: whether there are more rollouts."""
     out = console(width=width)
     print_rows(rows, out, full=full)
     notes = [f"{counted(len(rows), 'rollout')}{', ' + ORDERS[order] if order else ''}."]
     if order in ("worst", "best"):
-        notes.append("Rollouts that failed or have no reward are not among them; --failed shows those that failed.")
+        notes.append("Rollouts that failed or have no reward are not included; --failed shows the failed ones.")
     elif more:
-        notes.append("There are more: --limit N shows more of them.")
+        notes.append("There are more; --limit N shows them.")
     if rows:
         notes.append(f"`{show_line(source)} ID` shows one turn by turn.")
     out.print("\n" * bool(rows) + clean(" ".join(notes)), style="dim", soft_wrap=not out.is_terminal)
 
 
 WORST = 3
-"""Rollouts that an evaluation ends with."""
+"""The number of rollouts printed at the end of an evaluation."""
 
 
 def print_worst(path: Path) -> None:
-    """Print an evaluation's rollouts with the lowest rewards, and the command that shows them; nothing without a reward."""
+    """Print an evaluation's rollouts with the lowest rewards, if any has a reward, and the command that shows them."""
 
     async def read() -> list[RolloutRow]:
         source = DirectorySource(path)
@@ -89,12 +89,15 @@ def print_worst(path: Path) -> None:
 
 
 def show_line(source: str, *more: str) -> str:
-    """The command line that shows this."""
+    """Return a `taskapp show` command line."""
     return shlex.join(["taskapp", "show", source, *more])
 
 
 def rollout_line(details: RolloutDetails, config: Mapping[str, Any]) -> str | None:
-    """The command line that plays a rollout's seed again; None where its evaluation names no app. config: `config.json`."""
+    """Return the command line that plays a rollout's seed again, or None if its evaluation names no app.
+
+    config: the evaluation's `config.json`.
+    """
     reference = config.get("app_reference")
     if not isinstance(reference, str):
         return None
@@ -115,7 +118,7 @@ def rollout_line(details: RolloutDetails, config: Mapping[str, Any]) -> str | No
 
 
 def print_rows(rows: Sequence[RolloutRow], out: Console, *, full: bool = False) -> None:
-    """Print a line for each rollout, and below a failed one why; nothing without rows."""
+    """Print a line for each rollout, followed by the reason if it failed."""
     if not rows:
         return
     columns = _columns(rows)
@@ -134,7 +137,8 @@ def print_rows(rows: Sequence[RolloutRow], out: Console, *, full: bool = False) 
 
 
 def _lines(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """The headings, then the rows. No table of rich's: a failed row has a line of its own below it."""
+    """Return the headings and the rows as aligned lines."""
+    # Not a table of rich: a failed row is followed by a line with its message.
     aligned = []
     for heading, cells in columns.items():
         width = max(map(len, [heading, *cells]))
@@ -143,7 +147,7 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _columns(rows: Sequence[RolloutRow]) -> dict[str, list[str]]:
-    """What there is to say of each; what is the same of all of them, or known of none, is left out."""
+    """Return the columns. A column is left out if it is the same for all rows or unknown for all."""
     columns = {"id": [clean(row.rollout_id[:ID_WIDTH]) for row in rows]}
     for heading, names in (
         ("environment", [row.environment for row in rows]),
@@ -169,7 +173,7 @@ def _columns(rows: Sequence[RolloutRow]) -> dict[str, list[str]]:
 
 
 def _ended(row: RolloutRow) -> str:
-    """The stop reason; `truncated` where a limit of the environment's own ended it, `policy: model_refused` for a failure."""
+    """Return the stop reason, `truncated` for the environment's own limit, or such as `policy: model_refused`."""
     if row.status == "failed":
         return f"{row.boundary or 'failed'}: {row.code or row.stop_reason or '-'}"
     if row.stop_reason == "environment" and row.status == "truncated":
@@ -178,7 +182,7 @@ def _ended(row: RolloutRow) -> str:
 
 
 def _criteria(rows: Sequence[RolloutRow]) -> list[str]:
-    """The scores by name; empty without any, or when there is one only and it is the reward."""
+    """Return the scores by name. The list is empty if the only score is the reward."""
     if all(not row.criteria or list(row.criteria.values()) == [row.reward] for row in rows):
         return []
     return [clean(", ".join(f"{name} {number(score)}" for name, score in row.criteria.items())) for row in rows]
@@ -199,9 +203,9 @@ def print_rollout(
     full: bool = False,
     width: int | None = None,
 ) -> None:
-    """Print a rollout turn by turn, then the words of judges and other models, its scores and how it ended.
+    """Print a rollout turn by turn, then the calls of judges and other models, its scores and how it ended.
 
-    private: fields of its task's row, to be shown with it. again: the command line that plays it again.
+    `private` contains fields of its task's row. `again` is the command line that plays it again.
     """
     out = console(width=width)
     _print_head(details, private, out)
@@ -234,7 +238,7 @@ def _print_head(details: RolloutDetails, private: Mapping[str, Any] | None, out:
 
 
 def _policy(details: RolloutDetails) -> str:
-    """`random`; `model qwen at http://…, temperature 0.5`."""
+    """Describe the policy: `random`, or `model qwen at http://…, temperature 0.5`."""
     own = {name: value for name, value in details.policy_config.items() if name not in ("policy", "model", "sample")}
     address = own.pop("inference_url", None)
     name = details.policy if details.model is None else f"{details.policy} {details.model}"
@@ -242,7 +246,7 @@ def _policy(details: RolloutDetails) -> str:
 
 
 def _print_steps(details: RolloutDetails, *, full: bool, width: int | None) -> None:
-    """The table of a policy that is not a model."""
+    """Print the table of a policy that is not a model."""
     lines = StepLines(width=width, full=full)
     lines.start(words(details.initial))
     for step in details.steps:
@@ -272,7 +276,7 @@ def _print_conversation(details: RolloutDetails, out: Console, *, full: bool, wi
                 lines.result(words(step.observation), step.reward, refused=step.refused is not None)
         elif turn.index == hidden[0]:
             out.print(
-                f"... turns {hidden[0] + 1} to {hidden[-1] + 1} are left out; --full shows them ...", style="bold"
+                f"... turns {hidden[0] + 1} to {hidden[-1] + 1} are not shown; --full shows them ...", style="bold"
             )
         shown = [words(step.observation) for step in turn.steps]
     if details.limit is not None:
@@ -293,7 +297,7 @@ def _turn_line(turn: TurnDetails) -> str:
 
 
 def _repeats(message: Message, shown: Sequence[str], *, full: bool) -> bool:
-    """Whether the message repeats the observations of the turn before, which were printed there."""
+    """Return whether the message repeats observations that were printed with the previous turn."""
     if not shown or message.role == "system":
         return False
     text = words(message.blocks)
@@ -387,7 +391,7 @@ def _print_end(details: RolloutDetails, out: Console, *, again: str | None, full
         )
         hints = [failure.hint] * bool(failure.hint) + [f"Error id {failure.error_id}."] * bool(failure.error_id)
         if again is not None and failure.boundary in ("environment", "scoring"):
-            hints.append(f"This plays it again and prints the traceback: {again}")
+            hints.append(f"To play it again and see the traceback: {again}")
         if hints:
             out.print(clean(" ".join(hints)), soft_wrap=not out.is_terminal)
 

@@ -1,4 +1,4 @@
-"""A curve in a terminal: numbers over their order, drawn with block characters."""
+"""A curve in a terminal, drawn with block characters."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 
 CURVE_WIDTH = 72
-"""Columns of a curve at the end of a command."""
+"""The width of a curve at the end of a command, in columns."""
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def curve(values: Sequence[float | None], *, width: int = 60, height: int = 6) -> list[str]:
-    """The lines of a drawing, top first, `width` columns of curve at most and `height` lines; [] without a number.
+    """Return the lines of a curve, top first, or an empty list if there are no numbers.
 
-    More values than columns are averaged in even groups. None (undefined) leaves its column empty. At the left stand
-    the largest and the smallest number drawn.
+    The curve is at most `width` columns wide. If there are more values, equal groups are averaged. The column of None
+    (undefined) is empty. The largest and the smallest number are printed on the left.
     """
     columns = _columns(values, width)
     known = [value for value in columns if value is not None]

@@ -1,6 +1,6 @@
-"""`taskapp keys`: who may come in. Keys are made, rotated, listed and revoked in a key file, while servers read it.
+"""`taskapp keys`: create, rotate, list and revoke API keys in a key file that running servers watch.
 
-`keys upload` gives the backend that trains the key of the task app.
+`keys upload` gives a training backend the key of the task app.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _keys_file = click.option(
     )
 )
 def command() -> None:
-    """Make, rotate, list and revoke the keys of a key file; give a backend the task app's key.
+    """Create, rotate, list and revoke API keys; upload the task app's key to a backend.
 
-    A key has a label, which is logged and stored with what it asks for; the file has only the key's SHA-256. A server
-    that was started with the file (--keys-file or TASKAPP_KEYS_FILE) notices a change within about a second.
+    Each key has a label, which is logged and stored with its requests. The key file contains only the SHA-256 of the key. A
+    server that was started with the file (--keys-file or TASKAPP_KEYS_FILE) notices changes within about a second.
     """
 
 
@@ -63,24 +63,24 @@ def command() -> None:
     "--max-in-flight",
     type=click.IntRange(1, 1_000_000),
     metavar="N",
-    help="Rollouts that this label may have in flight at once.  [default: any number]",
+    help="Most concurrent rollouts of this label.  [default: no limit]",
 )
-@click.option("--admin", is_flag=True, help="It sees and cancels the rollouts of every label, not only of its own.")
-@click.option("--another", is_flag=True, help="Add a second key to a label that has one, to rotate it.")
+@click.option("--admin", is_flag=True, help="Let the key see and cancel the rollouts of every label.")
+@click.option("--another", is_flag=True, help="Add a second key to a label that already has one, to rotate it.")
 @_keys_file
 @json_option()
 def mint(
     label: str, max_in_flight: int | None, admin: bool, another: bool, keys_file: str | None, as_json: bool
 ) -> None:
-    """Make a key for LABEL and print it, once.
+    """Create a key for LABEL and print it once.
 
-    A key fetches, lists, cancels, replays and compares the rollouts of its own label; with --admin those of all. Its
-    SHA-256 is noted in the file; only the key goes to stdout. The file is made when it is missing, for its owner
-    alone to read. A label has 1 to 64 letters, digits, dots, underscores or dashes.
+    A key can fetch, list, cancel, replay and compare the rollouts of its label, or with --admin of every label. The file
+    stores its SHA-256. Only the key is written to stdout. If the file doesn't exist, it is created with mode 600. A label
+    consists of 1 to 64 characters: a-z, A-Z, 0-9, dots, underscores and dashes.
     """
     if not key_file.is_label(label) or key_file.is_own_label(label):
-        own = "environment, development, aliasN and fileN are what a server calls keys without a label"
-        raise click.BadParameter(f"a label has {key_file.LABEL_RULE}; {own}.", param_hint="LABEL")
+        reserved = "environment, development, aliasN and fileN are reserved for keys without a label"
+        raise click.BadParameter(f"a label has {key_file.LABEL_RULE}; {reserved}.", param_hint="LABEL")
     path = _path(keys_file)
     key = secrets.token_urlsafe(32)
     holder = key_file.add(path, label, key, max_in_flight=max_in_flight, admin=admin, another=another)
@@ -89,22 +89,23 @@ def mint(
         print_json({"label": label, "key": key, **rights, "keys_file": str(path)})
     else:
         echo(key)
-    _say(f"Noted in {path} under the label {label}, as a SHA-256: the key is shown only now and not stored.")
-    named = shlex.quote(str(path))
-    _say(f"A server that reads the file (taskapp serve APP --keys-file {named}) takes it within about a second.")
+    _say(f"Stored the SHA-256 of the key in {path} under the label {label}. The key itself is not shown again.")
+    option = f"--keys-file {shlex.quote(str(path))}"
+    _say(f"A server that was started with {option} accepts the key within about a second.")
     _warn_if_open(path)
 
 
 @command.command(epilog=example("KEY=$(taskapp keys rotate ci)", "taskapp keys rotate ci --finish"))
 @click.argument("label")
-@click.option("--finish", is_flag=True, help="The callers have the new key: refuse the older ones from now on.")
+@click.option("--finish", is_flag=True, help="Remove the older keys, because every caller has the new key.")
 @_keys_file
 @json_option()
 @click.pass_context
 def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, as_json: bool) -> None:
-    """Change the key of LABEL without a moment in which none is valid.
+    """Replace the key of LABEL without downtime.
 
-    First a second key is made beside the old one, and printed; once every caller has it, --finish removes the old one.
+    First create and print a second key, which is valid along with the old key. Once every caller has the new key, --finish
+    removes the old one.
     """
     if finish:
         ctx.invoke(revoke, label=label, keep_newest=True, keys_file=keys_file, as_json=as_json)
@@ -113,13 +114,13 @@ def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, 
     lines = [line for line in _read(path) if line.holder.label == label]
     if not lines:
         raise key_file.KeyFileError(
-            f"{path} has no key under the label {label!r}.",
-            hint="`taskapp keys list` shows the labels; `mint` makes one.",
+            f"{path} has no key with the label {label!r}.",
+            hint="`taskapp keys list` lists the labels, and `taskapp keys mint` creates a key.",
         )
     quota = lines[-1].holder.max_in_flight
     ctx.invoke(mint, label=label, max_in_flight=quota, admin=False, another=True, keys_file=keys_file, as_json=as_json)
     file = "" if keys_file is None else f" --keys-file {shlex.quote(keys_file)}"
-    _say(f"The old key is valid, too. When all callers have the new one: taskapp keys rotate {label} --finish{file}")
+    _say(f"The old key is still valid. Once every caller has the new key: taskapp keys rotate {label} --finish{file}")
 
 
 @command.command(
@@ -130,35 +131,35 @@ def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, 
 )
 @BACKEND
 @ENV_FILES
-@click.option("--mint", "minting", is_flag=True, help="Make a new key and write it into --file first.")
-@click.option("--file", "file", metavar="F", default=".env", help="Where a new key is written, mode 600.")
+@click.option("--mint", "minting", is_flag=True, help="Create a new key and write it into --file first.")
+@click.option("--file", "file", metavar="F", default=".env", help="The file for a new key, mode 600.")
 @json_option()
 def upload(backend_url: str | None, env_files: tuple[str, ...], minting: bool, file: str, as_json: bool) -> None:
-    """Give the backend the task app's key, ENVIRONMENT_API_KEY, in a sealed box that it alone opens.
+    """Upload the task app's key, ENVIRONMENT_API_KEY, to the backend, encrypted for the backend only.
 
-    The backend needs it to call the task app. The key is never printed.
+    The backend needs the key to call the task app. The key is never printed.
     """
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     backend, backend_key = settings.needed_backend(), settings.needed_backend_key()
     token = client.mint_environment_api_key() if minting else settings.needed_task_app_key()
     if minting:
         env_file.write(Path(file), {ENVIRONMENT_KEY: token})
-        _say(f"A new {ENVIRONMENT_KEY} stands in {file}; the task app must be started (or deployed) with it.")
+        _say(f"Wrote a new {ENVIRONMENT_KEY} to {file}. Start (or deploy) the task app with it.")
     stored = client.setup_environment_api_key(backend, backend_key, token)
     if as_json:
         print_json({name: value for name, value in stored.items() if name != "token"})
     else:
-        echo(f"{clean(backend)} has {ENVIRONMENT_KEY} now.")
+        echo(f"Uploaded {ENVIRONMENT_KEY} to {clean(backend)}.")
 
 
 @command.command("list", epilog=example("taskapp keys list", "taskapp keys list --keys-file keys --json"))
 @_keys_file
 @json_option()
 def list_(keys_file: str | None, as_json: bool) -> None:
-    """List the labels of a key file, never a key.
+    """List the labels of a key file, without their keys.
 
-    For each label: whether the file has its keys' SHA-256 or the keys themselves, its quota, whether it sees the
-    rollouts of every label, and how many keys it has.
+    Each label is listed with its number of keys, its quota, whether the file contains the SHA-256 of its keys or the keys
+    themselves, and whether it may see the rollouts of every label.
     """
     path = _path(keys_file)
     rows: dict[str, dict[str, Any]] = {}
@@ -188,24 +189,24 @@ def list_(keys_file: str | None, as_json: bool) -> None:
             shown.add_row(row["label"], marked, quota, "yes" if row["admin"] else "no", str(row["keys"]))
         console().print(shown)
     else:
-        echo(f"{clean(str(path))} has no keys. Make one: taskapp keys mint LABEL.")
+        echo(f"{clean(str(path))} has no keys. `taskapp keys mint LABEL` creates one.")
     if any(row["kind"] != "hashed" for row in rows.values()):
         _say(
-            "(!) The key itself stands in the file. To have only its SHA-256 there, write LABEL sha256:HEX in its "
-            "place, with HEX from: printf %s KEY | sha256sum. Or mint another key and revoke this one."
+            "(!) The file contains the key itself. To store only its SHA-256, replace the line with LABEL sha256:HEX, "
+            "where HEX is the output of: printf %s KEY | sha256sum. Or mint another key and revoke this key."
         )
     _warn_if_open(path)
 
 
 @command.command(epilog=example("taskapp keys revoke ci", "taskapp keys revoke trainer --keep-newest"))
 @click.argument("label")
-@click.option("--keep-newest", is_flag=True, help="Leave the key that was added last: the end of a rotation.")
+@click.option("--keep-newest", is_flag=True, help="Keep the key that was added last, to end a rotation.")
 @_keys_file
 @json_option()
 def revoke(label: str, keep_newest: bool, keys_file: str | None, as_json: bool) -> None:
     """Remove every key of LABEL from the file.
 
-    A running server that reads the file refuses them within about a second.
+    Running servers that read the file reject them within about a second.
     """
     path = _path(keys_file)
     revoked, left = key_file.remove(path, label, keep_newest=keep_newest)
@@ -213,14 +214,14 @@ def revoke(label: str, keep_newest: bool, keys_file: str | None, as_json: bool) 
         print_json({"label": label, "revoked": revoked, "left": left, "keys_file": str(path)})
     else:
         echo(f"Revoked {counted(revoked, 'key')} of {clean(label)} in {clean(str(path))}; {counted(left, 'key')} left.")
-    _say("A running server that reads the file notices within about a second; rollouts under way go on.")
+    _say("Running servers that read the file notice within about a second. Rollouts in progress continue.")
     if left == 0:
-        _say("A server that has no other key now answers 503 on every route but /.")
+        _say("A server without any other key now answers 503 on every route except /.")
     _warn_if_open(path)
 
 
 def _path(keys_file: str | None) -> Path:
-    """The file that is meant: flag, process environment, .env, taskapp.toml, else the default one."""
+    """Return the key file that the settings name, or the default one."""
     return load({"keys_file": keys_file}).keys_file or Path(DEFAULT_FILE)
 
 
@@ -231,16 +232,16 @@ def _read(path: Path) -> list[KeyLine]:
         raise key_file.missing(path) from None
     except OSError as error:
         raise key_file.KeyFileError(
-            f"The key file {path} cannot be read: {error.strerror}.", hint="Name a file that you may read."
+            f"The key file {path} cannot be read: {error.strerror}.", hint="Choose a file that you can read."
         ) from None
 
 
 def _warn_if_open(path: Path) -> None:
     if key_file.open_to_others(path):
         mode = path.stat().st_mode & 0o777
-        _say(f"Warning: other users of this machine may read or write {path} (mode {mode:o}). Do: chmod 600 {path}")
+        _say(f"Warning: other users of this machine can access {path} (mode {mode:o}). Run: chmod 600 {path}")
 
 
 def _say(text: str) -> None:
-    """What is not the result goes to stderr, so that stdout can be taken as it is."""
+    """Print a note to stderr, so that stdout contains only the result."""
     echo(clean(text), err=True)

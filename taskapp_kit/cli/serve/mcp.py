@@ -1,4 +1,4 @@
-"""`taskapp mcp`: an MCP client plays an episode over stdin and stdout."""
+"""`taskapp mcp`: let an MCP client play an episode over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskapp_kit.records import rollout as rollout_result
 from taskapp_kit.rollout import service as rollout_service
 
 CONCURRENCY = 4
-"""Rollouts at once: the one that is played, and those that a reset left and that are still being stored."""
+"""Concurrent rollouts: the current episode, and earlier episodes that are still being stored after a reset."""
 
 
 @click.command(
@@ -33,7 +33,7 @@ CONCURRENCY = 4
 @click.argument("app")
 @EPISODE
 @ENV_CONFIG
-@click.option("--control", is_flag=True, help="Offer reset, finish, scorecard and rewards, too. Not for a policy.")
+@click.option("--control", is_flag=True, help="Also offer reset, finish, scorecard and rewards. Not for a policy.")
 @JUDGES
 @ENV_FILES
 @click.option("--store", metavar="URL", help="Store the episodes: sqlite:///PATH.  [default: none]")
@@ -50,15 +50,15 @@ def command(
 ) -> None:
     """Serve an episode to an MCP client over stdin and stdout.
 
-    The actions are tools; the first call begins the episode. It ends when the environment ends it or when the client
-    disconnects, and is scored then. Rewards are shown on stderr, and to the client only with --control.
+    The actions are offered as tools. The first call starts the episode. It ends when the environment ends it or the client
+    disconnects, and is then scored. Rewards are printed to stderr. The client sees them only with --control.
     """
     settings = load({"store": store}, env_files=env_files)
     if importlib.util.find_spec("mcp") is None:
         raise Unavailable(
-            "`taskapp mcp` needs the MCP SDK, which is not installed.", hint="pip install 'taskapp-kit[mcp]'"
+            "`taskapp mcp` needs the MCP SDK, which is not installed.", hint="Run pip install 'taskapp-kit[mcp]'."
         )
-    with contextlib.redirect_stdout(sys.stderr):  # what the author's file prints is not for the client
+    with contextlib.redirect_stdout(sys.stderr):  # the client must not read what the author's file prints
         target = local_app.open_app(app, settings)
     choice = {"seed": seed, "split": split, "config": env_config or {}}
     asyncio.run(_serve(target, settings, environment, choice, control=control, skip_judges=judges == "skip"))
@@ -91,7 +91,7 @@ async def _serve(
         spec = find_environment(service.spec, environment)
         connection = McpConnection(service.sessions, spec, EpisodeChoice(**choice), control=control, ended=_say)
         server = mcp_server(connection, service.spec.name)
-        # The SDK sends what is written to descriptor 1 elsewhere, but text that sys.stdout still buffers would follow later.
+        # The SDK redirects descriptor 1, but text that is still buffered in sys.stdout would be written after that.
         async with stdio_server() as (read, write):
             with contextlib.redirect_stdout(sys.stderr):
                 try:
@@ -101,7 +101,7 @@ async def _serve(
 
 
 def _say(end: rollout_result.Rollout | RolloutFailed) -> None:
-    """Say on stderr how an episode ended."""
+    """Print on stderr how an episode ended."""
     if isinstance(end, RolloutFailed):
         local_app.show_traceback(end.__cause__)
         failure = end.failure

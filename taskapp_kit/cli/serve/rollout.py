@@ -1,4 +1,4 @@
-"""`taskapp rollout`: one scored episode, here or at a server."""
+"""`taskapp rollout`: one scored episode, in this process or on a server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from taskapp_kit.system.private_files import write_private
 from taskapp_kit.wire import rollout as wire
 
 SIGN_OF_LIFE_SECONDS = 10.0
-"""How long a server has to answer before a rollout is sent to it."""
+"""How long to wait for a server's first answer, before sending it a rollout."""
 
 
 @click.command(
@@ -64,13 +64,13 @@ SIGN_OF_LIFE_SECONDS = 10.0
 @JUDGES
 @SERVER_KEY
 @ENV_FILES
-@click.option("--store", metavar="URL", help="Keep the rollout: sqlite:///PATH.  [default: none]")
+@click.option("--store", metavar="URL", help="Store the rollout there: sqlite:///PATH.  [default: none]")
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the answer as JSON."
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the response as JSON."
 )
 @WIDTH
 @FULL
-@json_option("Print the answer of POST /rollout, and nothing else.")
+@json_option("Print only the response of POST /rollout.")
 def command(
     app: str,
     environment: str | None,
@@ -93,12 +93,11 @@ def command(
     as_json: bool,
     **policy: Any,
 ) -> None:
-    """Play and score one episode, in this process or (with a URL) at a server.
+    """Play and score one episode, in this process or, with a URL, on a server.
 
-    With --inference-url a language model plays; with --model alone one that models.toml names. Otherwise, without
-    --policy, the random policy plays; with --action the constant one.
+    With --inference-url, a language model plays. With --model alone, the model is looked up in models.toml. Without a model
+    and --policy, the policy is `constant` if --action is given, and otherwise `random`.
     """
-
     settings = load({"store": store, "cache": cache}, env_files=env_files)
     config, note = policies.chosen_policy(settings, app=app, **policy)
     body: dict[str, Any] = {
@@ -111,13 +110,13 @@ def command(
     }
     limits = {"max_refusals": max_refusals, "max_rollout_tokens": max_rollout_tokens}
     body["safety"] |= {name: limit for name, limit in limits.items() if limit is not None}
-    if out is not None and not out.parent.is_dir():  # before a long rollout, not after
-        raise click.BadParameter(f"there is no directory {out.parent}.", param_hint="--out")
+    if out is not None and not out.parent.is_dir():  # checked before a long rollout
+        raise click.BadParameter(f"the directory {out.parent} does not exist.", param_hint="--out")
     if is_url(app):
         if store is not None:
-            raise click.UsageError("--store keeps local rollouts; a server has a store of its own.")
+            raise click.UsageError("--store applies to an app in this process; a server has its own store.")
         if judges == "skip":
-            raise click.UsageError("--judges skip is for an app in this process; a server asks its own judges.")
+            raise click.UsageError("--judges skip applies to an app in this process; a server calls its own judges.")
         answer = _remote(app, key or settings.environment_api_key, body, max_time_seconds)
         if not as_json:
             with shown_from(app):
@@ -137,7 +136,7 @@ def command(
 
 
 def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """The answer of the server at url, also where a gateway makes its caller wait in a chain of redirects.
+    """Play a rollout on a server and return its response, following the redirects of a gateway that makes callers wait.
 
     seconds: the rollout's deadline. Raises TaskAppError, JobTimeout, ConfigError.
     """
@@ -149,8 +148,8 @@ def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> 
     except pydantic.ValidationError as error:
         field = ".".join(map(str, error.errors()[0]["loc"]))
         raise TaskAppError(
-            f"{url} answered with something that is no rollout as taskapp-kit gives it ({field}).",
-            hint="Is that the address of a task app served by taskapp-kit?",
+            f"The response of {url} is not a rollout response of taskapp-kit: `{field}` is missing or invalid.",
+            hint="Check that this is the address of a task app served by taskapp-kit.",
         ) from None
     return answer
 
@@ -164,10 +163,11 @@ def _local(
     skip_judges: bool,
     policy_note: str,
 ) -> dict[str, Any]:
-    """The answer of the app, played in this process. listener: is called with each event, in the environment's thread.
+    """Play a rollout in this process and return its response.
 
-    policy_note: why a default policy was chosen; where it cannot play, the error names another way. Raises DiscoveryError,
-    DeclarationError, RequestError, RolloutFailed, Unavailable, StoreError.
+    `listener` is called with each event, in the environment's thread. `policy_note` says why a default policy was chosen: if
+    that policy cannot play, the error suggests --policy. Raises DiscoveryError, DeclarationError, RequestError,
+    RolloutFailed, Unavailable, StoreError.
     """
     target, request = local_app.open_app(app, settings), wire.RolloutRequest.model_validate(body)
 
@@ -188,7 +188,7 @@ def _local(
     except RequestError as error:
         if error.code == "policy_unavailable" and policy_note:
             raise RequestError(
-                error.message, code=error.code, hint=f"Give another --policy (`taskapp info {app}` lists them)."
+                error.message, code=error.code, hint=f"Choose a --policy; `taskapp info {app}` lists them."
             ) from error
         raise
     return responses.response_body(rollout, inline_image_bytes=sys.maxsize)

@@ -1,4 +1,4 @@
-"""`taskapp serve`: an app over HTTP, on this machine."""
+"""`taskapp serve`: serve an app over HTTP on this machine."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
 @click.argument("app")
 @click.option("--host", metavar="H", help="The address to listen on.  [default: 127.0.0.1]")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), metavar="P", help="Its port; 0 takes a free one.  [default: 8001]"
+    "--port", type=click.IntRange(0, 65_535), metavar="P", help="The port; 0 picks a free one.  [default: 8001]"
 )
 @click.option(
-    "--max-concurrent", type=click.IntRange(1, 1_000_000), metavar="N", help="Rollouts at once.  [default: 1024]"
+    "--max-concurrent", type=click.IntRange(1, 1_000_000), metavar="N", help="Concurrent rollouts.  [default: 1024]"
 )
 @click.option(
     "--workers",
     type=click.IntRange(0, 256),
     metavar="N",
-    help="Processes that play rollouts; 0 plays them in threads of the server.  [default: 0]",
+    help="Worker processes that play rollouts; 0 plays them in threads of the server.  [default: 0]",
 )
 @click.option(
     "--grace-seconds",
     type=click.IntRange(0, 3600),
     metavar="T",
-    help="How long rollouts may go on after SIGTERM or Ctrl-C.  [default: 25]",
+    help="How long rollouts may continue after SIGTERM or Ctrl-C.  [default: 25]",
 )
 @click.option(
     "--max-time-seconds", type=click.FloatRange(0, 86_400, min_open=True), metavar="T", help="Longest rollout."
@@ -74,32 +74,32 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
     "--max-calls-per-answer",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="Tool calls of one answer that are done.  [default: 64]",
+    help="Most tool calls of one answer that are played.  [default: 64]",
 )
 @click.option("--max-body-bytes", type=click.IntRange(1024, 2**30), metavar="N", help="Longest request body.")
-@click.option("--cors-origins", metavar="LIST", help="Web pages that may call, with commas between.  [default: none]")
-@click.option("--protocols", metavar="LIST", help="Protocols of others, with commas between, or all.  [default: none]")
+@click.option("--cors-origins", metavar="LIST", help="Web origins that may call, comma-separated.  [default: none]")
+@click.option("--protocols", metavar="LIST", help="More protocols, comma-separated, or all.  [default: none]")
 @click.option(
     "--gold/--no-gold",
     default=None,
-    help="Whether callers may ask for the policy gold.  [default: not where it reads private rows and others can call]",
+    help="Whether callers may request the policy gold.  [default: no, if gold reads private rows and others can call]",
 )
 @click.option("--debug-env", is_flag=True, default=None, help="Offer /debug/env, which reports whether keys are set.")
 @ENV_FILES
-@click.option("--keys-file", metavar="F", help="A file with one valid key a line, read again when it changes.")
+@click.option("--keys-file", metavar="F", help="A file with one valid key per line, read again when it changes.")
 @click.option(
     "--store",
     metavar="URL",
     help=f"Where rollouts are stored: sqlite:///PATH, postgresql://…, or none.  [default: {DEFAULT_STORE}]",
 )
-@click.option("--reload", is_flag=True, help="Start again whenever a Python file beside the app's changes.")
+@click.option("--reload", is_flag=True, help="Restart when a Python file next to the app's file changes.")
 @LOG_LEVEL
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
-    help="How it is written: json is one object a line.  [default: text]",
+    help="Format of the log; json is one object per line.  [default: text]",
 )
-@click.option("--show-config", is_flag=True, help="Show each setting and where it came from, and do not serve.")
+@click.option("--show-config", is_flag=True, help="Print each setting and its source, and exit.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -111,10 +111,11 @@ def command(
     show_config: bool,
     **flags: Any,
 ) -> None:
-    """Serve an app over HTTP, behind a key.
+    """Serve an app over HTTP, protected by a key.
 
-    A setting is taken from the first of: flag, process environment, --env-file, .env, taskapp.toml, default. On the
-    loopback address a missing key is made and shown once; elsewhere serving without a key is refused. Ctrl-C ends it.
+    Each setting comes from the first of these that sets it: flag, process environment, --env-file, .env, taskapp.toml,
+    default. If no key is configured, `serve` creates one and prints it once, but only on the loopback address. On any other
+    address a key is required. Ctrl-C stops the server.
     """
     settings = load(flags, env_files=env_files)
     if settings.store is None:
@@ -135,9 +136,9 @@ def _show(settings: Settings) -> None:
 
 
 def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, reload: bool, log_level: str) -> None:
-    """Serve the app until Ctrl-C. minted: the key that was made for this run, shown once.
+    """Serve the app until Ctrl-C. minted: the key that was made for this run.
 
-    Raises DiscoveryError, DeclarationError, Unavailable, StoreError, ConfigError: the address is taken.
+    Raises DiscoveryError, DeclarationError, Unavailable, StoreError, and ConfigError if the address is in use.
     """
     uvicorn_server.log_to_stderr(log_level, settings.log_format)
     exposure: Any = "local" if local else "public"
@@ -171,20 +172,18 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
 
 
 def _hide_handed_keys() -> None:
-    """Protect this process, which has the keys for the child that serves, from processes that run an author's code.
-
-    The resource tracker of `multiprocessing` starts with the child, inherits the environment and can be read by every
-    process of the user, so it is started here, without the keys.
-    """
+    """Protect the keys in this process, which passes them to the serving child, from processes that run an author's code."""
+    # The resource tracker of `multiprocessing` would start with the child and inherit its environment, which every process
+    # of the user can read. So start it now, without the keys.
     with hidden_from_authors():
         resource_tracker.ensure_running()
     hide_memory()
 
 
 def reload_factory() -> FastAPI:
-    """The application, in the child process that `--reload` restarts; its settings come from the environment.
+    """Build the application in the child process that `--reload` restarts, with settings from the environment.
 
-    An author's error is printed in one paragraph and ends the child; the next change of a file starts another.
+    An author's error is printed in one paragraph and ends the child. The next change of a file starts another child.
     """
     settings = from_environment()
     keep_from_authors()
@@ -198,13 +197,16 @@ def reload_factory() -> FastAPI:
 
 
 def _with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
-    """Settings with a key, the key where it was made here, and whether only this machine can call. Raises ConfigError."""
+    """Return settings with a key, the key if it was created here, and whether only this machine can call.
+
+    Raises ConfigError if others can call and no key is configured.
+    """
     local = uvicorn_server.bound_to_this_machine(settings.host)
     if auth.Keys.of(settings).configured():
         return settings, None, local
     if not local:
         raise ConfigError(
-            f"No key is configured, and {settings.host} can be reached from other machines, so nothing is served.",
+            f"No key is configured, but other machines can reach {settings.host}. Nothing is served.",
             hint="Set ENVIRONMENT_API_KEY (in the environment or an --env-file), or serve on 127.0.0.1.",
         )
     key = secrets.token_urlsafe(24)
@@ -214,7 +216,7 @@ def _with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
 def _banner(
     app: TaskApp, url: str, settings: Settings, *, minted: str | None, local: bool, viewer: viewers.Viewer | None
 ) -> None:
-    """Print what is served, where, how it is scored and how to call it; a minted key and a login link, once."""
+    """Print what is served, where, how it is scored and how to call it, with a minted key and a login link."""
     spec = policies.offered(app.freeze(), exposure="local" if local else "public", gold=settings.gold)
     description = describe.Description(
         spec,
@@ -230,14 +232,14 @@ def _banner(
         facts.add_row("environment", f"{environment.name}: {split_words(task['dataset'])}")
         facts.add_row("reward", clean("\n".join(reward_words(task))))
     store = next(value for name, value, _ in settings.shown() if name == "store")
-    facts.add_row("store", "none: rollouts are answered and not stored" if store == "none" else store)
+    facts.add_row("store", "none: rollouts are not stored" if store == "none" else store)
     facts.add_row("key", _key_words(settings, minted))
     if local:
         facts.add_row("docs", f"{url}/docs")
         if viewer is not None:
-            facts.add_row("viewer", "the link below logs a browser in, once; later the key does")
+            facts.add_row("viewer", "the link below works once; after that, log in with the key")
     else:
-        facts.add_row("warning", "this address can be reached from other machines; put TLS before it")
+        facts.add_row("warning", "other machines can reach this address; put a TLS proxy in front of it")
     out.print(facts)
     out.print()
     if viewer is not None and local:
@@ -258,10 +260,8 @@ def _banner(
 
 def _key_words(settings: Settings, minted: str | None) -> str:
     if minted is not None:
-        return "made for this run and shown here only; ENVIRONMENT_API_KEY gives one that stays"
+        return "created for this run and shown only here; set ENVIRONMENT_API_KEY for a permanent one"
     if settings.environment_api_key:
         source = settings.sources.get("environment_api_key", "given").removesuffix(", ENVIRONMENT_API_KEY")
         return f"ENVIRONMENT_API_KEY ({source})"
-    if settings.keys_file:
-        return f"those of {settings.keys_file}"
-    return "configured"
+    return f"the keys in {settings.keys_file}" if settings.keys_file else "configured"

@@ -1,4 +1,4 @@
-"""`taskapp backend serve`: a job server on this machine, whose engine trains a model or only plays rollouts."""
+"""`taskapp backend serve`: serve a job backend whose engine trains a model or only plays rollouts."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from taskapp_kit.viewer import viewer as server_viewer
 
 DEFAULT_STORE = "sqlite:///.taskapp/backend.db"
 KEY = "SYNTH_API_KEY"
+LOCAL = "local"
 GRACE_SECONDS = 5
-"""How long requests may go on after Ctrl-C; jobs go on when the backend starts again."""
+"""How long requests may continue after Ctrl-C. Jobs continue when the backend starts again."""
 
 
 @click.group(epilog=example("taskapp backend serve"))
 def command() -> None:
-    """Serve training jobs: submit, follow, cancel.
+    """Serve a backend for training jobs.
 
-    The engine `local` trains a model on this machine with the rollouts of the task app. The engine `rollouts` plays them
-    and reports their rewards; it updates no weights.
+    The engine `local` trains a model on this machine with the task app's rollouts. The engine `rollouts` only plays rollouts
+    and reports their rewards.
     """
 
 
@@ -51,15 +52,15 @@ def command() -> None:
 @listen_options(8500)
 @click.option(
     "--engine",
-    type=click.Choice(["rollouts", "local"]),
+    type=click.Choice(["rollouts", LOCAL]),
     default="rollouts",
-    help="rollouts plays and scores; local trains, one job at a time (extra: train).",
+    help="rollouts plays and scores. local trains, one job at a time (extra: train).",
 )
 @click.option(
     "--store",
     default=DEFAULT_STORE,
     metavar="URL",
-    help="Where jobs are stored; none forgets them when the backend stops.",
+    help="The store for jobs. With none, they are lost when the backend stops.",
 )
 @ENV_FILES
 @click.option(
@@ -67,33 +68,31 @@ def command() -> None:
     type=click.IntRange(1, 256),
     default=4,
     metavar="N",
-    help="Jobs that run at once; with the engine local it is one.",
+    help="Concurrent jobs. The engine local runs one at a time.",
 )
 @click.option(
     "--models",
     metavar="DIR",
-    help="Where the engine local has models and saves checkpoints; TASKAPP_MODELS, else .taskapp/models.",
+    help="Where the engine local reads models and saves checkpoints.  [default: TASKAPP_MODELS, else .taskapp/models]",
 )
 @click.option(
     "--gateway-url",
     metavar="URL",
-    help="The address of the engine local's gateway for task apps, if they cannot use this machine's loopback address.",
+    help="The address of the engine local's gateway, for task apps that cannot use this machine's loopback address.",
 )
 @click.option(
-    "--gateway-listen",
-    metavar="HOST:PORT",
-    help="Where that gateway listens; a free port of 127.0.0.1 if it is left out.",
+    "--gateway-listen", metavar="HOST:PORT", help="Where the gateway listens.  [default: a free port of 127.0.0.1]"
 )
-@click.option("--gateway-tunnel", is_flag=True, help="Open a tunnel to it, for task apps elsewhere (https).")
+@click.option("--gateway-tunnel", is_flag=True, help="Open an https tunnel to the gateway, for remote task apps.")
 @click.option(
     "--allow-task-app",
     "allow",
     multiple=True,
     metavar="HOST",
-    help="Call task apps at this private host or network, though others can reach the backend.",
+    help="Allow task apps at this private host or network, even though others can reach the backend.",
 )
 @LOG_LEVEL
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How it is written.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Format of the log.")
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -112,11 +111,12 @@ def serve(
     log_level: str,
     log_format: Any,
 ) -> None:
-    """Serve jobs over HTTP, behind a key.
+    """Serve jobs over HTTP, protected by a key.
 
-    SYNTH_API_KEY (a comma list) opens it, from the process environment, --env-file or .env; on the loopback address a
-    missing one is made and shown once, elsewhere nothing is served without it. ENVIRONMENT_API_KEY is the key of task
-    apps for which none was uploaded. Ctrl-C stops it; jobs that run go on when it starts again.
+    The accepted keys are SYNTH_API_KEY (comma-separated), from the process environment, --env-file or .env. If it is not
+    set, a key is created and printed once on the loopback address, and required on any other address. ENVIRONMENT_API_KEY
+    is the key for task apps for which no key was uploaded. Ctrl-C stops the backend. Running jobs continue when it starts
+    again.
     """
     settings = load({} if models is None else {"models": models}, env_files=env_files)
     gateway = gateways.GatewayOptions.of(url=gateway_url, listen=gateway_listen, tunnel=gateway_tunnel)
@@ -135,9 +135,7 @@ def serve(
                 hosts=(host, *settings.hosts) if local else settings.hosts,
                 max_jobs=max_jobs,
                 engine=running,
-                models=served_models.ServedModels(settings.models, settings.aliases)
-                if running.updates_weights
-                else None,
+                models=served_models.ServedModels(settings.models, settings.aliases) if engine == LOCAL else None,
             )
             viewer = None
             if settings.ui if settings.ui is not None else local:
@@ -156,13 +154,13 @@ def serve(
 
 
 def _keys(settings: Settings, host: str, *, local: bool) -> tuple[list[str], str | None]:
-    """The keys that are configured, and the one that is made where there is none. Raises ConfigError."""
+    """Return the configured keys, and the key that is created without them. Raises ConfigError."""
     keys = [key for key in (settings.variable(KEY) or "").split(",") if key.strip()]
     if keys:
         return keys, None
     if not local:
         raise ConfigError(
-            f"No key is configured, and {host} can be reached from other machines, so nothing is served.",
+            f"No key is configured, but other machines can reach {host}. Nothing is served.",
             hint=f"Set {KEY} (in the environment or an --env-file), or serve on 127.0.0.1.",
         )
     return [], secrets.token_urlsafe(24)
@@ -170,7 +168,7 @@ def _keys(settings: Settings, host: str, *, local: bool) -> tuple[list[str], str
 
 @contextmanager
 def _engine(name: str, settings: Settings, gateway: gateways.GatewayOptions) -> Iterator[engines.Engine]:
-    """The engine of this name, with its gateway's tunnel while the block runs. Raises ConfigError, Unavailable, TunnelError."""
+    """Run an engine, with its gateway's tunnel, while the block runs. Raises ConfigError, Unavailable, TunnelError."""
     if name == rollouts_engine.RolloutsEngine.name:
         if gateway != gateways.GatewayOptions():
             raise ConfigError("The engine rollouts has no gateway.", hint="Add --engine local.")
@@ -192,7 +190,7 @@ def _banner(
     local: bool,
     viewer: server_viewer.Viewer | None,
 ) -> None:
-    """What is served and what it is not; a minted key, once; the next command."""
+    """Print what is served, a minted key, and the next command."""
     out = console()
     out.print(f"taskapp backend at {url}", style="bold", soft_wrap=True)
     facts = table("", "")
@@ -201,17 +199,16 @@ def _banner(
     if engine.updates_weights:
         facts.add_row("models", clean(str(settings.models)))
     persistent = store.strip().lower() not in ("none", "memory", ":memory:")
-    facts.add_row("store", clean(store) if persistent else "none: jobs are forgotten when it stops")
-    facts.add_row("key", f"made for this run and shown here only; {KEY} gives one that stays" if minted else KEY)
-    own = "ENVIRONMENT_API_KEY" if settings.environment_api_key else "those that are uploaded (taskapp setup)"
-    facts.add_row("task apps", own)
+    facts.add_row("store", clean(store) if persistent else "none: jobs are lost when the backend stops")
+    own = f"created for this run and shown only here; set {KEY} for a permanent one"
+    facts.add_row("key", own if minted else KEY)
+    uploaded = "uploaded keys (taskapp setup)"
+    facts.add_row("task apps", "ENVIRONMENT_API_KEY" if settings.environment_api_key else uploaded)
     if viewer is not None:
-        facts.add_row(
-            "viewer",
-            "the link below logs a browser in, once; later the key does" if local else f"{url}{server_viewer.UI}",
-        )
+        link = "the link below works once; after that, log in with the key"
+        facts.add_row("viewer", link if local else f"{url}{server_viewer.UI}")
     if not local:
-        facts.add_row("warning", "this address can be reached from other machines; put TLS before it")
+        facts.add_row("warning", "other machines can reach this address; put a TLS proxy in front of it")
     out.print(facts)
     out.print()
     if minted is not None:

@@ -17,11 +17,11 @@ from taskapp_kit.viewer.source import JobProgress, UiSource
 from taskapp_kit.viewer.viewer import Viewer
 
 MOST_POINTS = 200
-"""Of a metric in training, and of one in evaluations, on a job's page, which is read anew every two seconds."""
+"""The most points of a metric on a job's page, which reloads them every two seconds."""
 
 
 class JobSource(UiSource):
-    """The jobs of a running backend. orgs: the organisation of each key label; a caller sees the jobs of its own."""
+    """The jobs of a running backend. orgs: the organization of each key label. A caller sees its organization's jobs."""
 
     def __init__(self, jobs: Jobs, orgs: Mapping[str, str]) -> None:
         super().__init__(place="taskapp backend", runs_jobs=True)
@@ -40,7 +40,7 @@ class JobSource(UiSource):
         if row is None:
             return None
         document, _ = await self._jobs.records.work(job_id)
-        iterations = [asdict(one) for one in await self._jobs.records.iterations(job_id)]
+        iterations = [asdict(iteration) for iteration in await self._jobs.records.iterations(job_id)]
         view = job_view(row, updates_weights=self._jobs.engine.updates_weights)
         rows = await self._jobs.records.curves(job_id, most=MOST_POINTS)
         points = [(row.point.name, row.point.step, row.point.value) for row in rows]
@@ -49,11 +49,11 @@ class JobSource(UiSource):
     async def job_rollouts(self, job_id: str, phase: str, iteration: int) -> list[dict[str, Any]]:
         """See UiSource."""
         chosen: Phase = "eval" if phase == "eval" else "train"
-        return [asdict(one) for one in await self._jobs.records.stored(job_id, chosen, iteration)]
+        return [asdict(rollout) for rollout in await self._jobs.records.stored(job_id, chosen, iteration)]
 
 
 def backend_viewer(jobs: Jobs, bearer: BearerKeys, keys: Sequence[str], settings: Settings) -> Viewer:
-    """Return the viewer of a backend. keys: those of `bearer`, in clear; the first one is behind the one-time link."""
+    """Return the viewer of a backend. keys: the keys of `bearer` in plain text. The login link uses the first key."""
     labelled = [(f"key{number}", key.strip()) for number, key in enumerate(keys, start=1)]
     orgs = {label: org for label, key in labelled if (org := bearer.org([key.encode()])) is not None}
     source = JobSource(jobs, orgs)

@@ -1,6 +1,6 @@
-"""`taskapp deploy`: an app on Modal, from what it declares, with its Secret, and one rollout to see that it runs.
+"""`taskapp deploy`: deploy an app to Modal with its Secret, and play one rollout to check that it works.
 
-The flags, the plan that they and the app's own declarations give, and the steps are also those of `modal-serve`.
+`modal-serve` uses the same flags, plan and steps.
 """
 
 from __future__ import annotations
@@ -35,33 +35,27 @@ from taskapp_kit.wire.chat.conversation import role_variable
 _COUNT = click.IntRange(1)
 deploy_options = options(
     click.argument("app"),
-    click.option("--name", "app_name", metavar="N", help="Name of the Modal app.  [default: that of APP]"),
+    click.option("--name", "app_name", metavar="N", help="Name of the Modal app.  [default: APP's name]"),
     click.option("--env", "-e", "modal_environment", metavar="E", help="Modal environment.  [default: the account's]"),
     env_files_option("Keys for the Secret; a later file wins."),
-    click.option(
-        "--create-secret",
-        is_flag=True,
-        help="Make the Secret from the env files; one that exists is used as it is.",
-    ),
-    click.option(
-        "--update-secret",
-        is_flag=True,
-        help="Set the env files' keys in the Secret that exists; leave its others.",
-    ),
+    click.option("--create-secret", is_flag=True, help="Create the Secret from the env files if it does not exist."),
+    click.option("--update-secret", is_flag=True, help="Set the env files' keys in the existing Secret; keep others."),
     click.option("--take-over", is_flag=True, help="Replace an app of this name that taskapp did not deploy."),
     click.option(
         "--store",
         type=click.Choice(["postgres-secret", "none"]),
-        help="Where rollouts are stored: TASKAPP_STORE of the Secret, or nowhere.  [default: none]",
+        help="Where rollouts are stored: in TASKAPP_STORE of the Secret, or nowhere.  [default: none]",
     ),
     click.option("--secret", "secret_name", metavar="S", help="Name of the Secret.  [default: N-env]"),
-    click.option("--extra-secret", "extra_secrets", multiple=True, metavar="S", help="A further Secret."),
-    click.option("--cpu", type=float, metavar="CORES", help="Cores reserved."),
-    click.option("--memory", "memory_mib", type=_COUNT, metavar="MIB", help="Memory reserved."),
-    click.option("--region", multiple=True, metavar="R", help="Where containers may run; dearer than anywhere."),
-    click.option("--min-containers", type=click.IntRange(0), metavar="N", help="Kept warm; costs money while idle."),
-    click.option("--max-containers", type=_COUNT, metavar="N", help="At most."),
-    click.option("--buffer-containers", type=click.IntRange(0), metavar="N", help="Started ahead of the load."),
+    click.option("--extra-secret", "extra_secrets", multiple=True, metavar="S", help="Another Secret."),
+    click.option("--cpu", type=float, metavar="CORES", help="Reserved cores."),
+    click.option("--memory", "memory_mib", type=_COUNT, metavar="MIB", help="Reserved memory."),
+    click.option("--region", multiple=True, metavar="R", help="Where containers may run; costs more than any region."),
+    click.option(
+        "--min-containers", type=click.IntRange(0), metavar="N", help="Warm containers; they cost money idle."
+    ),
+    click.option("--max-containers", type=_COUNT, metavar="N", help="Most containers."),
+    click.option("--buffer-containers", type=click.IntRange(0), metavar="N", help="Containers ahead of the load."),
     click.option(
         "--scaledown-window",
         "scaledown_window_seconds",
@@ -73,24 +67,20 @@ deploy_options = options(
     click.option(
         "--startup-timeout", "startup_timeout_seconds", type=_COUNT, metavar="T", help="Longest start, in seconds."
     ),
-    click.option("--max-inputs", type=_COUNT, metavar="N", help="Requests in one container at once."),
-    click.option("--target-inputs", type=_COUNT, metavar="N", help="How many of them scaling aims at."),
-    click.option("--volume", multiple=True, metavar="DIR=NAME", help="A Modal Volume at a folder."),
+    click.option("--max-inputs", type=_COUNT, metavar="N", help="Most concurrent requests of a container."),
+    click.option("--target-inputs", type=_COUNT, metavar="N", help="Concurrent requests that scaling aims for."),
+    click.option("--volume", multiple=True, metavar="DIR=NAME", help="A Modal Volume to mount at DIR."),
     click.option("--apt", "apt_packages", multiple=True, metavar="P", help="A Debian package to install."),
-    click.option("--custom-domain", "custom_domains", multiple=True, metavar="D", help="A domain of your own."),
-    click.option(
-        "--memory-snapshot/--no-memory-snapshot",
-        default=None,
-        help="Start containers from a picture of memory.",
-    ),
+    click.option("--custom-domain", "custom_domains", multiple=True, metavar="D", help="Your domain for the app."),
+    click.option("--memory-snapshot/--no-memory-snapshot", default=None, help="Start containers from a snapshot."),
     click.option("--no-rehearsal", is_flag=True, help="Do not import the app here first."),
-    click.option("--wait/--no-wait", default=True, help="Wait until it answers, and play one rollout."),
+    click.option("--wait/--no-wait", default=True, help="Wait until the app answers, and play one rollout."),
 )
 """The options of `deploy` and `modal-serve`: the app's name and settings, its Secret, Modal's environment."""
 
 
 def settings_of(flags: dict[str, Any]) -> modal_settings.ModalSettings:
-    """What the flags say; a flag's parameter has its setting's name. Raises ConfigError, click.BadParameter."""
+    """Return the settings that the flags set. Raises ConfigError, click.BadParameter."""
     names = {field.name for field in dataclasses.fields(modal_settings.ModalSettings)}
     said = {name: value for name, value in flags.items() if name in names and value not in (None, ())}
     volumes = [text.partition("=") for text in flags["volume"]]
@@ -104,17 +94,17 @@ def settings_of(flags: dict[str, Any]) -> modal_settings.ModalSettings:
 
 
 def planned(app: str, said: modal_settings.ModalSettings, *, env_files: Sequence[str] = ()) -> modal_plans.DeployPlan:
-    """The plan; the app's own name is the default for Modal's. Raises DiscoveryError, ConfigError.
+    """Return the plan. The default name on Modal is the app's name. Raises DiscoveryError, ConfigError.
 
-    env_files: where the Secret's values would come from; an address of a model in them that only this machine reaches is
-    a warning.
+    env_files: the source of the Secret's values. The plan has a warning for each model address in them that only this
+    machine can reach.
     """
     here = Path.cwd()
     parsed = source_files.parse_target(source_files.resolve(app, beside=here))
     if parsed.kind == "file" and _is_entry(here / parsed.name):
         raise ConfigError(
-            f"{parsed.name} is an entry for Modal's own command, not a task app.",
-            hint=f"Run `modal deploy {parsed.name}`, or give the app's own file here.",
+            f"{parsed.name} is a file for Modal's own command, not a task app.",
+            hint=f"Run `modal deploy {parsed.name}`, or pass the app's file to this command.",
         )
     declared = declared_requirements.read_needs(parsed, beside=here).settings
     if said.app_name is None and declared.app_name is None:
@@ -124,7 +114,7 @@ def planned(app: str, said: modal_settings.ModalSettings, *, env_files: Sequence
 
 
 def _unreachable(plan: modal_plans.DeployPlan, env_files: Sequence[str]) -> Iterator[str]:
-    """A warning for each model's address that leads to the container itself; of any role, where not all are known."""
+    """Yield a warning for each model address that would lead to the container itself, for all roles that are known."""
     settings = load(env_files=env_files)
     rehearsal = plan.rehearsal
     names = None if rehearsal is None or rehearsal.context else {*plan.required_keys, *rehearsal.optional}
@@ -132,7 +122,7 @@ def _unreachable(plan: modal_plans.DeployPlan, env_files: Sequence[str]) -> Iter
     for name in sorted(settings.variables if names is None else names):
         url = settings.variable(name) if name.startswith(start) and name.endswith(end) else None
         if url and on_loopback(url):
-            yield f"{name} is a loopback address: a container would look for the model in itself. Give one that it reaches."
+            yield f"{name} is a loopback address, which a container cannot use to reach the model on this machine."
 
 
 def _is_entry(path: Path) -> bool:
@@ -141,7 +131,7 @@ def _is_entry(path: Path) -> bool:
 
 
 def _own_name(parsed: source_files.Target, here: Path) -> str:
-    """The file's, of an `app.py` its folder's; of a package or a bundled app its own."""
+    """Return the name of the file (of its directory for `app.py`), the package or the bundled app."""
     if parsed.kind != "file":
         return parsed.name.partition(".")[0]
     path = (here / parsed.name).resolve()
@@ -156,14 +146,14 @@ def _own_name(parsed: source_files.Target, here: Path) -> str:
     )
 )
 @deploy_options
-@click.option("--tag", default="", show_default=False, metavar="T", help="A label of this version, shown by Modal.")
+@click.option("--tag", default="", show_default=False, metavar="T", help="A label for this version, shown by Modal.")
 @click.option(
     "--strategy",
     type=click.Choice(["rolling", "recreate"]),
     default="rolling",
     help="Let the old containers finish, or stop them first.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and its cost; needs no account.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and its cost, without an account.")
 @json_option("Print the plan, or what was deployed, as JSON.")
 def command(
     app: str,
@@ -176,17 +166,18 @@ def command(
 ) -> None:
     """Deploy an app to Modal.
 
-    What the app needs is read from its # /// script block or pyproject.toml, with [tool.taskapp.modal]; flags win. The
-    app is imported here first, with only what would be installed there. Keys reach it through a named Secret alone.
+    The app's requirements are read from its # /// script block or pyproject.toml, with [tool.taskapp.modal]. Flags take
+    precedence. The app is imported here first, with only the packages that will be installed on Modal. Keys are passed in a
+    named Secret and nowhere else.
     """
     said = settings_of(flags)
     plan = planned(app, said, env_files=flags["env_files"])
-    if dry_run:  # needs neither Modal nor an account; a deploy does what this plan shows
+    if dry_run:
         if as_json:
             print_json(deploy_output.plan_json(plan))
             return
         deploy_output.show_plan(plan)
-        echo("\nNothing was sent to Modal. Without --dry-run this is deployed.")
+        echo("\nNothing was sent to Modal. Without --dry-run, this plan is deployed.")
         return
     how = modal_run.DeployOptions(modal_environment or "", tag, strategy)
     end_on_signals()
@@ -209,11 +200,11 @@ STAYS = (
     "TASKAPP_HOST",
     "TASKAPP_PORT",
 )
-"""Prefixes of names that are not sent: keys that a container does not need, and paths and addresses of this machine."""
+"""Prefixes of variables that are not sent: keys that a container does not need, and this machine's paths and addresses."""
 
 
 def ready(plan: modal_plans.DeployPlan, how: modal_run.DeployOptions, flags: dict[str, Any]) -> str | None:
-    """Check that the name is free or ours, and make sure of the Secret; the key, where it is known here.
+    """Check the app's name and prepare its Secret. Return the app's key if it is known here.
 
     Raises ModalRefused, ConfigError, Unavailable.
     """
@@ -225,12 +216,12 @@ def ready(plan: modal_plans.DeployPlan, how: modal_run.DeployOptions, flags: dic
         raise modal_account.ModalRefused(f"{plan.app_name!r} is not deployed: {apart}")
     for warning in plan.warnings:
         echo(f"Warning: {clean(warning)}", err=True)
-    echo("Asking Modal about the app's name and its Secret ...", err=True)
+    echo("Checking the app's name and its Secret on Modal ...", err=True)
     account = modal_account.look(plan.app_name, plan.secret_names, plan.required_keys, environment=how.environment)
     if account.owner == "others" and not flags["take_over"]:
         raise modal_account.ModalRefused(
-            f"An app {plan.app_name!r} is deployed there already, and taskapp did not deploy it.",
-            hint="Give another --name, or replace it with --take-over.",
+            f"The name {plan.app_name!r} belongs to an app on Modal that taskapp did not deploy.",
+            hint="Choose another --name, or replace the app with --take-over.",
         )
     _secrets(plan, how, flags, account)
     return load(env_files=flags["env_files"]).environment_api_key
@@ -239,18 +230,19 @@ def ready(plan: modal_plans.DeployPlan, how: modal_run.DeployOptions, flags: dic
 def _secrets(
     plan: modal_plans.DeployPlan, how: modal_run.DeployOptions, flags: dict[str, Any], account: modal_account.Account
 ) -> None:
-    """Make or update the app's own Secret where a flag says so. Raises ModalRefused: a Secret or key is missing."""
+    """Create or update the app's own Secret if a flag requests it. Raises ModalRefused if a Secret or key is missing."""
     own, lacking = plan.secret_names[-1], set(account.lacking)
     for name in account.missing:
         if name != own:
             raise modal_account.ModalRefused(
-                f"There is no Secret {name!r} on Modal.", hint=f"Make it: modal secret create {name} --from-dotenv F"
+                f"The Secret {name!r} does not exist on Modal.",
+                hint=f"Run: modal secret create {name} --from-dotenv FILE",
             )
     missing = own in account.missing
     if missing and not flags["create_secret"]:
         raise modal_account.ModalRefused(
-            f"There is no Secret {own!r} on Modal, which holds the keys ({', '.join(plan.required_keys)}).",
-            hint="--create-secret makes it, from .env here or an --env-file F, with a new key where they have none.",
+            f"The Secret {own!r} for {', '.join(plan.required_keys)} does not exist on Modal.",
+            hint="--create-secret creates it from .env or --env-file FILE, with a new key if they have none.",
         )
     if missing or flags["update_secret"]:
         lacking = set(plan.required_keys) if missing else lacking
@@ -258,28 +250,28 @@ def _secrets(
         lacking -= set(values)
         if lacking and missing:
             raise modal_account.ModalRefused(
-                f"The env files lack {', '.join(sorted(lacking))}, which the Secret {own!r} must hold.",
+                f"The env files do not set {', '.join(sorted(lacking))}, which the Secret {own!r} needs.",
                 hint="Add it to an --env-file.",
             )
         if not modal_account.make_secret(own, values, environment=how.environment, update=flags["update_secret"]):
             raise modal_account.ModalRefused(
-                f"The Secret {own!r} was made by another process meanwhile, and is not changed.",
-                hint="Run this again to use it.",
+                f"Another process has just created the Secret {own!r}, which was not changed.",
+                hint="Run the command again to use that Secret.",
             )
-        echo(f"Secret {own}: {'made' if missing else 'set'} {', '.join(sorted(values))}.", err=True)
+        echo(f"Secret {own}: {'created with' if missing else 'set'} {', '.join(sorted(values))}.", err=True)
     elif flags["create_secret"]:
-        echo(f"Secret {own} exists and stays as it is; --update-secret sets keys in it.", err=True)
+        echo(f"Secret {own} exists and was not changed; --update-secret sets keys in it.", err=True)
     if lacking:
         raise modal_account.ModalRefused(
-            f"The Secret {own!r} on Modal lacks {', '.join(sorted(lacking))}.",
-            hint="Add it with --update-secret and an env file that has it.",
+            f"The Secret {own!r} on Modal does not contain {', '.join(sorted(lacking))}.",
+            hint="Add it to an env file, and pass --update-secret.",
         )
 
 
 def after(
     plan: modal_plans.DeployPlan, how: modal_run.DeployOptions, key: str | None, *, wait: bool, as_json: bool
 ) -> None:
-    """Print where the app is, once it answers there, and what to do next. Raises ModalRefused."""
+    """Wait until the app answers, if requested, and print its address and the next command. Raises ModalRefused."""
     url = modal_account.address(plan.app_name, modal_settings.WEB_FUNCTION, environment=how.environment)
     deployed: dict[str, Any] = {"app_name": plan.app_name, "url": url, "environment": how.environment}
     if wait:
@@ -287,14 +279,12 @@ def after(
     if as_json:
         print_json(deployed)
         return
-    echo(
-        f"\n{clean(plan.app_name)} answers at {clean(url)}" if wait else f"\n{clean(plan.app_name)} is at {clean(url)}"
-    )
-    echo(f"Next: taskapp rollout {clean(url)}   (its key as ENVIRONMENT_API_KEY)")
+    echo(f"\n{clean(plan.app_name)} {'answers' if wait else 'is'} at {clean(url)}")
+    echo(f"Next: taskapp rollout {clean(url)}   (with its key in ENVIRONMENT_API_KEY)")
 
 
 def look_at(plan: modal_plans.DeployPlan, url: str, key: str | None) -> dict[str, Any] | None:
-    """Wait for /health, then play one short rollout, reported on stderr. None without the key. Raises ModalRefused."""
+    """Wait for /health and play one short rollout, or return None without a key or policy. Raises ModalRefused."""
     echo(f"Waiting for {clean(url)}/health ...", err=True)
     seconds = float(plan.settings.startup_timeout_seconds or 0) + 60.0
     last: list[str] = []
@@ -306,17 +296,15 @@ def look_at(plan: modal_plans.DeployPlan, url: str, key: str | None) -> dict[str
 
     known = blocking_portal.run(modal_check.healthy(url, key, seconds=seconds, report=report_progress))
     if key is None or not known:
-        why = "The key here is not the one in the Secret" if key else "It answers; its key is not known here"
-        echo(f"{why}, so no rollout was tried. Give --env-file, or ENVIRONMENT_API_KEY.", err=True)
+        why = "the key here is not the key in the Secret" if key else "its key is not known here"
+        echo(
+            f"The app answers. No rollout was played, because {why}. Pass --env-file or ENVIRONMENT_API_KEY.", err=True
+        )
         return None
     rehearsal = plan.rehearsal
     if rehearsal is None or not rehearsal.policy:
-        why = (
-            "Without a rehearsal no policy is known"
-            if rehearsal is None
-            else "No policy of the app plays without a model"
-        )
-        echo(f"It answers. {why}, so no rollout was tried.", err=True)
+        why = "no policy is known without a rehearsal" if rehearsal is None else "no policy plays without a model"
+        echo(f"The app answers. No rollout was played, because {why}.", err=True)
         return None
     smoke = blocking_portal.run(
         modal_check.smoke(
@@ -334,27 +322,26 @@ def look_at(plan: modal_plans.DeployPlan, url: str, key: str | None) -> dict[str
 
 
 def end_on_signals() -> None:
-    """Let a closed terminal and SIGTERM end a command as Ctrl-C does: what Modal runs for it is then stopped."""
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup asks to ignore one
+    """Let SIGTERM and a closed terminal end a command like Ctrl-C, so that everything on Modal is stopped."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
 
 
 def print_line(line: str) -> None:
-    """A line of Modal's, on stderr."""
-    echo(clean(line), err=True)
+    """Print a line of Modal's client on stderr."""
+    echo(line, err=True)
 
 
 def secret_values(plan: modal_plans.DeployPlan, env_files: Sequence[str], *, mint: bool) -> dict[str, str]:
-    """The values for the Secret, from the env files; without --env-file from `.env` here.
+    """Return the values for the Secret from the env files, or from `.env` without --env-file.
 
-    mint: an ENVIRONMENT_API_KEY that neither they nor the process environment have is made, and written into the last
-    env file, mode 600, before it goes anywhere: Modal never shows it again. It is not printed.
+    If `mint` is true and neither the files nor the process environment set ENVIRONMENT_API_KEY, a key is created and written
+    into the last env file with mode 600, because Modal never shows it again. It is not printed.
 
-    Raises ConfigError: an env file cannot be read or written, or TASKAPP_STORE names no Postgres.
+    Raises ConfigError if an env file cannot be read or written, or if TASKAPP_STORE is not a Postgres address.
     """
-    key = load(env_files=env_files).environment_api_key  # and each file can be read
+    key = load(env_files=env_files).environment_api_key  # fails if a file cannot be read
     files = [Path(name) for name in env_files] or [Path(".env")]
     values: dict[str, str] = {}
     for path in files:
@@ -365,12 +352,12 @@ def secret_values(plan: modal_plans.DeployPlan, env_files: Sequence[str], *, min
         values.pop(STORE, None)
     elif not values.get(STORE, "postgresql://").startswith(("postgresql://", "postgres://", "postgresql+")):
         raise ConfigError(
-            f"{STORE} in the env file names no Postgres; a file on this machine is not there.",
-            hint="Give the address of a database (postgresql://...), or --store none.",
+            f"{STORE} in the env file is not a Postgres address. Containers cannot use a file on this machine.",
+            hint="Set it to the address of a database (postgresql://...), or pass --store none.",
         )
     if mint and KEY not in values:
         values[KEY] = key or secrets.token_hex(32)
         if key is None:
             env_file.write(files[-1], {KEY: values[KEY]})
-            echo(f"{KEY} was made and written to {files[-1]} (mode 600); it is shown nowhere.", err=True)
+            echo(f"Created {KEY} and wrote it to {files[-1]} (mode 600).", err=True)
     return values

@@ -1,4 +1,4 @@
-"""The files about a job that `taskapp train --local` writes: a picture of its curves, and TensorBoard's."""
+"""The files that `taskapp train --local` writes about a job: an image of its curves, and TensorBoard's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskapp_kit.errors import BackendError, ConfigError
 from taskapp_kit.records.job_curves import curve_groups
 
 POINT_SECONDS = 2.0
-"""Between two looks at a job's points, for TensorBoard."""
+"""The interval between two requests for a job's points, for TensorBoard."""
 
 Points = Sequence[Mapping[str, Any]]
 """As a backend returns them: name, step, value, created_at (ISO 8601)."""
@@ -23,22 +23,22 @@ Points = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """The files below `folder`, which is made when they are written."""
+    """The files in `folder`, which is created when they are written."""
 
     folder: Path
 
     @property
     def picture(self) -> Path:
-        """The PNG of all curves."""
+        """The PNG image of all curves."""
         return self.folder / "curves.png"
 
     @property
     def tensorboard(self) -> Path:
-        """The folder of TensorBoard's files."""
+        """The directory of TensorBoard's files."""
         return self.folder / "tensorboard"
 
     async def follow(self, after_step: Callable[[int], Awaitable[Points]]) -> None:
-        """Write points for TensorBoard while the job runs, until this is cancelled. after_step: points after a step."""
+        """Write points for TensorBoard until cancelled. after_step: returns the points after a step."""
         with (await asyncio.to_thread(_curves)).TensorBoardFiles(self.tensorboard) as files:
             last = -1
             while True:
@@ -49,13 +49,10 @@ class JobFiles:
                 await asyncio.sleep(POINT_SECONDS)
 
     def write(self, points: Points, title: str) -> None:
-        """Write the picture, and TensorBoard's files anew: parts of the job may have been played again.
-
-        Raises ConfigError when a file cannot be written.
-        """
+        """Write the image and rewrite TensorBoard's files. Raises ConfigError."""
         groups, _ = curve_groups((point["name"], point["step"], point["value"]) for point in points)
         try:
-            # superseded points cannot be taken back from an event file
+            # parts of the job may have been played again, and points cannot be removed from an event file
             with _curves().TensorBoardFiles(self.tensorboard) as files:
                 files.add(_timed(points))
             self.picture.write_bytes(_curves().picture(groups, title))

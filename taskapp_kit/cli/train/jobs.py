@@ -1,4 +1,4 @@
-"""`taskapp jobs`: the jobs of a backend, listed, followed, cancelled and started again."""
+"""`taskapp jobs`: list, follow, cancel and restart the jobs of a backend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_LISTED = 1000
 
 
 def _at_a_backend(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that name a backend, as `settings`; and --json."""
+    """Add the options of a backend, passed as `settings`, and --json."""
 
     @functools.wraps(command)
     def with_settings(
@@ -37,15 +37,15 @@ def _at_a_backend(command: Callable[..., None]) -> Callable[..., None]:
         settings = job_settings(env_files=env_files, backend_url=backend_url)
         command(*args, settings=settings, as_json=as_json, **options)
 
-    return options(ENV_FILES, BACKEND, json_option("Print JSON, and nothing else on stdout."))(with_settings)
+    return options(ENV_FILES, BACKEND, json_option("Print only JSON on stdout."))(with_settings)
 
 
 @click.group(epilog=example(LIST_EXAMPLES[0], FOLLOW_EXAMPLES[0], *CANCEL_EXAMPLES))
 def command() -> None:
     """List, follow, cancel and restart the jobs of a backend.
 
-    The backend is BACKEND_BASE_URL or --backend-url, its key SYNTH_API_KEY; a key sees the jobs that were submitted
-    with it. `taskapp train` submits one.
+    The backend is --backend-url or BACKEND_BASE_URL, and its key is SYNTH_API_KEY. A key sees the jobs that were submitted
+    with it. `taskapp train` submits a job.
     """
 
 
@@ -54,10 +54,10 @@ def command() -> None:
 @click.option(
     "--tag", "tags", multiple=True, metavar="T", help="Only jobs with this tag, NAME or NAME=VALUE; repeatable."
 )
-@click.option("--limit", type=click.IntRange(1, MAX_LISTED), default=50, metavar="N", help="At most this many.")
+@click.option("--limit", type=click.IntRange(1, MAX_LISTED), default=50, metavar="N", help="List at most N jobs.")
 @_at_a_backend
 def list_(status: str | None, tags: tuple[str, ...], limit: int, settings: JobSettings, as_json: bool) -> None:
-    """List jobs, the newest first."""
+    """List jobs, newest first."""
 
     async def listed() -> list[dict[str, Any]]:
         async with backends.BackendClient(settings.needed_backend(), settings.needed_backend_key()) as backend:
@@ -83,9 +83,9 @@ def follow(
     settings: JobSettings,
     as_json: bool,
 ) -> None:
-    """Follow JOB until it ends, from its first event on.
+    """Follow JOB from its first event until it ends.
 
-    Exit status 0 is a job that succeeded, 1 one that did not. Ctrl-C stops following; the job goes on.
+    The exit status is 0 if the job succeeded and 1 otherwise. Ctrl-C stops following, but the job continues.
     """
 
     async def to_its_end() -> dict[str, Any]:
@@ -110,9 +110,9 @@ def follow(
 @click.argument("job_id", metavar="JOB")
 @_at_a_backend
 def cancel(job_id: str, settings: JobSettings, as_json: bool) -> None:
-    """End JOB and its rollouts.
+    """Cancel JOB and its rollouts.
 
-    Exit status 0 is a job that is cancelled or about to be, 1 one that had ended otherwise before.
+    The exit status is 0 if the job is cancelled or being cancelled, and 1 if it had already ended.
     """
     job = without_keys(read_status(_job_of(job_id, settings).cancel(), job_id), settings.keys)
     name = clean(str(job["job_id"]))
@@ -121,40 +121,41 @@ def cancel(job_id: str, settings: JobSettings, as_json: bool) -> None:
     elif job["status"] in CANCELLED:
         echo(f"Job {name} is cancelled.")
     elif not over(job):
-        echo(f"Job {name} is {job['status']}; the backend was asked to cancel it.")
+        echo(f"Job {name} is {job['status']} and is being cancelled.")
     if over(job) and job["status"] not in CANCELLED:
-        raise JobError(f"Job {name} had ended before, as {job['status']}, and stays so.")
+        raise JobError(f"Job {name} was not cancelled: it had already ended with status {job['status']}.")
 
 
 @command.command(epilog=example(*START_EXAMPLES))
 @click.argument("job_id", metavar="JOB")
 @_at_a_backend
 def start(job_id: str, settings: JobSettings, as_json: bool) -> None:
-    """Let JOB, which failed or was cancelled, go on from its last checkpoint.
+    """Restart JOB, which failed or was cancelled, from its last checkpoint.
 
-    Exit status 0 is a job that is queued or running, 1 one that cannot go on.
+    The exit status is 0 if the job is queued or running, and 1 if it cannot be restarted.
     """
     job = without_keys(read_status(_job_of(job_id, settings).start(), job_id), settings.keys)
     name = clean(str(job["job_id"]))
     if as_json:
         print_json(job)
     elif not over(job):
-        echo(f"Job {name} is {job['status']}; taskapp jobs follow {name} follows it.")
+        echo(f"Job {name} is {job['status']}. Follow it with: taskapp jobs follow {name}")
     if over(job):
         raise JobError(
-            f"Job {name} is {job['status']} and does not go on: it succeeded, or its engine cannot resume it."
+            f"Job {name} cannot be restarted: it is {job['status']}, and only a failed or cancelled job whose engine can "
+            "resume it restarts."
         )
 
 
 def _job_of(job_id: str, settings: JobSettings) -> rl_job.RLJob:
-    """The job at the backend. Raises ConfigError: no backend or key is named."""
+    """Return the job at the backend. Raises ConfigError if no backend or key is set."""
     return rl_job.RLJob.from_job_id(job_id, settings.needed_backend(), settings.needed_backend_key())
 
 
 def _show(jobs: list[dict[str, Any]]) -> None:
     """Print one row for each job."""
     if not jobs:
-        echo("There are no such jobs; `taskapp train` submits one.", err=True)
+        echo("No jobs found. `taskapp train` submits one.", err=True)
         return
     headers = ("job", "status", "created", "progress", "final reward", "model", "tags")
     rows = table(*headers, right=("progress", "final reward"))
@@ -172,5 +173,5 @@ def _show(jobs: list[dict[str, Any]]) -> None:
 
 
 def _moment(job: Mapping[str, Any]) -> str:
-    """When it was submitted, to the second; the backend says it in ISO 8601."""
+    """Return when the job was submitted, to the second. The backend reports it in ISO 8601."""
     return str(job.get("created_at") or "-").partition(".")[0].replace("T", " ")

@@ -1,4 +1,4 @@
-"""`taskapp modal-serve`: an app on Modal for as long as the command runs, made anew at each change of its files."""
+"""`taskapp modal-serve`: run an app on Modal while the command runs, and redeploy it when its files change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from taskapp_kit.errors import KitError
 def command(app: str, modal_environment: str | None, **flags: Any) -> None:
     """Run an app on Modal until Ctrl-C, with live reload.
 
-    As `deploy`, but under an address of its own that ends in -dev, and nothing is left when the command ends.
+    Like `deploy`, but at a separate address that ends in -dev. The deployment is removed when the command ends.
     """
     said = settings_of(flags)
     plan = planned(app, said)
@@ -34,11 +34,11 @@ def command(app: str, modal_environment: str | None, **flags: Any) -> None:
     key = ready(plan, how, {**flags, "take_over": True})
 
     def answering(url: str) -> None:
-        echo(f"{clean(plan.app_name)} is at {clean(url)} until Ctrl-C; it follows changes of its files.")
+        echo(f"{clean(plan.app_name)} is at {clean(url)} until Ctrl-C and reloads when its files change.")
         if flags["wait"]:
             try:
                 look_at(plan, url.rstrip("/"), key)
-            except KitError as error:  # it can be fixed while it is served
+            except KitError as error:  # the user can fix it while it is served
                 complain(error)
 
     end_on_signals()

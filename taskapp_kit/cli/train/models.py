@@ -1,4 +1,4 @@
-"""`taskapp models`: the trained models of this machine, listed, exported, imported and removed."""
+"""`taskapp models`: list, export, import and remove the trained models on this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IMPORT_EXAMPLE = "taskapp models import lever.tar"
 
 
 def _here(command: Callable[..., None]) -> Callable[..., None]:
-    """--models, which with the settings names the folder `models`; and --json."""
+    """Add --models, passed as the directory `models` of the settings, and --json."""
 
     @functools.wraps(command)
     def with_folder(*args: Any, models: Path | None, env_files: Sequence[str], as_json: bool, **others: Any) -> None:
@@ -47,10 +47,10 @@ def _here(command: Callable[..., None]) -> Callable[..., None]:
             "--models",
             type=click.Path(file_okay=False, path_type=Path),
             metavar="DIR",
-            help="The models folder.  [default: TASKAPP_MODELS, or .taskapp/models]",
+            help="The directory of models.  [default: TASKAPP_MODELS, or .taskapp/models]",
         ),
         ENV_FILES,
-        json_option("Print JSON, and nothing else on stdout."),
+        json_option("Print only JSON on stdout."),
     )(with_folder)
 
 
@@ -58,21 +58,21 @@ def _here(command: Callable[..., None]) -> Callable[..., None]:
 def command() -> None:
     """List, export, import and remove the trained models of this machine.
 
-    NAME is rl:MODEL:JOB:CHECKPOINT, as a job's results have it, or ft:… of a fine-tuned model; `eval` and `rollout` take it
-    as --model.
+    NAME is rl:MODEL:JOB:CHECKPOINT, as printed in a job's results, or ft:MODEL:JOB:CHECKPOINT for a fine-tuned model. Pass it
+    to `eval` and `rollout` as --model.
     """
 
 
 @command.command("list", epilog=example(LIST_EXAMPLE))
 @_here
 def list_(models: Path, as_json: bool) -> None:
-    """List them. The score is the reward at its evaluation; of a fine-tuned model, minus the held-out loss."""
+    """List trained models with their scores: the reward in an evaluation, or the negative held-out loss of a fine-tuning."""
     listed = [_shown(model) for model in library.trained_models(models)]
     if as_json:
         print_json({"folder": str(models), "models": listed})
         return
     if not listed:
-        echo(f"There are no trained models in {clean(str(models))}; `taskapp train --local` trains one.", err=True)
+        echo(f"No trained models in {clean(str(models))}. `taskapp train --local` trains one.", err=True)
         return
     rows = table("name", "iteration", "score", "size", "kind", "saved", right=("iteration", "score", "size"))
     for model in listed:
@@ -90,18 +90,19 @@ def list_(models: Path, as_json: bool) -> None:
 @command.command(epilog=example(*EXPORT_EXAMPLES))
 @click.argument("name", metavar="NAME")
 @click.argument("archive", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--merge", is_flag=True, help="Of an adapter: merge it with its base into whole weights.")
+@click.option("--merge", is_flag=True, help="For an adapter: merge it with its base model.")
 @_here
 def export(name: str, archive: Path, merge: bool, models: Path, as_json: bool) -> None:
-    """Write NAME into a tar archive, without the optimizer's state; compressed if FILE ends in .gz.
+    """Write NAME to a tar archive, which is compressed if FILE ends in .gz.
 
-    It has the weights, the tokenizer, the job's config, and the licence of the base with a notice of the change.
+    The archive contains the weights, the tokenizer, the job's config, and the license of the base model with a notice of the
+    change, but not the state of the optimizer.
     """
     checkpoint = library.trained_model(models, checkpoint_facts.TrainedModelName.parse(name))
     written: dict[str, Any] = {"name": name, "archive": str(archive), "size_bytes": 0}
     if merge:
         if stored.ADAPTER not in checkpoint.files:
-            raise CheckpointError(f"{name} has whole weights, so there is nothing to merge.", hint="Leave --merge out.")
+            raise CheckpointError(f"{name} is not an adapter, so it cannot be merged.", hint="Leave out --merge.")
         local_engine.check_installed("Merging an adapter")
         from taskapp_kit.train.models.loading import export_merged
 
@@ -122,9 +123,9 @@ def export(name: str, archive: Path, merge: bool, models: Path, as_json: bool) -
 @click.argument("archive", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_here
 def import_(archive: Path, models: Path, as_json: bool) -> None:
-    """Unpack an archive of `taskapp models export` into the models folder, and print the model's name.
+    """Unpack an archive of `taskapp models export` into the directory of models, and print the model's name.
 
-    Only plain files of known kinds are unpacked, and each has to have the SHA-256 that its manifest names.
+    Only regular files of known kinds are unpacked, and their SHA-256 must match the archive's manifest.
     """
     checkpoint = library.import_checkpoint(archive, models)
     name = str(checkpoint.facts.name)
@@ -138,7 +139,7 @@ def import_(archive: Path, models: Path, as_json: bool) -> None:
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
 @_here
 def rm(names: tuple[str, ...], models: Path, as_json: bool) -> None:
-    """Remove models. A job can go on from its other checkpoints only."""
+    """Remove models. A job cannot be restarted from a removed checkpoint."""
     parsed = [checkpoint_facts.TrainedModelName.parse(name) for name in names]
     removed: list[dict[str, Any]] = [
         {"name": str(name), "size_bytes": library.remove_trained_model(models, name)} for name in parsed

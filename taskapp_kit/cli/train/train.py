@@ -1,4 +1,4 @@
-"""`taskapp train`: a training job from a config: RL, submitted and followed or run here; fine-tuning, run here."""
+"""`taskapp train`: run a job from a config, at a backend or on this machine."""
 
 from __future__ import annotations
 
@@ -58,13 +58,11 @@ from taskapp_kit.records.job_status import succeeded
     metavar="U",
     help="The task app.  [default: TASK_APP_URL, else services.task_url of the config]",
 )
-@click.option(
-    "--model", metavar="M", help="Train this model instead of the config's (ft:… starts from a finetuned one)."
-)
-@click.option("--trainer-id", metavar="ID", help="The backend's trainer that shall do it.")
-@click.option("--idempotency", metavar="K", help="Idempotency-Key: the same one again gives the same job.")
-@click.option("--allow-experimental", is_flag=True, default=None, help="Ask for what the backend calls experimental.")
-@click.option("--local", is_flag=True, help="Train on this machine: starts a backend and the task app, and stops them.")
+@click.option("--model", metavar="M", help="Train this model instead of the config's (ft:… for a fine-tuned model).")
+@click.option("--trainer-id", metavar="ID", help="The backend's trainer for the job.")
+@click.option("--idempotency", metavar="K", help="Idempotency-Key: the same key always returns the same job.")
+@click.option("--allow-experimental", is_flag=True, default=None, help="Allow experimental features of the backend.")
+@click.option("--local", is_flag=True, help="Train on this machine, with its own backend and task app.")
 @click.option(
     "--task-app",
     "task_app",
@@ -72,11 +70,11 @@ from taskapp_kit.records.job_status import succeeded
     help="With --local: the task app.  [default: services.task_app of the config]",
 )
 @click.option(
-    "--fresh", is_flag=True, help="With --local or --type sft: begin anew, although a job of this config was left."
+    "--fresh", is_flag=True, help="With --local or --type sft: start over instead of continuing an unfinished job."
 )
 @click.option("--poll/--no-poll", default=True, help="Follow the job until it ends.")
 @POLLING
-@json_option("Print the job's last status as JSON, and nothing else on stdout.")
+@json_option("Print only the job's last status on stdout, as JSON.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -93,36 +91,36 @@ def command(
 ) -> None:
     """Submit an RL job and follow it until it ends, or fine-tune a model on this machine.
 
-    The task app is checked first: its address, its key, its contract. Exit status 0 is a job that succeeded (with
-    --no-poll, which prints the job's id: one that was taken), 1 one that did not, 2 a config or a setting that is
-    wrong. Ctrl-C stops following; the job goes on.
+    First the task app's address, key and contract are checked. The exit status is 0 if the job succeeded (or, with
+    --no-poll, was accepted), 1 if it did not, and 2 if the config or a setting is wrong. Ctrl-C stops following, but the job
+    continues.
 
-    With --local, no backend and no account are needed: the engine `local` trains here (extra: train), and ends with a
-    picture of the curves and episodes before and after. Ctrl-C stops everything; the same command again goes on with the
+    With --local, no backend and no account are needed. The engine `local` trains on this machine (extra: train) and produces
+    an image of the curves, and episodes before and after training. Ctrl-C stops everything. The same command continues the
     job where it stopped.
 
-    With --type sft, the model learns the answers in a file of `taskapp export --format sft`, on this machine (--local is
-    implied), and becomes ft:MODEL:JOB:CHECKPOINT, from which an RL job can start.
+    With --type sft, a model is fine-tuned on this machine with the conversations of `taskapp export --format sft`. The result
+    is the model ft:MODEL:JOB:CHECKPOINT, which an RL job can start from.
     """
     if local or kind == "sft":
-        way = "--type sft, which trains on this machine" if kind == "sft" else LOCAL
+        mode = "--type sft, which trains on this machine" if kind == "sft" else LOCAL
         for name, flag in typed(ctx).items():
             if name in remote:
-                raise click.UsageError(f"{flag} is not for {way}.")
+                raise click.UsageError(f"{flag} cannot be used with {mode}.")
     if kind == "sft":
         if task_app is not None:
-            raise click.UsageError("--task-app is not for --type sft, which plays no episodes.")
+            raise click.UsageError("--task-app cannot be used with --type sft, which plays no episodes.")
         _fine_tune(ctx, config_path, load(env_files=env_files), model, fresh=fresh, as_json=as_json)
         return
     try:
         config = client.load_rl_config(config_path)
     except FileNotFoundError as error:
-        raise ConfigError(str(error) or f"There is no file {config_path}.") from None
+        raise ConfigError(str(error)) from None
     if local:
         _train_here(ctx, config, task_app, load(env_files=env_files), model, fresh=fresh, as_json=as_json)
         return
     if task_app is not None or fresh:
-        raise click.UsageError("--fresh is for --local and --type sft." if fresh else "--task-app is for --local.")
+        raise click.UsageError("--fresh needs --local or --type sft." if fresh else "--task-app needs --local.")
     _submit(ctx, config, env_files, model, as_json=as_json, **remote)
 
 
@@ -143,17 +141,17 @@ def _submit(
     as_json: bool,
     **submitted: Any,
 ) -> None:
-    """Submit a job, and with `poll` follow it to its end. submitted: further options of `RLJob.from_config`."""
-    named = config.document.get("services", {}).get("task_url")
+    """Submit a job, and with `poll` follow it to its end. submitted: other options of `RLJob.from_config`."""
+    configured = config.document.get("services", {}).get("task_url")
     settings = job_settings_or_ask(
-        env_files=env_files, backend_url=backend_url, task_app_url=task_url, task_app_needed=not named
+        env_files=env_files, backend_url=backend_url, task_app_url=task_url, task_app_needed=not configured
     )
     _warn(config.warnings)
-    app_url = settings.task_app_url or named
+    app_url = settings.task_app_url or configured
     if not app_url:
         raise ConfigError(
-            "No task app is named.",
-            hint=f"Give --task-url, set {TASK_APP_VARIABLES[0]}, or write task_url into [services] of {config.path}.",
+            "The task app's address is not set.",
+            hint=f"Pass --task-url, set {TASK_APP_VARIABLES[0]}, or add task_url to [services] in {config.path}.",
         )
     backend, backend_key = settings.needed_backend(), settings.needed_backend_key()
     job = client.RLJob.from_config(
@@ -170,7 +168,7 @@ def _submit(
     async def to_its_end() -> dict[str, Any]:
         await _check(settings, app_url, quiet=as_json)
         job_id = await job.submit_async()
-        echo(f"Job {clean(job_id)} is submitted.", err=True)
+        echo(f"Submitted job {clean(job_id)}.", err=True)
         if not poll:
             return await _status(job, job_id)
         with job_progress.display_for(quiet=as_json) as display:
@@ -189,12 +187,12 @@ def _submit(
         echo(str(job.job_id))
     if poll and not succeeded(last):
         raise JobError(
-            job_progress.cause_of(shown), hint=f"`taskapp train` again makes a new job; the events stand at {backend}."
+            job_progress.cause_of(shown), hint=f"`taskapp train` submits a new job. The events are at {backend}."
         )
 
 
 async def _check(settings: JobSettings, app_url: str, *, quiet: bool) -> None:
-    """Check the task app and the backend. quiet: print only what is wrong. Raises JobError: one cannot be used."""
+    """Check the task app and the backend. quiet: print only problems. Raises JobError if one cannot be used."""
     checked = [
         *await checks.check_task_app(app_url, settings.needed_task_app_key()),
         *await backend_check.check_backend(settings.needed_backend(), settings.needed_backend_key(), app_url),
@@ -204,15 +202,15 @@ async def _check(settings: JobSettings, app_url: str, *, quiet: bool) -> None:
         show(findings, console(stderr=True), settings.keys)
     if failed(findings):
         parts = list(dict.fromkeys(finding.part for finding in findings if not finding.ok))
-        raise JobError(f"No job was submitted: see {' and '.join(parts)} above.")
+        raise JobError(f"No job was submitted, because of the problems above ({', '.join(parts)}).")
 
 
 async def _status(job: client.RLJob, job_id: str) -> dict[str, Any]:
-    """The job that was taken, also where the backend cannot be asked for it just now."""
+    """Return the status of a submitted job, or `unknown` if the backend cannot be reached."""
     try:
         return await job.get_status_async()
     except BackendError as error:
-        echo(f"Warning: the job is taken, and its status is not known. {clean(error.message)}", err=True)
+        echo(f"Warning: the job was submitted, but its status is unknown. {clean(error.message)}", err=True)
         return {"job_id": job_id, "status": "unknown"}
 
 
@@ -229,8 +227,8 @@ def _train_here(
     task_app = task_app or config.document.get("services", {}).get("task_app")
     if not task_app:
         raise ConfigError(
-            "No task app is named.",
-            hint=f'Give --task-app FILE, or write task_app = "FILE" into [services] of {config.path}.',
+            "The task app is not set.",
+            hint=f'Pass --task-app FILE, or add task_app = "FILE" to [services] in {config.path}.',
         )
     from taskapp_kit.cli.train import train_local
 
@@ -244,7 +242,7 @@ def _train_here(
     if not succeeded(result.status):
         raise JobError(
             job_progress.cause_of(result.status),
-            hint="The same command again goes on from its last checkpoint; with --fresh it begins anew.",
+            hint="The same command continues from the last checkpoint. With --fresh it starts over.",
         )
 
 

@@ -1,7 +1,7 @@
-"""What `taskapp train --local` does: starts a backend and the task apps in this process, and follows the job to its end.
+"""`taskapp train --local`: start a backend and the task apps in this process, and follow the job to its end.
 
-A job that was left goes on when the command is given again: its idempotency key is made of config, task app and model. A
-run has addresses and keys of its own, so the stored job is given the task apps' new addresses before the backend starts.
+The same command continues an unfinished job, because the idempotency key depends only on config, task app and model. Each run
+has new addresses and keys, so the stored job gets the task apps' new addresses before the backend starts.
 """
 
 from __future__ import annotations
@@ -54,21 +54,25 @@ from taskapp_kit.viewer.viewer import UiMount
 JOB_STORE = "sqlite:///.taskapp/backend.db"
 ROLLOUT_STORE = "sqlite:///.taskapp/rollouts.db"
 FILES = Path(".taskapp/train")
-"""Below it is a folder for each job."""
+"""Contains a directory for each job."""
 FOLLOW_SECONDS = 1.0
-"""Between two looks at the job's status."""
+"""The interval between two requests for the job's status."""
 POINTS_PAGE = 1000
 PAIRS = 3
-"""Episodes that are shown before and after training: those of the first seeds of the evaluations."""
+"""The number of episodes shown before and after training, from the first seeds of the evaluations."""
 DRAWING = ("matplotlib", "tensorboardX")
 """Packages of the extra `train` that only this command needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTraining:
-    """What is trained. task_app: a file, or the name of a bundled app. model: in place of the config's.
+    """What to train.
 
-    fresh: begins a new job, and cancels one that was left. quiet: shows nothing while the job runs.
+    Attributes:
+        task_app: A file, or the name of a bundled app.
+        model: Replaces the config's model.
+        fresh: Whether to cancel an unfinished job and start a new one.
+        quiet: Whether to show nothing while the job runs.
     """
 
     config: RlConfig
@@ -80,16 +84,16 @@ class LocalTraining:
 
     def idempotency_keys(self) -> Iterator[str]:
         """Yield the idempotency keys of its first job, its second, and so on."""
-        # The same command is the same job: no file names the last job, a changed config is another job, and a failed job
-        # continues after its cause was fixed. The number grows after a job that succeeded.
-        named = [self.config.document, str(Path(self.task_app).resolve()), self.model]
-        digest = hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()
+        # The same command means the same job: a changed config is another job, and a failed job continues after its
+        # cause was fixed. The number increases after a job that succeeded.
+        identity = [self.config.document, str(Path(self.task_app).resolve()), self.model]
+        digest = hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()
         return (f"train-local.{digest}.{count}" for count in itertools.count(1))
 
 
 @dataclass(frozen=True, slots=True)
 class LocalResult:
-    """A job that has ended, however. status: its last one, without keys. points: of its metrics."""
+    """A job that has ended, whether it succeeded or not: its last status without keys, and the points of its metrics."""
 
     status: dict[str, Any]
     points: Points
@@ -97,19 +101,22 @@ class LocalResult:
     files: JobFiles
 
     def to_json(self) -> dict[str, Any]:
-        """The status, and where the files are (None without a point)."""
-        files = (
-            {"picture": str(self.files.picture), "tensorboard": str(self.files.tensorboard)} if self.points else None
-        )
-        return {**self.status, "files": files}
+        """Return the status and the paths of the files, which are None without points."""
+        paths = {"picture": str(self.files.picture), "tensorboard": str(self.files.tensorboard)}
+        return {**self.status, "files": paths if self.points else None}
 
 
 @dataclass(slots=True)
 class LocalServers:
-    """The running backend and task apps. left: the id of the stored job that goes on, None for a new one.
+    """The running backend and task apps.
 
-    urls: of the task apps by the names that flag and config give them. key: of the backend. idempotency_key: of the new
-    job. viewer_link: logs a browser in, once. job_id: once it is known.
+    Attributes:
+        key: The backend's key.
+        urls: The task apps' addresses, by their names in the flag and the config.
+        viewer_link: A link that logs a browser in, once.
+        left: The id of the unfinished job to continue, or None for a new job.
+        idempotency_key: The key of a new job.
+        job_id: The job's id, once it is known.
     """
 
     backend_url: str
@@ -125,35 +132,32 @@ class LocalServers:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Both keys, which are never shown."""
+        """Both keys, which must never be printed."""
         return self.key, self.task_app_key
 
 
-def train(wanted: LocalTraining, ctx: click.Context) -> LocalResult:
+def train(training: LocalTraining, ctx: click.Context) -> LocalResult:
     """Run the job to its end, and write the files about it.
 
-    Ctrl-C stops all that was started and ends the command with status 1. Raises Unavailable, ConfigError, StoreError,
-    DiscoveryError, DeclarationError, TaskAppError, BackendError.
+    Ctrl-C stops everything and ends the command with status 1. Raises Unavailable, ConfigError, StoreError, DiscoveryError,
+    DeclarationError, TaskAppError, BackendError.
     """
-    running: list[LocalServers] = []
+    servers: LocalServers | None = None
     try:
-        with _servers(wanted) as servers:
-            running.append(servers)
-            return asyncio.run(_followed(wanted, servers))
+        with _servers(training) as servers:
+            return asyncio.run(_followed(training, servers))
     except KeyboardInterrupt:
-        job_id = next((each.job_id for each in running), None)
-        if job_id is None:
-            echo("\nStopped before the job had begun.", err=True)
+        if servers is None or servers.job_id is None:
+            echo("\nStopped before the job started.", err=True)
         else:
-            words = f"job {clean(job_id)} goes on where it stopped when the same command is given again"
-            echo(f"\nStopped; {words}.", err=True)
+            echo(f"\nStopped. The same command continues job {clean(servers.job_id)} where it stopped.", err=True)
         ctx.exit(1)
 
 
 @contextlib.contextmanager
-def _servers(wanted: LocalTraining) -> Iterator[LocalServers]:
-    """A backend and the task apps, each at a free port of this machine with a key of its own, while the block runs."""
-    # They are threads of this process, and the trainer is a child of it: however the command ends, nothing is left running.
+def _servers(training: LocalTraining) -> Iterator[LocalServers]:
+    """Run a backend and the task apps, each on a free port of this machine, while the block runs."""
+    # They are threads of this process and the trainer is its child, so nothing keeps running when the command ends.
     missing = [name for name in DRAWING if find_spec(name) is None]
     if missing:
         raise Unavailable(
@@ -161,22 +165,23 @@ def _servers(wanted: LocalTraining) -> Iterator[LocalServers]:
             "installed.",
             hint="Install the extra: pip install 'taskapp-kit[train]'.",
         )
-    vllm = VllmPlace.of(wanted.settings.vllm, wanted.settings.variable(KEY_VARIABLE))
-    engine = LocalEngine(wanted.settings.models, wanted.settings.aliases, vllm=vllm, open_paths=True)
-    log_to_stderr("error", wanted.settings.log_format)
-    own_key = wanted.settings.environment_api_key if _calls_others(wanted.config) else None
+    settings = training.settings
+    vllm = VllmPlace.of(settings.vllm, settings.variable(KEY_VARIABLE))
+    engine = LocalEngine(settings.models, settings.aliases, vllm=vllm, open_paths=True)
+    log_to_stderr("error", settings.log_format)
+    own_key = settings.environment_api_key if _calls_others(training.config) else None
     key, app_key = secrets.token_urlsafe(24), own_key or secrets.token_urlsafe(24)
-    settings = replace(wanted.settings, environment_api_key=app_key, store=wanted.settings.store or ROLLOUT_STORE)
+    settings = replace(settings, environment_api_key=app_key, store=settings.store or ROLLOUT_STORE)
     export(settings)
     keep_from_authors()
-    apps = {name: find_app(name) for name in dict.fromkeys([wanted.task_app, *_other_task_apps(wanted.config)])}
+    apps = {name: find_app(name) for name in dict.fromkeys([training.task_app, *_other_task_apps(training.config)])}
     bearer, left = BearerKeys([], minted=key), list[str]()
     with contextlib.ExitStack() as running:
         urls: dict[str, str] = {}
         for name, app in apps.items():
-            before = next((url for other, url in urls.items() if apps[other] is app), None)  # it has several names
-            urls[name] = before or running.enter_context(BackgroundServer(build(app, settings, exposure="local"))).url
-        url = urls[wanted.task_app]
+            same = next((url for other, url in urls.items() if apps[other] is app), None)  # an app with several names
+            urls[name] = same or running.enter_context(BackgroundServer(build(app, settings, exposure="local"))).url
+        url = urls[training.task_app]
         try:
             backend_app = create_backend(
                 bearer,
@@ -187,15 +192,15 @@ def _servers(wanted: LocalTraining) -> Iterator[LocalServers]:
                 resumes=lambda job: job.job_id in left,  # the task apps of other unfinished jobs are not running
             )
         except StoreError as error:
-            hint = "Stop that `taskapp backend serve` or `taskapp train --local`, or run this one in another folder."
+            hint = "Stop the other `taskapp backend serve` or `taskapp train --local`, or use another directory."
             raise StoreError(error.message, hint=hint) from error
         jobs: Jobs = backend_app.state.jobs
-        idempotency_key, found = asyncio.run(left_job(wanted, jobs, url, urls))
-        left += [] if found is None else [found]
+        idempotency_key, unfinished = asyncio.run(left_job(training, jobs, url, urls))
+        left += [] if unfinished is None else [unfinished]
         viewer = backend_viewer(jobs, bearer, [key], settings)
         with BackgroundServer(UiMount(viewer, backend_app)) as backend:
             link = viewer.login_link(backend.url)
-            yield LocalServers(backend.url, key, jobs, url, urls, app_key, link, found, idempotency_key)
+            yield LocalServers(backend.url, key, jobs, url, urls, app_key, link, unfinished, idempotency_key)
 
 
 def _environments(config: RlConfig) -> list[dict[str, Any]]:
@@ -203,95 +208,96 @@ def _environments(config: RlConfig) -> list[dict[str, Any]]:
 
 
 def _other_task_apps(config: RlConfig) -> list[str]:
-    """What `[rollout] environments` name as `task_app`."""
-    return [each["task_app"] for each in _environments(config) if each.get("task_app")]
+    """Return the values of `task_app` in `[rollout] environments`."""
+    return [item["task_app"] for item in _environments(config) if item.get("task_app")]
 
 
 def _with_addresses(config: RlConfig, urls: Mapping[str, str]) -> dict[str, Any] | None:
-    """What replaces values of the config, so that the backend finds the task apps; None where there is only the job's own."""
+    """Return overrides of the config with the task apps' addresses, or None if the job has only one task app."""
     if not _other_task_apps(config):
         return None
     environments = [
-        {**each, "task_url": urls[each["task_app"]]} if each.get("task_app") else each for each in _environments(config)
+        {**item, "task_url": urls[item["task_app"]]} if item.get("task_app") else item for item in _environments(config)
     ]
     return {"rollout": {"environments": environments}}
 
 
 def _calls_others(config: RlConfig) -> bool:
-    """Whether the job plays task apps that this command does not start: then all have the key ENVIRONMENT_API_KEY."""
-    return any("task_url" in each and not each.get("task_app") for each in _environments(config))
+    """Return whether the job also plays running task apps. All task apps then share the key ENVIRONMENT_API_KEY."""
+    return any("task_url" in item and not item.get("task_app") for item in _environments(config))
 
 
 async def left_job(
-    wanted: LocalTraining, jobs: Jobs, task_app_url: str, urls: Mapping[str, str] | None = None
+    training: LocalTraining, jobs: Jobs, task_app_url: str, urls: Mapping[str, str] | None = None
 ) -> tuple[str, str | None]:
-    """Return (the key of a new job, the id of the one that was left); the latter has the task apps' new addresses."""
+    """Return the key of a new job, and the id of an unfinished job, if any, after updating its task apps' addresses."""
     last = None
-    for key in wanted.idempotency_keys():
+    for key in training.idempotency_keys():
         job = await jobs.submitted(LOCAL, key)
         if job is None:
             break
         last = job
     if last is None or last.status == SUCCEEDED:
         return key, None
-    if wanted.fresh:
-        await jobs.records.write(last.job_id, cancelling=True)  # the backend ends it when it starts
+    if training.fresh:
+        await jobs.records.write(last.job_id, cancelling=True)  # the backend cancels it when it starts
         return key, None
-    await jobs.records.move(last.job_id, task_app_url, urls)  # ports are new in each run
+    await jobs.records.move(last.job_id, task_app_url, urls)  # each run has new ports
     return key, last.job_id
 
 
-async def _followed(wanted: LocalTraining, servers: LocalServers) -> LocalResult:
-    job = await _begun(wanted, servers)
+async def _followed(training: LocalTraining, servers: LocalServers) -> LocalResult:
+    job = await _started(training, servers)
     job_id = servers.job_id = str(job.job_id)
     files = JobFiles(FILES / job_id)
-    if not wanted.quiet:
-        way = "goes on where it stopped" if servers.left else "begins"
-        echo(f"Job {job_id} {way}. Its page: {servers.viewer_link}&next=jobs/{job_id}", err=True)
+    if not training.quiet:
+        verb = "continues where it stopped" if servers.left else "starts"
+        echo(f"Job {job_id} {verb}. Its page: {servers.viewer_link}&next=jobs/{job_id}", err=True)
     async with BackendClient(servers.backend_url, servers.key) as client:
         writing = asyncio.create_task(files.follow(lambda step: client.metrics(job_id, step, POINTS_PAGE)))
         try:
-            with job_progress.display_for(quiet=wanted.quiet) as display:
+            with job_progress.display_for(quiet=training.quiet) as display:
                 status = await job_progress.follow(
                     job, display, timeout_seconds=math.inf, interval_seconds=FOLLOW_SECONDS, keys=servers.keys
                 )
         finally:
             writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)  # what failed fails again in `files.write`
+            await asyncio.gather(writing, return_exceptions=True)  # an error occurs again in `files.write`
     points = await job.metrics_async()
     if points:
-        title = f"{job_id} · {wanted.model or status.get('model') or ''} · final reward {number(status.get('final_reward'))}"
+        model, reward = training.model or status.get("model") or "", number(status.get("final_reward"))
+        title = f"{job_id} · {model} · final reward {reward}"
         best = best_checkpoint(status)
         title += f"\nbest: {best}" if best else ""
         await asyncio.to_thread(files.write, points, title)
     return LocalResult(without_keys(status, servers.keys), points, await _pairs(servers, job_id), files)
 
 
-async def _begun(wanted: LocalTraining, servers: LocalServers) -> RLJob:
-    """The job that was left, which goes on, or a new one."""
+async def _started(training: LocalTraining, servers: LocalServers) -> RLJob:
+    """Continue the unfinished job, or submit a new one."""
     if servers.left is not None:
         job = RLJob.from_job_id(servers.left, servers.backend_url, servers.key)
         await job.start_async()  # if it failed or was cancelled
         return job
     job = RLJob.from_config(
-        wanted.config.path,
+        training.config.path,
         backend_url=servers.backend_url,
         api_key=servers.key,
         task_app_url=servers.task_app_url,
         task_app_api_key=servers.task_app_key,
-        overrides=_with_addresses(wanted.config, servers.urls),
+        overrides=_with_addresses(training.config, servers.urls),
         idempotency_key=servers.idempotency_key,
-        model=wanted.model,
+        model=training.model,
     )
     await job.submit_async()
     return job
 
 
 async def _pairs(servers: LocalServers, job_id: str) -> list[EpisodePair]:
-    """The episodes of the first seeds in the first and the last evaluation; [] where there are not two."""
+    """Return the episodes of the first seeds in the first and the last evaluation, if there are two evaluations."""
     records = servers.jobs.records
     phase: Phase = "eval"
-    evaluations = [one.iteration for one in await records.iterations(job_id) if one.phase == phase]
+    evaluations = [row.iteration for row in await records.iterations(job_id) if row.phase == phase]
     if len(evaluations) < 2 or min(evaluations) > 0:
         return []
     first, last = [await records.stored(job_id, phase, number) for number in (0, max(evaluations))]
@@ -312,15 +318,15 @@ async def _pairs(servers: LocalServers, job_id: str) -> list[EpisodePair]:
 
 
 async def _details(sources: Sequence[ServerSource], rollout_id: str) -> RolloutDetails | None:
-    """A rollout of any of the task apps; None if none has it."""
+    """Return a rollout of any of the task apps, or None if no app has it."""
     for source in sources if rollout_id else ():
         with contextlib.suppress(ConfigError, StoreError, TaskAppError):
             return details_of(await source.load(rollout_id))
     return None
 
 
-def show(result: LocalResult, wanted: LocalTraining) -> None:
-    """Print it on stdout."""
+def show(result: LocalResult, training: LocalTraining) -> None:
+    """Print the result on stdout."""
     job_progress.report(result.status)
     out = console()
     rewards = _by_step(result, "reward")
@@ -333,17 +339,18 @@ def show(result: LocalResult, wanted: LocalTraining) -> None:
     if evaluations:
         out.print(job_progress.evaluation_words(evaluations), soft_wrap=True)
     if result.pairs:
-        out.print("\nthe first seeds of the evaluations, before and after", style="bold")
+        out.print("\nthe first seeds of the evaluations, before and after training", style="bold")
         print_pairs(result.pairs, out)
     facts: dict[str, str] = {}
     if result.points:
         facts["picture"] = str(result.files.picture)
         facts["TensorBoard"] = shlex.join(["tensorboard", "--logdir", str(result.files.tensorboard)])
-    model = _model(result)
-    if model is not None:
-        facts |= {"model": model, "next": shlex.join(_next(wanted, model))}
+    results = result.status.get("results") or {}
+    model = results.get("best") or results.get("model")
+    if isinstance(model, str):
+        facts |= {"model": model, "next": shlex.join(_next(training, model))}
     out.print()
-    for name, words in facts.items():  # no table: a command is copied as one line
+    for name, words in facts.items():  # not a table, so that a command can be copied as one line
         out.print(f"{name:<11}  {clean(words)}", soft_wrap=True)
 
 
@@ -351,19 +358,12 @@ def _by_step(result: LocalResult, name: str) -> Mapping[int, float]:
     return {point["step"]: point["value"] for point in result.points if point["name"] == name}
 
 
-def _model(result: LocalResult) -> str | None:
-    """The name of the checkpoint with the highest score, else of the last one."""
-    results = result.status.get("results") or {}
-    model = results.get("best") or results.get("model")
-    return model if isinstance(model, str) else None
+def _next(training: LocalTraining, model: str) -> list[str]:
+    """Return the command that plays the evaluations' episodes with the model and the same sampling.
 
-
-def _next(wanted: LocalTraining, model: str) -> list[str]:
-    """The command that plays the evaluations' episodes with the model, sampled as they were.
-
-    Of a job with several environments, the app alone: their seeds and configs differ.
+    For a job with several environments, it only names the app and the model, because their seeds and configs differ.
     """
-    document, command = wanted.config.document, ["taskapp", "eval", wanted.task_app]
+    document, command = training.config.document, ["taskapp", "eval", training.task_app]
     rollout, evaluation, policy = (document.get(name) or {} for name in ("rollout", "evaluation", "policy"))
     if rollout.get("environments"):
         return [*command, "--model", model]

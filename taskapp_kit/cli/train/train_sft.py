@@ -1,4 +1,4 @@
-"""What `taskapp train --type sft` does: fine-tunes on conversations in this process, and prints the result."""
+"""`taskapp train --type sft`: fine-tune a model on conversations in this process, and print the result."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from taskapp_kit.train.sft.sft_job import SftResult
 
 LINE_SECONDS = 5.0
-"""Updates without a held-out loss are printed this often at most."""
+"""The shortest interval between two lines for updates without a held-out loss."""
 
 
 class SftLines:
-    """Prints a line on stderr for each held-out loss, and now and then for an update; see `SftObserver`."""
+    """Prints a line on stderr for each held-out loss, and from time to time for an update. See `SftObserver`."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -38,7 +38,7 @@ class SftLines:
         self.job_id: str | None = None
 
     def began(self, job_id: str, sentences: Sequence[str]) -> None:
-        """Print them."""
+        """Print the first line."""
         self.job_id = job_id
         self._say(f"Job {job_id}: {' '.join(sentences)}")
 
@@ -47,7 +47,7 @@ class SftLines:
         if HELD_OUT_LOSS not in values and done < total and time.monotonic() - self._printed_at < LINE_SECONDS:
             return
         words = [f"{name} {number(values[key])}" for key, name in NAMES.items() if key in values]
-        self._say(f"update {done} of {total}: {', '.join(words) or 'begins'}")
+        self._say(f"update {done} of {total}: {', '.join(words) or 'starting'}")
 
     def _say(self, text: str) -> None:
         self._printed_at = time.monotonic()
@@ -59,7 +59,7 @@ NAMES = {LOSS: "loss", HELD_OUT_LOSS: "held-out loss"}
 
 
 def config_of(path: Path, model: str | None) -> SftConfig:
-    """Read the config; model: in place of its own. Raises ConfigError."""
+    """Read the config. model: replaces its model. Raises ConfigError."""
     try:
         return load_sft_config(path, model)
     except FileNotFoundError as error:
@@ -83,10 +83,10 @@ def train(
     try:
         result = asyncio.run(run_sft(config.document, job, settings.models, settings.aliases, lines, fresh=fresh))
     except KeyboardInterrupt:
-        named = (
-            "before the job had begun" if lines.job_id is None else f"{lines.job_id} goes on from its last checkpoint"
-        )
-        echo(f"\nStopped: {named}; give the same command again.", err=True)
+        if lines.job_id is None:
+            echo("\nStopped before the job started.", err=True)
+        else:
+            echo(f"\nStopped. The same command continues {lines.job_id} from its last checkpoint.", err=True)
         ctx.exit(1)
     files = JobFiles(FILES / result.job_id)
     title = f"{result.job_id} · {config.document['model']['label']} · {result.base}"
@@ -109,7 +109,8 @@ def show(result: SftResult, files: JobFiles) -> None:
     if result.before is not None and result.after is not None:
         rows.add_row("held-out loss", f"{number(result.before)} before, {number(result.after)} after; nats per token")
     if result.best is not None and result.best_loss is not None:
-        rows.add_row("best", f"{result.best}, held-out loss {number(result.best_loss)}; the last is {result.model}")
+        rows.add_row("best", f"{result.best}, held-out loss {number(result.best_loss)}")
+        rows.add_row("last", result.model)
     for reason, count in result.left_out.items():
         rows.add_row("left out", f"{count} {reason}")
     for phrase, count in result.not_as_tokens.items():
@@ -127,5 +128,5 @@ def show(result: SftResult, files: JobFiles) -> None:
         "or RL": f'[model] source = "{model}"',
     }
     out.print()
-    for name, words in facts.items():  # no table: a command is copied as one line
+    for name, words in facts.items():  # not a table, so that a command can be copied as one line
         out.print(f"{name:<11}  {clean(words)}", soft_wrap=True)

@@ -30,7 +30,7 @@ def test_info_tells_what_is_declared(run: Run) -> None:
 def test_info_says_why_random_cannot_play(run: Run) -> None:
     shown = run("info", CAPITALS, width=300).stdout
     assert "random is unavailable: action 'answer' at " in shown
-    assert "It takes the assistant's plain words." in shown
+    assert "It takes the assistant's plain text." in shown
     assert "train 0 to 1 (2 rows)" in shown
 
 
@@ -38,7 +38,7 @@ def test_info_says_why_random_cannot_play(run: Run) -> None:
 @pytest.mark.parametrize("app", [ADDER, CAPITALS, "crafter"])
 def test_info_fits_the_terminal(run_at_terminal: Run, app: str, width: int) -> None:
     told = run_at_terminal("info", app, width=width, status=0)
-    described = told.stdout.partition("ask it")[0]
+    described = told.stdout.partition("example requests")[0]
     assert max(map(len, described.splitlines())) <= width
 
 

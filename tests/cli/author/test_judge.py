@@ -84,7 +84,7 @@ def test_a_table_and_json(tmp_path: Path, model: MockModel) -> None:
     shown = calibrate(tmp_path, model, LINES, "--repeats", "2")
     assert shown.exit_code == 0, shown.output + str(shown.exception)
     assert "Cohen's κ" in shown.output
-    assert "clear: good from 0.5 on, for accuracy and κ." in shown.output
+    assert "clear: accuracy and κ count a score of 0.5 or more as good." in shown.output
     told = json.loads(calibrate(tmp_path, model, LINES, "--json").stdout)
     clear, best = told["judges"]
     assert (clear["labels"], clear["accuracy"], clear["spearman"], clear["mean_difference"]) == (3, 1.0, 1.0, 0.0)

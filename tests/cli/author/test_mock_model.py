@@ -97,7 +97,7 @@ def test_the_kinds_of_faults_are_listed(run: Run) -> None:
     [
         (["--fault", "rset=0.1"], "Did you mean 'reset'?"),
         (["--fault", "429"], "KIND=PROBABILITY"),
-        (["--latency-ms", "soon"], "neither milliseconds"),
+        (["--latency-ms", "soon"], "neither a number of milliseconds"),
         (["--latency-ms", "80-20"], "latency"),
         (["--script", "none.json"], "cannot be read"),
         (["--script", "none.json", "--behaviour", "bad"], "both given"),

@@ -20,8 +20,8 @@ def test_a_piped_game_ends_with_its_scorecard(run: Run) -> None:
 
 def test_a_slip_is_feedback_and_costs_no_step(run: Run) -> None:
     told = run("play", ADDER, "--seed", "3", stdin="7\nfoo\n{\n\nhelp\n3\n3\n2\n")
-    assert "add was not done: amount" in told.stdout
-    assert "That is not JSON" in told.stdout
+    assert "add was not played: amount" in told.stdout
+    assert "Invalid JSON" in told.stdout
     assert told.stdout.count("Add `amount` to the total.") == 2
     assert "after 3 steps" in told.stdout
     assert "invalid_actions" not in told.stdout

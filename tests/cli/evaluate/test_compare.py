@@ -126,7 +126,7 @@ def test_few_seeds_decide_nothing_and_the_number_that_would_is_named(
     assert not one["reward"]["decided"] and one["more_seeds"] > 0
     assert one["reward"]["interval"]["method"] == "t"
     done = run("compare", "weak", "few", folder=played)
-    assert "Not decided" in done.stdout and f"{one['more_seeds']:,} more" in done.stdout
+    assert "Undecided" in done.stdout and f"{one['more_seeds']:,} more" in done.stdout
 
 
 def test_samples_are_paired_one_by_one_and_seeds_are_the_clusters(compared: Callable[..., dict[str, Any]]) -> None:
@@ -170,7 +170,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_cells(run_at_terminal: R
     assert "sign p" in wide.split("Intervals by")[0] and "Too narrow" not in wide
     (row,) = (line for line in narrow.splitlines() if line.startswith("reward "))
     assert " to +" in row and row.split() == [word for word in row.split() if word in wide]
-    assert "Too narrow for: sign p" in " ".join(narrow.split()) and max(map(len, narrow.splitlines())) <= 70
+    assert "the terminal is too narrow: sign p" in " ".join(narrow.split()) and max(map(len, narrow.splitlines())) <= 70
 
 
 def test_what_differed_in_the_configuration_is_named(compared: Callable[..., dict[str, Any]]) -> None:

@@ -63,7 +63,7 @@ def test_resume_goes_on_and_refuses_what_is_not_the_same(run: Run, tmp_path: Pat
     assert results.read_bytes() == kept
     results.write_bytes(b"".join(kept.splitlines(keepends=True)[:5]))
     done = run("eval", *GOLD, "--out", "r1", "--resume", status=0)
-    assert "5 are there already." in done.stderr
+    assert "5 were played before." in done.stderr
     assert sorted(json.loads(line)["key"]["seed"] for line in results.read_bytes().splitlines()) == list(range(20))
 
 
@@ -76,7 +76,7 @@ def test_failures_are_apart_and_make_the_status_1(run: Run, tmp_path: Path) -> N
     again = run(
         "eval", FLAKY, "--policy", "presser", "--seeds", "0-19", "--out", "r1", "--resume", "--retry-failed", status=1
     )
-    assert "20 are there already, 4 of them failed." in again.stderr
+    assert "20 were played before; 4 of them failed." in again.stderr
     assert (tmp_path / "r1" / "results.jsonl").read_bytes().count(b"\n") == 24
 
 
@@ -171,7 +171,7 @@ def test_at_a_servers_address(run: Run, adder_server: Served, tmp_path: Path) ->
     key = str(adder_server.key)
     asked = ("--policy", "gold", "--seeds", "0-4", "--key", key)
     told = run("eval", adder_server.url, *asked, "--out", "there", status=0)
-    assert "No aggregates: the app's own code is not here." in told.stdout
+    assert "Aggregates need the app's code." in told.stdout
     assert run("eval", ADDER, *asked, "--out", "here").exit_code == 0
     here, there = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("here", "there"))
     assert (here["reward"], here["digest"]) == (there["reward"], there["digest"])
@@ -184,23 +184,23 @@ def test_at_a_servers_address(run: Run, adder_server: Served, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ((), "Which app?"),
-        ((ADDER, "--app-id", CAPITALS), "name two apps"),
+        ((), "No app is given"),
+        ((ADDER, "--app-id", CAPITALS), "are different apps"),
         ((ADDER, "--model", "m", "--policy", "gold"), "has no address"),
-        ((ADDER, "--policy", "gold", "--policy", "gold"), "Two of the policies are called gold"),
-        ((ADDER, "--policy", "gold", "--policy", "random", "--action", "x"), "--action is what"),
+        ((ADDER, "--policy", "gold", "--policy", "gold"), "Two policies are called gold"),
+        ((ADDER, "--policy", "gold", "--policy", "random", "--action", "x"), "--action applies to"),
         ((ADDER, "--model", "m", "--inference-url", "http://a", "--inference-url", "http://b"), "one for each --model"),
         ((ADDER, "--concurrency", "many"), "neither auto nor"),
         ((ADDER, "--difficulty", "hard"), "has none"),
         ((ADDER, "--by", "topic"), "no row of these seeds"),
-        ((ADDER, "--retry-failed"), "goes with --resume"),
+        ((ADDER, "--retry-failed"), "needs --resume"),
         ((ADDER, "--seeds", "9-1"), "end lies before its start"),
         ((ADDER, "--seeds", "0-500"), "outside the seeds"),
         ((ADDER, "--policy", "glod"), "Did you mean 'gold'"),
         ((ADDER, "--split", "nope"), "--seeds"),
         ((CAPITALS,), "policy 'random' is unavailable"),
-        (("http://127.0.0.1:9", "--workers", "2"), "--workers is for an app in this process"),
-        (("http://127.0.0.1:9", "--store", "none"), "--store is for an app in this process"),
+        (("http://127.0.0.1:9", "--workers", "2"), "--workers applies to an app in this process"),
+        (("http://127.0.0.1:9", "--store", "none"), "--store applies to an app in this process"),
         (("nowhere.py",), "nowhere.py"),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_model_that_is_gone_stops_it_and_the_way_on_is_said(run: Run, tmp_path
         told = run(*asked, "--concurrency", "1", "--max-consecutive-failures", "3", status=1)
         assert "model_refused" in told.stderr
         assert "3 of 30 rollouts are stored (3 of them failed)" in told.stderr
-        assert "`taskapp eval r1 --retry-failed` goes on" in told.stderr
+        assert "`taskapp eval r1 --retry-failed` continues" in told.stderr
         model.faults = Faults()
         run("eval", "r1", "--retry-failed", status=0)
         assert len(model.requests) == 3 + 60
@@ -260,7 +260,7 @@ def test_counts_say_mean_rate_and_failures() -> None:
     assert words[0] == "reward 0.5"
     assert re.fullmatch(r"\S+/s", words[1])
     assert re.fullmatch(r"\d+:\d\d to go", words[2])
-    assert words[3] == "3 failed (policy 2, untold 1)"
+    assert words[3] == "3 failed (policy 2, unknown 1)"
 
 
 def test_without_a_terminal_nothing_steers_and_few_lines_come(capsys: Any) -> None:
@@ -278,17 +278,17 @@ def test_of_several_policies_a_failure_names_its_own_and_the_comparison_is_offer
     flaky = str(Path(__file__).parents[2] / "evaluate" / "flaky.py")
     done = run("eval", flaky, "--policy", "presser", "--policy", "random", "--seeds", "3,6", "--out", "two")
     assert re.search(r"^(presser|random), seed 3 failed at environment", done.stderr, re.MULTILINE), done.stderr
-    assert "`taskapp compare two` says which policy is better." in done.stdout
+    assert "`taskapp compare two` tells you which policy is better." in done.stdout
     alone = run("eval", flaky, "--policy", "presser", "--seeds", "3,6", "--out", "one")
     assert re.search(r"^seed 3 failed", alone.stderr, re.MULTILINE) and "taskapp compare" not in alone.stdout
 
 
 def test_what_is_used_so_far_in_words() -> None:
     progress = Progress()
-    assert used_words(progress) == ["0 under way"]
+    assert used_words(progress) == ["0 in progress"]
     progress.under_way = 8
     progress.add(1234, {"prompt_tokens": 1e6, "completion_tokens": 5.0})
-    assert used_words(progress) == ["8 under way", "1,234 turns", "1,000,005 tokens"]
+    assert used_words(progress) == ["8 in progress", "1,234 turns", "1,000,005 tokens"]
     progress.add(1, {}, 0.25)
     assert used_words(progress)[-1] == "$0.2500"
 
@@ -307,6 +307,6 @@ def test_a_line_comes_at_each_tick_in_a_terminal_and_in_a_pipe(
     display.tick(progress)
     display.close()
     told = capsys.readouterr().err
-    assert "0 of 5 done, 3 under way\n" in told.replace("\r\n", "\n")
-    assert "0 of 5 done, 3 under way, 2 turns, 7 tokens" in told
+    assert "0 of 5 done, 3 in progress\n" in told.replace("\r\n", "\n")
+    assert "0 of 5 done, 3 in progress, 2 turns, 7 tokens" in told
     assert "\x1b" in told if terminal else "\x1b" not in told

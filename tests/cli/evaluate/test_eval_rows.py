@@ -134,7 +134,7 @@ def test_several_policies_are_one_table_and_one_directory(run: Run, tmp_path: Pa
     results.write_bytes(b"".join(kept[:7]))
     (tmp_path / "r1" / "summary.json").unlink()
     on = run("eval", "r1", status=0)
-    assert "7 are there already." in on.stderr
+    assert "7 were played before." in on.stderr
     resumed = summary_of(tmp_path / "r1")
     assert {**resumed, "timing": None, "by_policy": None} == {**summary, "timing": None, "by_policy": None}
     for name, numbers in summary["by_policy"].items():
@@ -175,13 +175,13 @@ def test_what_cannot_be_found_again_is_said(run: Run, tmp_path: Path) -> None:
         told = run("eval", ADDER, "--model", "m", "--inference-url", model.url, *more, "--seeds", "0-40", "--out", "r1")
     assert told.exit_code == 1
     assert "--max-total-tokens is 1" in told.stderr
-    assert "The same command with --out r1 --resume goes on" in told.stderr
+    assert "The same command with --out r1 --resume continues" in told.stderr
     assert re.search(r"^rollouts +\d+ \(", told.stdout, re.MULTILINE), "what was played is summarised"
     assert not (tmp_path / "r1" / "summary.json").exists()
     on = run("eval", "r1", status=2)
     assert "extra_body, api_key, which is not stored" in on.stderr
     plan = run("eval", "r1", "--seeds", "0-9", "--judges", "skip", status=2)
-    assert "r1 is an evaluation that has its own --seeds" in plan.stderr
+    assert "The evaluation in r1 already has a --seeds" in plan.stderr
 
 
 @pytest.mark.server
@@ -206,7 +206,7 @@ def test_a_cost_limit_holds_until_a_higher_one_is_given(run: Run, tmp_path: Path
         )
         told = run(*asked, "--out", "r1", status=1)
         assert "--max-cost is 2" in told.stderr
-        assert "`taskapp eval r1` goes on" in told.stderr
+        assert "`taskapp eval r1` continues" in told.stderr
         assert re.search(r"^cost +\$2\.", told.stdout, re.MULTILINE)
         played = (tmp_path / "r1" / "results.jsonl").read_bytes().count(b"\n")
         assert 0 < played < 20
@@ -234,7 +234,7 @@ def test_a_directory_of_an_earlier_release_is_read_and_goes_on(run: Run, tmp_pat
     (tmp_path / "r1" / "results.jsonl").write_text("".join(old.splitlines(keepends=True)[:4]))
     (tmp_path / "r1" / "summary.json").unlink()
     on = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-9", "--out", "r1", "--resume", "--store", "none")
-    assert "4 are there already" in on.stderr
+    assert "4 were played before" in on.stderr
     assert summary_of(tmp_path / "r1")["reward"]["n"] == 7
 
 

@@ -65,7 +65,7 @@ def test_the_filters_of_lists(run: Run, store: str, tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_refused(run: Run, store: str, tmp_path: Path) -> None:
     for flags in (["--margin", "1"], ["--best-of-seed"], ["--max-tokens", "9"], ["--app", ADDER]):
         done = run("export", store, "--format", "parquet", "--out", "o", *flags, status=2)
-        assert f"{flags[0]} goes with --format" in done.stderr
+        assert f"{flags[0]} needs --format" in done.stderr
     (tmp_path / "o").write_text("mine")
     done = run("export", store, "--format", "jsonl", "--out", "o", status=2)
     assert "--force" in done.stderr and (tmp_path / "o").read_text() == "mine"

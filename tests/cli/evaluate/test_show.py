@@ -112,11 +112,11 @@ def test_choices_and_filters(run: Run, directory: Path, place: str) -> None:
         (("--worst", "2", "--best", "2"), "one of --worst, --best and --failed"),
         (("--worst", "2", "--sort", "cost"), "leave out --sort"),
         (("--failed", "--status", "truncated"), "exclude each other"),
-        (("0" * 32, "--failed"), "An ID names one rollout"),
+        (("0" * 32, "--failed"), "An ID selects one rollout"),
         (("--private",), "--private needs --app"),
-        (("--html", "x.html"), "for one rollout"),
+        (("--html", "x.html"), "need one rollout"),
         (("abc",), "too short"),
-        (("abcdef012",), "no rollout whose id begins with"),
+        (("abcdef012",), "No rollout id in"),
         (("0" * 32,), "no rollout"),
     ],
 )
@@ -209,10 +209,10 @@ def test_private_fields_are_shown_in_the_terminal_only(run: Run, guests: Path, t
     assert "answer   sentinel-answer   (private)" in seen.stdout, seen.output
     (tmp_path / "other.py").write_text(APP.replace("sentinel-answer", "another"))
     other = run("show", str(guests), "--worst", "1", "--app", "other.py", "--private", status=2)
-    assert "is not the one that was played" in other.stderr
+    assert "has changed since the rollout" in other.stderr
     for more in ("--json", "--html=x.html"):
         assert run("show", str(guests), "--worst", "1", "--app", "app.py", "--private", more).exit_code == 2
-    assert "for one rollout" in run("show", str(guests), "--app", "app.py", "--private").stderr
+    assert "need one rollout" in run("show", str(guests), "--app", "app.py", "--private").stderr
 
 
 @pytest.mark.server
@@ -243,8 +243,8 @@ def test_a_long_conversation_shows_its_ends(capsys: pytest.CaptureFixture[str]) 
     turns = tuple(replace(details.turns[0], index=at, words=f"word {at + 1}.", steps=()) for at in range(60))
     print_rollout(replace(details, policy="model", turns=turns), width=100)
     text = capsys.readouterr().out
-    assert "... turns 11 to 30 are left out; --full shows them ..." in text
-    assert "word 10." in text and "word 11." not in text and "word 31." in text and text.count("left out") == 1
+    assert "... turns 11 to 30 are not shown; --full shows them ..." in text
+    assert "word 10." in text and "word 11." not in text and "word 31." in text and text.count("not shown") == 1
     print_rollout(replace(details, policy="model", turns=turns), width=100, full=True)
     assert "word 11." in capsys.readouterr().out
 
@@ -326,7 +326,7 @@ def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
     assert config["only"] == [[0, 0], [0, 1], [2, 0]] and config["config"] == {"pause": 0.0}
     assert config["policy"] == {"policy": "random"} and (config["ops"], config["max_refusals"]) == (60, 9)
     goes_on = run("eval", "w", status=0)
-    assert "Nothing is left to play" in goes_on.output
+    assert "has been played" in goes_on.output
     (tmp_path / "w" / "results.jsonl").write_text("")
     assert run("eval", "w").exit_code == 0 and played(tmp_path / "w") == shown
 
@@ -334,11 +334,11 @@ def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--seeds-from", "DIR"), "--seeds-from goes with --failed or --worst"),
-        (("--worst", "2", FLAKY), "--failed and --worst go with --seeds-from"),
+        (("--seeds-from", "DIR"), "--seeds-from needs --failed or --worst"),
+        (("--worst", "2", FLAKY), "--failed and --worst need --seeds-from"),
         (("--seeds-from", "DIR", "--failed", "--seeds", "1"), "leave it out"),
         (("--seeds-from", "DIR", "--failed", "--worst", "1"), "one of --worst"),
-        (("DIR", "--seeds-from", "DIR", "--failed"), "has its own --seeds-from"),
+        (("DIR", "--seeds-from", "DIR", "--failed"), "already has a --seeds-from"),
     ],
 )
 def test_seeds_from_with_what_does_not_fit(

@@ -52,7 +52,7 @@ def test_prune_counts_first_and_removes_only_with_yes(run: Run, store: str) -> N
     assert "--dry-run" in refused.stderr and "--yes" in refused.stderr
     assert run("store", "prune", store, "--keep", "3", "--yes", "--dry-run").exit_code == 2
     counted = run("store", "prune", store, "--keep", "3", "--dry-run")
-    assert counted.output == "adder: 2 rollouts would go.\nanother: 0 rollouts would go.\n"
+    assert counted.output == "adder: 2 rollouts would be removed.\nanother: 0 rollouts would be removed.\n"
     assert json.loads(run("store", "size", store, "--json").stdout)["rollouts"] == 6
     removed = run("store", "prune", store, "--keep", "3", "--app", "adder", "--yes", "--json")
     assert json.loads(removed.stdout) == {"removed": 2, "apps": {"adder": 2}, "dry_run": False}

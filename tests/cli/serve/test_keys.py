@@ -29,7 +29,7 @@ def test_mint_prints_the_key_once_and_keeps_only_its_digest(run: Run, tmp_path: 
     assert file.read_text() == f"ci sha256:{hashlib.sha256(key.encode()).hexdigest()} max_in_flight=8\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert_no_key(file.read_text() + done.stderr, key)
-    assert "Noted in .taskapp/keys under the label ci" in done.stderr
+    assert "Stored the SHA-256 of the key in .taskapp/keys under the label ci" in done.stderr
     assert "--keys-file .taskapp/keys" in done.stderr and "Warning" not in done.stderr
     assert Keys(file=file).match([key.encode()]) == KeyHolder("ci", 8)
 
@@ -109,7 +109,7 @@ def test_list_tells_labels_and_never_a_key(run: Run, tmp_path: Path) -> None:
 def test_an_empty_file_says_what_to_do(run: Run, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("# nobody yet\n")
     shown = run("keys", "list", "--keys-file", "keys", status=0)
-    assert "keys has no keys. Make one: taskapp keys mint" in shown.stdout
+    assert "keys has no keys. `taskapp keys mint LABEL` creates one" in shown.stdout
 
 
 def test_revoke_removes_a_label_and_nothing_else(run: Run, tmp_path: Path) -> None:

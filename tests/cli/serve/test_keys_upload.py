@@ -37,7 +37,7 @@ def variables(**more: str) -> dict[str, str]:
 
 def test_the_key_is_left_with_the_backend(run: Run, backend: str) -> None:
     done = run("keys", "upload", "--backend-url", backend, status=0, **variables())
-    assert done.stdout == f"{backend} has ENVIRONMENT_API_KEY now.\n"
+    assert done.stdout == f"Uploaded ENVIRONMENT_API_KEY to {backend}.\n"
     told = json.loads(run("keys", "upload", "--json", **variables(BACKEND_BASE_URL=backend)).stdout)
     assert (told["stored"], told["name"]) == (True, "ENVIRONMENT_API_KEY")
     assert "token" not in told
@@ -53,16 +53,16 @@ def test_a_new_key_is_written_before_it_leaves(run: Run, backend: str, tmp_path:
         minted = values["ENVIRONMENT_API_KEY"]
         assert values["OTHER"] == "1" and minted is not None and len(minted) == 64
         assert stat.S_IMODE((tmp_path / "a.env").stat().st_mode) == 0o600
-        assert "A new ENVIRONMENT_API_KEY stands in a.env; the task app must be started" in done.stderr
+        assert "Wrote a new ENVIRONMENT_API_KEY to a.env." in done.stderr
         assert_no_key(done.output + done.stderr, SYNTH, TASK_APP, minted)
 
 
 @pytest.mark.parametrize(
     ("changed", "status", "words"),
     [
-        ({}, 2, "No backend is named."),
-        ({"SYNTH_API_KEY": ""}, 2, "SYNTH_API_KEY is not set"),
-        ({"ENVIRONMENT_API_KEY": ""}, 2, "ENVIRONMENT_API_KEY is not set"),
+        ({}, 2, "The backend's address is not set."),
+        ({"SYNTH_API_KEY": ""}, 2, "SYNTH_API_KEY, the backend's key"),
+        ({"ENVIRONMENT_API_KEY": ""}, 2, "ENVIRONMENT_API_KEY, the task app's key"),
         ({"SYNTH_API_KEY": "canary-another-key"}, 1, "refuses the key"),
     ],
     ids=str,

@@ -74,7 +74,7 @@ def test_observations_wrap_and_equal_steps_are_folded(run: Run, wordy: str, widt
     assert all(f"word{number}" in told.stdout for number in range(60))
     assert [line.strip() for line in lines[1:20] if "@" in line or "#" in line] == [". . @", "# # #"]
     waited = [number for number, line in enumerate(lines) if line.split()[:2] == ["1", "wait"]]
-    assert lines[waited[0] + 1].split() == ["…", "97", "more,", "the", "same"]
+    assert lines[waited[0] + 1].split() == ["…", "97", "more", "like", "this"]
     assert lines[waited[0] + 2].split()[:2] == ["99", "wait"]
     assert "line 0" in told.stdout
     assert "line 49" not in told.stdout  # one observation takes 20 lines at most
@@ -89,7 +89,7 @@ def test_full_cuts_and_folds_nothing(run: Run, wordy: str) -> None:
 
 def test_a_run_of_equal_steps_at_the_end_is_counted(run: Run, wordy: str) -> None:
     told = run("rollout", wordy, *WAIT, "--ops", "10")
-    assert "… 9 more, the same" in told.stdout
+    assert "… 9 more like this" in told.stdout
 
 
 def test_a_pipe_is_never_narrower_than_120(run: Run, wordy: str) -> None:

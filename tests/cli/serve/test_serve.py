@@ -41,7 +41,7 @@ def test_the_banner_says_what_is_served(adder_server: Served) -> None:
         "reward = 1 · outcome_score",
         "the weighted mean of reached (weight 3), brief (weight 1)",
         "sqlite:///.taskapp/rollouts.db",
-        "made for this run and shown here only",
+        "created for this run and shown only here",
     ):
         assert words in shown, words
     assert shown.count(str(adder_server.key)) == 1
@@ -76,7 +76,7 @@ def test_a_key_of_ones_own_is_used_and_never_shown_and_ctrl_c_ends_it_with_statu
         assert ask(served, "GET", "/health", "my-own-key-4711").status_code == 200
         assert ask(served, "GET", "/health", "other").status_code == 401
         assert "ENVIRONMENT_API_KEY (--env-file my.env" in served.out
-        assert "none: rollouts are answered and not stored" in served.out
+        assert "none: rollouts are not stored" in served.out
         served.process.send_signal(signal.SIGINT)
         assert served.process.wait(20) == 0
         assert served.err.strip() == "Stopped."
@@ -89,7 +89,7 @@ def test_elsewhere_than_on_loopback_it_serves_with_a_key_and_closes_its_docs(tmp
         url = served.url.replace("0.0.0.0", "127.0.0.1")
         assert httpx.get(url + "/health", headers={"X-API-Key": "given"}).status_code == 200
         assert httpx.get(url + "/docs").status_code == 401
-        assert "put TLS before it" in served.out
+        assert "put a TLS proxy in front of it" in served.out
         assert f"{url}/health" in served.out
 
 

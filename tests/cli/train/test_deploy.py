@@ -99,7 +99,7 @@ def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
         assert f"my-capitals answers at {served}" in done.out
         assert f"taskapp rollout {served}" in done.out
         assert "One rollout with policy constant: 1 steps, reward 0" in done.err
-        assert "Secret my-capitals-env: made ENVIRONMENT_API_KEY, OPENAI_API_KEY." in done.err
+        assert "Secret my-capitals-env: created with ENVIRONMENT_API_KEY, OPENAI_API_KEY." in done.err
         made = [request for request in plane.requests("SecretGetOrCreate") if request.env_dict]
         assert [dict(request.env_dict) for request in made] == [{"ENVIRONMENT_API_KEY": KEY, "OPENAI_API_KEY": VENDOR}]
         assert "my-capitals" in plane.apps
@@ -130,7 +130,7 @@ def test_a_key_is_made_once_and_kept_for_its_owners_eyes_and_what_is_there_stays
         second = create(plane, own, "--no-wait", "--no-rehearsal", "--json")  # replaces the app of ours
         assert second.code == 0, second.output
         assert json.loads(second.out) == {"app_name": "capitals", "url": served, "environment": ""}
-        assert "exists and stays as it is" in second.err
+        assert "exists and was not changed" in second.err
         assert not plane.requests("SecretUpdate")
 
         plane.apps["capitals"] = {}  # as if somebody else had deployed it since
@@ -182,7 +182,7 @@ def test_a_secret_that_is_there_is_changed_only_by_an_update(
     assert not [
         request for request in plane.requests("SecretGetOrCreate") if request.env_dict and flag != "update_secret"
     ]
-    assert ("exists and stays as it is" in capsys.readouterr().err) is (flag == "create_secret")
+    assert ("exists and was not changed" in capsys.readouterr().err) is (flag == "create_secret")
     assert (own / "more.env").read_text() == "OPENAI_API_KEY=y\n"
 
 
@@ -210,7 +210,7 @@ def test_a_secret_that_another_makes_meanwhile_is_not_called_ours(deploy: Callab
     with Raced({}).running() as plane:
         done = deploy(plane, "--create-secret", "--env-file", "keys.env", "--no-wait")
     assert (done.exit_code, plane.published) == (1, [])
-    assert "The Secret 'capitals-env' was made by another process meanwhile" in done.stderr
+    assert "Another process has just created the Secret 'capitals-env'" in done.stderr
 
 
 class Raced(ControlPlane):
@@ -276,8 +276,14 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
 @pytest.mark.parametrize(
     ("secrets", "apps", "arguments", "status", "words"),
     [
-        ({}, {}, (), 1, "There is no Secret 'capitals-env' on Modal, which holds the keys (ENVIRONMENT_API_KEY)"),
-        ({"capitals-env": {"OTHER"}}, {}, (), 1, "The Secret 'capitals-env' on Modal lacks ENVIRONMENT_API_KEY"),
+        ({}, {}, (), 1, "The Secret 'capitals-env' for ENVIRONMENT_API_KEY does not exist on Modal"),
+        (
+            {"capitals-env": {"OTHER"}},
+            {},
+            (),
+            1,
+            "The Secret 'capitals-env' on Modal does not contain ENVIRONMENT_API_KEY",
+        ),
         pytest.param(
             {"capitals-env": {"ENVIRONMENT_API_KEY"}},
             {},
@@ -286,11 +292,17 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
             "There is no Secret 'vendor'",
             marks=pytest.mark.exhaustive,
         ),
-        ({"capitals-env": {"ENVIRONMENT_API_KEY"}}, {"capitals": {}}, (), 1, "taskapp did not deploy it"),
+        ({"capitals-env": {"ENVIRONMENT_API_KEY"}}, {"capitals": {}}, (), 1, "that taskapp did not deploy"),
         pytest.param(
             {}, {}, ("-e", "nowhere"), 1, "There is no Modal environment 'nowhere'", marks=pytest.mark.exhaustive
         ),
-        ({}, {}, ("--store", "postgres-secret", "--create-secret", "--env-file", "keys.env"), 2, "names no Postgres"),
+        (
+            {},
+            {},
+            ("--store", "postgres-secret", "--create-secret", "--env-file", "keys.env"),
+            2,
+            "is not a Postgres address",
+        ),
         pytest.param(
             {}, {}, ("--create-secret", "--env-file", "nothing.env"), 2, "nothing.env", marks=pytest.mark.exhaustive
         ),

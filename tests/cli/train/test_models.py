@@ -32,7 +32,7 @@ def test_list_shows_every_model(run: Run, models: Path, tmp_path: Path) -> None:
     shown = run("models", "list", "--models", str(models), status=0)
     assert NAME in shown.output and "0.75" in shown.output
     none = run("models", "list", "--models", str(tmp_path / "absent"), status=0)
-    assert "no trained models" in none.stderr
+    assert "No trained models" in none.stderr
 
 
 def test_a_model_goes_to_another_folder_and_is_the_same(run: Run, models: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_rm_removes_what_is_named(run: Run, models: Path) -> None:
     [
         (("export", "rl:tests-tiny:job_1:checkpoint-9", "x.tar"), 1, "no trained model"),
         (("export", "tiny", "x.tar"), 2, "rl:MODEL:JOB:CHECKPOINT"),
-        (("export", NAME, "x.tar", "--merge"), 1, "nothing to merge"),
+        (("export", NAME, "x.tar", "--merge"), 1, "is not an adapter"),
         (("rm", "rl:tests-tiny:job_1:../job_1"), 2, "part of a trained model's name"),
         (("rm", NAME, "rl:x"), 2, "rl:MODEL:JOB:CHECKPOINT"),
         (("import", "absent.tar"), 2, "absent.tar"),

@@ -55,7 +55,7 @@ def test_at_a_terminal_it_asks_for_what_is_missing_and_shows_no_key(tmp_path: Pa
         "TASK_APP_URL": "http://127.0.0.1:8001",
     }
     assert minted is not None and len(minted) == 64
-    assert "ENVIRONMENT_API_KEY  made now" in terminal.text
+    assert "ENVIRONMENT_API_KEY  created" in terminal.text
     assert "Still missing" not in terminal.text
     assert_no_key(terminal.text, SYNTH, TASK_APP, minted)
 
@@ -79,7 +79,7 @@ def test_the_key_of_a_backend_on_this_machine_is_made_and_not_shown(run: Run, tm
     made = written(tmp_path)["SYNTH_API_KEY"]
     assert len(made) == 64
     assert made[:8] not in done.output + done.stderr
-    assert "SYNTH_API_KEY  made now" in done.stdout
+    assert "SYNTH_API_KEY  created" in done.stdout
     again = run("setup", **NOTHING)
     assert written(tmp_path)["SYNTH_API_KEY"] == made
     assert "SYNTH_API_KEY  set" in again.stdout
@@ -140,7 +140,7 @@ def test_the_key_is_left_with_a_backend(run: Run, tmp_path: Path, backend: str) 
     import asyncio
 
     done = run("setup", "--backend-url", backend, "--upload-key", status=0, **{**NOTHING, "SYNTH_API_KEY": SYNTH})
-    assert f"The backend at {backend} has ENVIRONMENT_API_KEY now, sealed for it on the way." in done.stdout
+    assert f"Uploaded ENVIRONMENT_API_KEY to the backend at {backend}" in done.stdout
     minted = written(tmp_path)["ENVIRONMENT_API_KEY"]
     assert minted is not None
     assert_no_key(done.output + done.stderr, SYNTH, TASK_APP, minted)
@@ -169,7 +169,7 @@ def test_no_backend_and_no_key_to_upload_to(run: Run, tmp_path: Path) -> None:
 
 def test_a_file_that_git_would_take_is_warned_of(run: Run, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, capture_output=True)
-    assert "git would take .env" in run("setup", **NOTHING).stderr
+    assert "git does not ignore .env" in run("setup", **NOTHING).stderr
     (tmp_path / ".gitignore").write_text(".env\n")
     assert "git would take" not in run("setup", **NOTHING).stderr
 

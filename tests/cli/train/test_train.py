@@ -82,7 +82,7 @@ def test_a_job_that_succeeds_is_followed_in_plain_lines(run: Run, both: Both, co
     done = run("train", "--type", "rl", "--config", str(config), *FAST, width=200, status=0, **both.variables())
     safe(done.output + done.stderr)
     assert re.search(r"key +ok +The task app accepts the key", done.stderr)
-    assert re.search(r"Job rl_\w+ is submitted\.", done.stderr)
+    assert re.search(r"Submitted job rl_\w+\.", done.stderr)
     assert "\x1b" not in done.stderr, "no terminal, no colours"
     assert re.search(r"status +succeeded", done.stdout)
     assert re.search(r"final reward +(1|0\.\d+)\s+" + re.escape(WEIGHTS_NOTE), done.stdout)
@@ -122,10 +122,10 @@ def test_flags_come_before_the_environment_and_files_after_it(run: Run, both: Bo
 FAILS: dict[str, tuple[dict[str, str], int, str]] = {
     "backend key": ({"SYNTH_API_KEY": "sk_another_0123456789"}, 1, r"key +WRONG .*backend"),
     "task app key": ({"ENVIRONMENT_API_KEY": "ek_another_0123456789"}, 1, r"key +WRONG .*(key|refuse)"),
-    "no backend key": ({"SYNTH_API_KEY": ""}, 2, r"SYNTH_API_KEY is not set"),
-    "no task app key": ({"ENVIRONMENT_API_KEY": ""}, 2, r"ENVIRONMENT_API_KEY is not set"),
-    "no backend": ({"BACKEND_BASE_URL": ""}, 2, r"No backend is named.*taskapp backend serve"),
-    "no task app": ({"TASK_APP_URL": ""}, 2, r"No task app is named"),
+    "no backend key": ({"SYNTH_API_KEY": ""}, 2, r"SYNTH_API_KEY, the backend's key"),
+    "no task app key": ({"ENVIRONMENT_API_KEY": ""}, 2, r"ENVIRONMENT_API_KEY, the task app's key"),
+    "no backend": ({"BACKEND_BASE_URL": ""}, 2, r"The backend's address is not set.*taskapp backend serve"),
+    "no task app": ({"TASK_APP_URL": ""}, 2, r"The task app's address is not set"),
     "backend away": ({"BACKEND_BASE_URL": "NOBODY"}, 1, r"backend +WRONG"),
     "task app away": ({"TASK_APP_URL": "NOBODY"}, 1, r"task app +WRONG"),
     "task app is a backend": ({"TASK_APP_URL": "BACKEND"}, 1, r"key +WRONG .*such as a backend"),
@@ -185,7 +185,7 @@ def test_a_job_that_its_task_app_cannot_play_is_refused(run: Run, both: Both, co
 def test_a_job_that_fails_ends_with_its_cause(run: Run, both: Both, config: Path) -> None:
     config.write_text(CONFIG.replace("[rollout]", '[rollout]\nenv_config = { low = "low" }'), encoding="utf-8")
     done = run("train", "--config", str(config), *FAST, width=200, status=1, **both.variables())
-    assert re.search(r"Error: The job ended as failed: .*bad_config", done.stderr, re.DOTALL), done.stderr
+    assert re.search(r"Error: The job ended with status failed: .*bad_config", done.stderr, re.DOTALL), done.stderr
     assert re.search(r"final reward +-", done.stdout), "no reward is not 0"
     safe(done.stderr + done.stdout)
 
@@ -193,7 +193,7 @@ def test_a_job_that_fails_ends_with_its_cause(run: Run, both: Both, config: Path
 def test_a_job_that_goes_on_for_too_long_is_left_alone(run: Run, both: Both, config: Path) -> None:
     config.write_text(CONFIG.replace("iterations_per_epoch = 2", "iterations_per_epoch = 5000"), encoding="utf-8")
     done = run("train", "--config", str(config), "--poll-timeout", "1", *FAST, status=1, **both.variables())
-    job_id = re.search(r"Job (rl_\w+) is submitted", done.stderr)
+    job_id = re.search(r"Submitted job (rl_\w+)", done.stderr)
     assert job_id is not None
     from taskapp_kit.client import RLJob
 
@@ -214,18 +214,18 @@ def test_ctrl_c_leaves_the_job_and_says_so(both: Both, config: Path) -> None:
             stderr=err,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as test_mock_model
         )
-    until(lambda: "is submitted" in log.read_text() or process.poll() is not None)
+    until(lambda: "Submitted job" in log.read_text() or process.poll() is not None)
     assert process.poll() is None, log.read_text()
     from taskapp_kit.client import RLJob
 
-    job_id = re.search(r"Job (rl_\w+) is submitted", log.read_text())
+    job_id = re.search(r"Submitted job (rl_\w+)", log.read_text())
     assert job_id is not None
     job = RLJob.from_job_id(job_id[1], both.backend, BACKEND_KEY)
     until(lambda: job.get_status()["status"] == "running")
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 1
     text = log.read_text()
-    assert "No longer followed; job rl_" in text
+    assert "Stopped following. Job rl_" in text
     assert "Traceback" not in text
     assert job.get_status()["status"] == "running"
     job.cancel()
@@ -238,7 +238,7 @@ def test_at_a_terminal_the_job_is_shown_live_until_ctrl_c(both: Both, config: Pa
         terminal.wait("reward, by iteration")
         terminal.interrupt()
         assert terminal.end() == 1
-    job_id = re.search(r"No longer followed; job (rl_\w+) goes on at", terminal.text)
+    job_id = re.search(r"Stopped following\. Job (rl_\w+) continues at", terminal.text)
     assert job_id is not None, terminal.text
     assert "/30000 rollouts" in terminal.text
     assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l"), "the cursor is there again"

@@ -154,7 +154,7 @@ def test_a_job_that_was_stopped_goes_on_and_ends_with_pictures_and_episodes(
     output = folder / "first.txt"
     until(lambda: "was saved as rl:tiny" in output.read_text() or process.poll() is not None, 120)
     assert process.poll() is None, output.read_text()
-    page = re.search(r"Job (rl_\w+) begins\. Its page: (\S+)", output.read_text())
+    page = re.search(r"Job (rl_\w+) starts\. Its page: (\S+)", output.read_text())
     assert page is not None, output.read_text()
     assert f"/ui/jobs/{page[1]}" in httpx.get(page[2]).text
     children = psutil.Process(process.pid).children(recursive=True)
@@ -163,7 +163,7 @@ def test_a_job_that_was_stopped_goes_on_and_ends_with_pictures_and_episodes(
     assert process.wait(30) == 1
     text = output.read_text()
     assert not psutil.wait_procs(children, 10)[1]
-    left = re.search(r"Stopped; job (rl_\w+) goes on where it stopped when the same command is given again\.", text)
+    left = re.search(r"Stopped\. The same command continues job (rl_\w+) where it stopped\.", text)
     assert left is not None and "Traceback" not in text, text
 
     (folder / "go").touch()
@@ -171,7 +171,7 @@ def test_a_job_that_was_stopped_goes_on_and_ends_with_pictures_and_episodes(
     assert process.wait(180) == 0, (folder / "second.txt").read_text()
     text = (folder / "second.txt").read_text()
     assert "Traceback" not in text
-    assert f"Job {left[1]} goes on where it stopped." in text
+    assert f"Job {left[1]} continues where it stopped." in text
     assert re.search(r"status +succeeded", text) and re.search(r"evaluations: \S+ after step 0, \S+ after step 3", text)
     assert re.search(r"reward, by iteration\n.*│", text)
     assert len(re.findall(r"^seed 10[012]: reward \S+ before, \S+ after$", text, re.MULTILINE)) == 3
@@ -198,19 +198,19 @@ def usage(run: Run, folder: Path, *args: str) -> str:
     "flag", ["--backend-url=x", "--task-url=x", "--trainer-id=x", "--no-poll", "--poll-interval=1"]
 )
 def test_flags_of_another_backend_are_refused(run: Run, folder: Path, flag: str) -> None:
-    assert "is not for --local" in usage(run, folder, "--local", flag)
+    assert "cannot be used with --local" in usage(run, folder, "--local", flag)
 
 
 @pytest.mark.parametrize("flag", ["--fresh", "--task-app=letters.py"])
 def test_flags_of_a_local_job_are_refused_without_local(run: Run, folder: Path, flag: str) -> None:
-    assert f"{flag.partition('=')[0]} is for --local" in usage(run, folder, flag)
+    assert f"{flag.partition('=')[0]} needs --local" in usage(run, folder, flag)
 
 
 def test_a_local_job_needs_a_task_app(run: Run, folder: Path) -> None:
     more = "[compute]\ngpu_type = 'x'\ngpu_count = 2\n[topology]\ntype = 'single_node_split'\ngpus_for_vllm = 1\n"
     more += "gpus_for_training = 1\ngpus_for_ref = 0\ntensor_parallel = 1\n"
     (folder / "rl.toml").write_text(CONFIG.replace('task_app = "letters.py"', 'task_url = ""') + more)
-    assert "Give --task-app FILE" in usage(run, folder, "--local")
+    assert "Pass --task-app FILE" in usage(run, folder, "--local")
 
 
 @pytest.mark.skipif(TRAIN_EXTRA, reason="the train extra is installed")
