@@ -41,7 +41,7 @@ class Caller:
     admin: bool = False
 
     def may_see(self, key_label: str | None) -> bool:
-        """Whether the caller may fetch, cancel, list, replay and compare rollouts of this key label."""
+        """Return whether the caller may fetch, cancel, list, replay and compare rollouts of this key label."""
         return self.admin or (self.key_label is not None and self.key_label == key_label)
 
 
@@ -51,7 +51,7 @@ ANYONE = Caller(admin=True)
 
 
 Answers = Callable[[dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
-"""Receives a policy's request to its model and returns the reply. Called on the event loop."""
+"""Receives a policy's request to its model and return the reply. Called on the event loop."""
 Asked = Callable[["dict[str, Json] | None"], None]
 """Called with the policy's next request; None if there is no further request, or if the turn failed."""
 
@@ -109,7 +109,7 @@ class RunningRollout:
     stopped: Failure | None = None
 
     def events(self) -> list[Event]:
-        """The events so far. Readable at any time, even from the event loop while the rollout's thread hangs."""
+        """Return the events so far. Readable at any time, even from the event loop while the rollout's thread hangs."""
         return [] if self.recorded is None else self.recorded.events()
 
 
@@ -228,7 +228,7 @@ class AdmissionControl:
         return self._of_label[key_label] + sum(rollout_id not in self._running for rollout_id in unread)
 
     def running(self) -> list[RunningRollout]:
-        """The running rollouts in the order in which they began."""
+        """Return the running rollouts in the order in which they began."""
         return list(self._running.values())
 
     def enter(self, rollout: RunningRollout) -> None:

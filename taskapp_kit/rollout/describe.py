@@ -28,7 +28,7 @@ class Description:
         self._fixed: dict[str, dict[str, Json]] = {}
 
     def info(self) -> dict[str, Json]:
-        """The body of `/info`: the default environment's description, and every environment by name."""
+        """Return the body of `/info`: the default environment's description, and every environment by name."""
         fixed = self._environment(self._spec.default_environment)
         return {
             "service": {"task": fixed["task"], "version": self._spec.version},
@@ -45,7 +45,7 @@ class Description:
         }
 
     def taskset(self, environment: EnvironmentSpec) -> dict[str, Json]:
-        """The body of `/task_info` without a seed: the task set, and the fields that all tasks have in common.
+        """Return the body of `/task_info` without a seed: the task set, and the fields that all tasks have in common.
 
         The SDK's client parses this answer as a TaskInfo, although its own server sends none.
         """
@@ -162,7 +162,7 @@ def _dataset(spec: AppSpec, environment: EnvironmentSpec) -> dict[str, Json]:
 
 
 def _count(numbers: range) -> int:
-    """The length of a range; `len()` fails from 2⁶³ on."""
+    """Return the length of a range; `len()` fails from 2⁶³ on."""
     return (numbers[-1] - numbers[0]) // numbers.step + 1 if numbers else 0
 
 
@@ -201,7 +201,7 @@ def _judge(item: JudgeSpec) -> dict[str, Json]:
 
 
 def _rubrics(rubric: Mapping[str, Json], aggregation: str) -> dict[str, Json] | None:
-    """The rubric in the form of `/info`: sections with a version and an aggregation; None when nothing is scored."""
+    """Return the rubric in the form of `/info`: sections with a version and an aggregation; None when nothing is scored."""
     if not any(rubric.values()):
         return None
     goals = {"outcome": "What the finished episode is worth.", "events": "What each step is worth; it accumulates."}

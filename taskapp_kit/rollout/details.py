@@ -51,7 +51,7 @@ Block = str | Picture
 
 
 def words(blocks: Iterable[Block]) -> str:
-    """The blocks as one text; a picture is named by its size."""
+    """Return the blocks as one text; a picture is named by its size."""
     return "\n".join(map(str, blocks))
 
 
@@ -225,7 +225,7 @@ class RolloutDetails:
         return unpriced_words(self.models)
 
     def to_json(self) -> dict[str, Any]:
-        """The details as JSON; a picture is an object with `sha256`, `width` and `height`."""
+        """Return the details as JSON; a picture is an object with `sha256`, `width` and `height`."""
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "stored"}
         plain: dict[str, Any] = {name: _plain(value) for name, value in own.items()}
         return {name: plain[name] if name in plain else getattr(self.stored, name) for name in _MEMBERS}
@@ -242,14 +242,14 @@ _MEMBERS = (
 
 
 def _plain(value: Any) -> Any:
-    """The value with dicts in the place of data classes."""
+    """Return the value with dicts in the place of data classes."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def details_of(stored: StoredRollout) -> RolloutDetails:
-    """The readable form of a stored rollout. Raises StoreError for events that cannot be read."""
+    """Return the readable form of a stored rollout. Raises StoreError for events that cannot be read."""
     try:
         return _details(stored)
     # Anything that a damaged row can raise: pages and commands show one sentence, and the other rollouts.
@@ -261,7 +261,7 @@ def details_of(stored: StoredRollout) -> RolloutDetails:
 
 
 def model_calls(private: Mapping[str, Json]) -> dict[str, Json]:
-    """The calls of judges and of models that the environment asked, from a rollout's private column, as they may be shown.
+    """Return the calls of judges and of models that the environment asked, from a rollout's private column, as they may be shown.
 
     Members: `judge_calls` (as `JudgeRecord.to_json`) and `auxiliary_calls`, each where there were any. Private fields of
     the task were masked when they were stored; of the end state, which a judge may read, the judges' prompts and answers
@@ -282,7 +282,7 @@ def model_calls(private: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _masked_prompt(prompt: Json, mask: Callable[[str], str]) -> Json:
-    """A judge's prompt with the material masked; the rules, its system message, stay."""
+    """Return a judge's prompt with the material masked; the rules, its system message, stay."""
     if not isinstance(prompt, list):
         return mapped_json(prompt, mask)
     return [message if message.get("role") == "system" else mapped_json(message, mask) for message in prompt]
@@ -415,7 +415,7 @@ def _block(item: Json) -> Block:
 
 
 def message_of(message: Mapping[str, Any]) -> Message:
-    """A message of a chat, as it was recorded."""
+    """Return a message of a chat, as it was recorded."""
     calls = message.get("tool_calls")
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return Message(
@@ -427,7 +427,7 @@ def message_of(message: Mapping[str, Any]) -> Message:
 
 
 def _call(call: Json) -> RequestedCall:
-    """A tool call in the form of chat completions; arguments that are JSON text are read."""
+    """Return a tool call in the form of chat completions; arguments that are JSON text are read."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return RequestedCall("", call)

@@ -35,7 +35,7 @@ class EventBuffer:
     # -- for the writer -------------------------------------------------------------------------------------------
 
     def __call__(self, event: Event) -> None:
-        """Adds an event. Any thread, but only one at a time."""
+        """Add an event. Any thread, but only one at a time."""
         observation = (
             event.observation
             if isinstance(event, Observed)
@@ -52,19 +52,19 @@ class EventBuffer:
                 self._loop.call_soon_threadsafe(self._more.set)
 
     def take(self, piece: bytes, pictures: dict[str, bytes]) -> None:
-        """Adds encoded events, separated by commas, and pictures from a worker process. On the event loop."""
+        """Add encoded events, separated by commas, and pictures from a worker process. On the event loop."""
         if pictures:
             self._pictures.append(pictures)
         self._unread.append(piece)
         self._more.set()
 
     def load(self, lines: list[bytes]) -> None:
-        """Replaces all events by those of an ended rollout."""
+        """Replace all events by those of an ended rollout."""
         self._unread.clear()
         self._lines = lines
 
     def close(self) -> None:
-        """Marks the end: no event follows."""
+        """Mark the end: no event follows."""
         self._closed = True
         self._more.set()
 
@@ -84,12 +84,12 @@ class EventBuffer:
         return self._lines
 
     def text(self) -> bytes:
-        """The events so far as a JSON array."""
+        """Return the events so far as a JSON array."""
         # The same bytes as in the store, so a reader cannot tell a running rollout from a stored one.
         return joined(self.lines).text
 
     async def follow(self, first: int = 0) -> AsyncGenerator[list[bytes], None]:
-        """Yields the events from number `first` on, as they are added, in lists of those available; ends after the last."""
+        """Yield the events from number `first` on, as they are added, in lists of those available; ends after the last."""
         self._followers += 1
         try:
             while True:

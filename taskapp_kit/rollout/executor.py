@@ -124,7 +124,7 @@ class Executor:
         return ask
 
     def handoffs(self, thread: SharedThread) -> HandoffLimit:
-        """The limit on handoffs to threads like this one."""
+        """Return the limit on handoffs to threads like this one."""
         return self._shared_handoffs if thread.is_shared else self._own_handoffs
 
     async def _in_a_thread(

@@ -48,7 +48,7 @@ class Group:
     group_id: str | None
 
     def score(self, models: ModelPort | None) -> dict[str, Json]:
-        """The response body of `POST /score_group`. Blocks, and runs the author's functions: call it in a thread.
+        """Return the response body of `POST /score_group`. Blocks, and runs the author's functions: call it in a thread.
 
         Raises RolloutFailed at boundary `scoring` (or `timeout`) when a judge with weight > 0 gave no verdict.
         """
@@ -61,7 +61,7 @@ class Group:
 
 
 def group_body(group: Group, scored: GroupScored) -> dict[str, Json]:
-    """The response body for a scored group."""
+    """Return the response body for a scored group."""
     first = group.trajectories[0]
     return {
         "group_id": group.group_id,
@@ -100,7 +100,7 @@ async def load_group(
     rollout_ids: Sequence[str] | None = None,
     group_id: str | None = None,
 ) -> Group:
-    """Loads the stored rollouts of a group: by their ids, or all with `group_id`. Those of other callers are missing.
+    """Load the stored rollouts of a group: by their ids, or all with `group_id`. Those of other callers are missing.
 
     Raises Unavailable without a store or a group judge; RequestError for missing ids, failed rollouts, fewer than two
     rollouts, and rollouts that differ in environment, split, seed, config or declarations: the message says in which.
@@ -144,7 +144,7 @@ async def load_group(
 
 
 async def _ids_of(group_id: str | None, rollouts: RolloutReader, caller: Caller) -> list[str]:
-    """The group's ids, the oldest first; at most one more than the limit of a group."""
+    """Return the group's ids, the oldest first; at most one more than the limit of a group."""
     # One more than may be, which tells a group that is too large from a full one.
     found = await rollouts.query(RolloutQuery(group_id=group_id, limit=MAX_MEMBERS + 1), caller)
     if not found:

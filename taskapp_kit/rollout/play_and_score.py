@@ -335,13 +335,13 @@ class TokenMeter:
         self._estimate = EstimatedTokens()
 
     def check(self) -> None:
-        """Raises PolicyStops when the limit is reached."""
+        """Raise PolicyStops when the limit is reached."""
         # Checked before a call and not during one: a reply that was paid for is used.
         if self.spent >= self.limit:
             raise PolicyStops(MAX_ROLLOUT_TOKENS, self.limit)
 
     def count(self, body: dict[str, Json], reply: ChatReply) -> None:
-        """Adds the tokens of one call."""
+        """Add the tokens of one call."""
         self.spent += reply.tokens or self._estimate.tokens(_characters(body) + characters_of(reply.message))
 
 
@@ -361,13 +361,13 @@ class MeteredPolicy:
         self._asked: dict[str, Json] = {}
 
     def ask(self, view: View) -> dict[str, Json]:
-        """The body to send. Raises PolicyStops when the limit is reached."""
+        """Return the body to send. Raises PolicyStops when the limit is reached."""
         self._meter.check()
         self._asked = self._policy.ask(view)
         return self._asked
 
     def read(self, reply: ChatReply) -> Decision:
-        """The reply as a Decision."""
+        """Return the reply as a Decision."""
         self._meter.count(self._asked, reply)
         return self._policy.read(reply)
 
@@ -380,7 +380,7 @@ class MeteredPort:
         self._meter = meter
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Requests a reply. Raises PolicyStops when the limit is reached, and what `ModelPort.ask` raises."""
+        """Request a reply. Raises PolicyStops when the limit is reached, and what `ModelPort.ask` raises."""
         self._meter.check()
         reply = self._models.ask(role, body)
         self._meter.count(body, reply)

@@ -18,7 +18,7 @@ DAY_SECONDS = 86_400.0
 
 
 def retention_of(service: Service, keep: str | None) -> Retention | None:
-    """The retention of the service's store; None without `keep`. Raises Unavailable for a store that cannot prune."""
+    """Return the retention of the service's store; None without `keep`. Raises Unavailable for a store that cannot prune."""
     if keep is None or service.store is None:
         return None
     if not isinstance(service.store, QueryableStore):
@@ -41,16 +41,16 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Prunes now and then hourly, on the running event loop."""
+        """Prune now and then hourly, on the running event loop."""
         self._task = asyncio.create_task(self._hourly(), name="taskapp-store-pruning")
 
     async def prune(self) -> int:
-        """Prunes once and returns the number of removed rollouts. Raises StoreError."""
+        """Prune once and return the number of removed rollouts. Raises StoreError."""
         before = None if self._days is None else self._clock.now() - self._days * DAY_SECONDS
         return await self._store.prune(self._app, before=before, keep=self._newest)
 
     async def close(self) -> None:
-        """Stops pruning."""
+        """Stop pruning."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

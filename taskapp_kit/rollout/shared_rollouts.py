@@ -70,7 +70,7 @@ class SharedRollouts:
         detached: bool = False,
         followed: bool = False,
     ) -> SharedRollout:
-        """Starts a rollout for this request, or returns the one that runs or ran under its key. Does not wait.
+        """Start a rollout for this request, or return the one that runs or ran under its key. Does not wait.
 
         body: the request as sent, which must be equal for an equal key. detached: it continues without subscribers.
         followed: a client follows from the start, so events are sent at once and not in batches. Raises
@@ -97,7 +97,7 @@ class SharedRollouts:
         return shared
 
     async def find(self, rollout_id: str, caller: Caller, *, with_events: bool = False) -> SharedRollout | None:
-        """The rollout with this id, running or ended, with an idempotency record or only stored; None if there is none.
+        """Return the rollout with this id, running or ended, with an idempotency record or only stored; None if there is none.
 
         A rollout that the caller may not see counts as none. with_events: loads the events of an ended one, too. Raises
         StoreError.
@@ -127,7 +127,7 @@ class SharedRollouts:
         return shared
 
     async def _stored(self, rollout_id: str, caller: Caller, *, with_events: bool) -> SharedRollout | None:
-        """An ended rollout without an idempotency record. One is read at a time, because each may be large."""
+        """Return an ended rollout without an idempotency record. One is read at a time, because each may be large."""
         async with self._reading:
             over = self._over.get(rollout_id)
             if over is None:
@@ -146,14 +146,14 @@ class SharedRollouts:
         return shared
 
     def _visible(self, record: IdempotencyRecord, caller: Caller) -> bool:
-        """Whether the record belongs to this app and the caller may see it."""
+        """Return whether the record belongs to this app and the caller may see it."""
         return record.app in (None, self._service.spec.name) and caller.may_see(record.key_label)
 
     def _new(self, *, detached: bool) -> SharedRollout:
         return SharedRollout(EventBuffer(self._service.stored.show_images), detached=detached)
 
     async def close(self) -> None:
-        """Cancels running rollouts and closes the coordinator."""
+        """Cancel running rollouts and close the coordinator."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -161,7 +161,7 @@ class SharedRollouts:
         await self._coordinator.close()
 
     async def settled(self) -> None:
-        """Waits until the ended rollouts of this process are settled. Call it after `Service.drain`."""
+        """Wait until the ended rollouts of this process are settled. Call it after `Service.drain`."""
         waiting = [shared.task for shared in self._by_id.values() if shared.task is not None and shared.is_local]
         if waiting:
             await asyncio.wait(waiting, timeout=CLOSING_SECONDS)
@@ -261,7 +261,7 @@ class SharedRollouts:
         return settled
 
     async def _settled_in_store(self, rollout_id: str) -> StoredResult | None:
-        """The result of a rollout whose process died after it was stored and before its record had the result."""
+        """Return the result of a rollout whose process died after it was stored and before its record had the result."""
         store = self._service.store
         stored = None if store is None else await store.load(rollout_id)
         if store is None or stored is None:
@@ -270,7 +270,7 @@ class SharedRollouts:
         return None if _of_cancelled(settled) else settled
 
     async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Writes records. A failure of records in the service's store is a failure of the store, with `_probe` as its probe."""
+        """Write records. A failure of records in the service's store is a failure of the store, with `_probe` as its probe."""
         return await (self._service.store_state.write(write, again=self._probe) if self._in_store else write())
 
     async def _probe(self) -> None:
@@ -288,11 +288,11 @@ class SharedRollouts:
         shared.settle(settled)
 
     def _events_of(self, shared: SharedRollout) -> bytes | None:
-        """The events for the coordinator; None with a store, which has them."""
+        """Return the events for the coordinator; None with a store, which has them."""
         return shared.event_buffer.text() if self._service.store is None else None
 
     async def _watch(self, shared: SharedRollout, found: Claim) -> StoredResult:
-        """Waits for a rollout that another process plays."""
+        """Wait for a rollout that another process plays."""
         again = await self._until_over(found)
         if again is None:
             raise RolloutFailed(_lost(), rollout_id=found.record.rollout_id)
@@ -308,7 +308,7 @@ class SharedRollouts:
         return again
 
     def _ended_rollout(self, found: Claim) -> EndedRollout:
-        """The result of an ended rollout, one object for all concurrent readers."""
+        """Return the result of an ended rollout, one object for all concurrent readers."""
         rollout_id = found.record.rollout_id
         over = self._over.get(rollout_id)
         if over is None:
@@ -318,7 +318,7 @@ class SharedRollouts:
         return over
 
     async def _deliver(self, shared: SharedRollout, over: EndedRollout, *, with_events: bool) -> StoredResult:
-        """Settles `shared` with the result of a rollout that had already ended."""
+        """Settle `shared` with the result of a rollout that had already ended."""
         shared.replayed = True
         shared.ended_result = over
         if with_events:
@@ -330,7 +330,7 @@ class SharedRollouts:
         return over.settled
 
     async def _load_events(self, over: EndedRollout) -> None:
-        """Loads the events of an ended rollout, each as JSON."""
+        """Load the events of an ended rollout, each as JSON."""
         settled = over.settled
         if settled.events is None and self._service.store is not None:
             stored = await self._service.store.load(settled.rollout_id)
@@ -340,7 +340,7 @@ class SharedRollouts:
         over.lines = [orjson.dumps(event) for event in orjson.loads(settled.events or b"[]")]
 
     async def model_calls(self, shared: SharedRollout) -> dict[str, Json]:
-        """The calls of judges and auxiliary models of an ended rollout, as they may be shown; empty without a store.
+        """Return the calls of judges and auxiliary models of an ended rollout, as they may be shown; empty without a store.
 
         Raises StoreError.
         """
@@ -351,13 +351,13 @@ class SharedRollouts:
 
 
 def _read_events(over: EndedRollout, stored: StoredRollout) -> None:
-    """Takes the events, and the calls of models that are stored beside them, from a stored rollout."""
+    """Take the events, and the calls of models that are stored beside them, from a stored rollout."""
     over.lines = [orjson.dumps(event) for event in stored.events]
     over.calls = model_calls(stored.private)
 
 
 def _scoped_key(app: str, label: str | None, key: str) -> str:
-    """The stored form of an Idempotency-Key, distinct for each app and key label, so that equal keys do not collide."""
+    """Return the stored form of an Idempotency-Key, distinct for each app and key label, so that equal keys do not collide."""
     return hashlib.sha256(f"{app}\n{label or ''}\n{key}".encode()).hexdigest()
 
 
@@ -373,7 +373,7 @@ def _of_cancelled(settled: StoredResult) -> bool:
 
 
 def _cancellation_in(event_buffer: EventBuffer) -> Failure | None:
-    """The cancellation's failure from the last event, so that stream, store and answer agree."""
+    """Return the cancellation's failure from the last event, so that stream, store and answer agree."""
     last = orjson.loads(event_buffer.lines[-1]) if event_buffer.lines else {}
     if last.get("kind") != "failed" or last["boundary"] != "cancelled":
         return None

@@ -46,7 +46,7 @@ class RolloutSource(ABC):
     def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
-        """The rollouts that match the query, in that order; `query.limit` and `query.before` do not apply.
+        """Return the rollouts that match the query, in that order; `query.limit` and `query.before` do not apply.
 
         `query.policy` is the name of a policy or of a model.
 
@@ -56,15 +56,15 @@ class RolloutSource(ABC):
 
     @abstractmethod
     async def load(self, rollout_id: str) -> StoredRollout:
-        """The whole rollout, with the private column only where the source is local. Raises ConfigError: there is none."""
+        """Return the whole rollout, with the private column only where the source is local. Raises ConfigError: there is none."""
 
     @abstractmethod
     async def blob(self, sha256: str) -> bytes | None:
-        """A picture's PNG bytes; None when there is none."""
+        """Return a picture's PNG bytes; None when there is none."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Closes the store or the connections."""
+        """Close the store or the connections."""
 
     @property
     def annotates(self) -> bool:
@@ -72,11 +72,11 @@ class RolloutSource(ABC):
         return False
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
-        """Stores people's scores. Raises Unavailable where `annotates` is False, StoreError."""
+        """Store people's scores. Raises Unavailable where `annotates` is False, StoreError."""
         raise Unavailable(f"{self.place} has no place for people's scores.")
 
     async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
-        """People's scores of one rollout, or of all. Raises StoreError."""
+        """Return People's scores of one rollout, or of all. Raises StoreError."""
         return []
 
     def score_store(self) -> QueryableStore:
@@ -88,7 +88,7 @@ class RolloutSource(ABC):
 
 
 def no_such_rollout(rollout_id: str, place: str) -> ConfigError:
-    """The error for an id that is not there."""
+    """Return the error for an id that is not there."""
     return ConfigError(
         f"There is no rollout {rollout_id[:80]!r} in {place}.",
         hint="`taskapp show` without an id lists those that are.",
@@ -104,16 +104,16 @@ class RolloutReader:
         self._images = ImageCache()
 
     def may_see(self, caller: Caller, stored: StoredRollout) -> bool:
-        """Whether the rollout is of this app, and the caller may see it."""
+        """Return whether the rollout is of this app, and the caller may see it."""
         return stored.app == self.app and caller.may_see(stored.key_label)
 
     async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """A whole rollout; None when the caller may see none. Raises StoreError."""
+        """Return a whole rollout; None when the caller may see none. Raises StoreError."""
         stored = None if self.store is None else await self.store.load(rollout_id)
         return stored if stored is not None and self.may_see(caller, stored) else None
 
     async def query(self, query: RolloutQuery, caller: Caller) -> list[RolloutRow]:
-        """The rollouts that match and that the caller may see, newest first. Raises Unavailable, StoreError."""
+        """Return the rollouts that match and that the caller may see, newest first. Raises Unavailable, StoreError."""
         if self.store is None:
             message = "Rollouts are listed from a store, and this server has none."
             raise Unavailable(message, hint="Serve with --store PATH.")
@@ -132,7 +132,7 @@ class RolloutReader:
         return [] if visible is None else await self.store.listed(visible, order)
 
     def _visible(self, query: RolloutQuery, caller: Caller) -> RolloutQuery | None:
-        """The filter, narrowed to this app and to what the caller may see; None when that is nothing."""
+        """Return the filter, narrowed to this app and to what the caller may see; None when that is nothing."""
         key_label = query.key_label if caller.admin else caller.key_label
         # To a query, no label is every label.
         if key_label is None and not caller.admin:
@@ -140,7 +140,7 @@ class RolloutReader:
         return replace(query, app=self.app, key_label=key_label)
 
     async def blob(self, sha256: str) -> bytes | None:
-        """An image's PNG bytes by their SHA-256 (hex); None when it is not stored (any more)."""
+        """Return an image's PNG bytes by their SHA-256 (hex); None when it is not stored (any more)."""
         shown = self._images.get(sha256)
         return shown if shown is not None or self.store is None else await self.store.blob(sha256)
 
@@ -149,7 +149,7 @@ class RolloutReader:
         self._images.add(images)
 
     def of(self, caller: Caller) -> RolloutSource:
-        """What this caller may see."""
+        """Return what this caller may see."""
         return _CallersRollouts(self, caller)
 
 
@@ -234,7 +234,7 @@ class ImageSource(Protocol):
     """Where images are read from: a store, or a source of stored rollouts."""
 
     async def blob(self, sha256: str) -> bytes | None:
-        """Returns an image's PNG bytes; None if there is none."""
+        """Return an image's PNG bytes; None if there is none."""
         ...
 
 
@@ -256,7 +256,7 @@ async def settled_from(images: ImageSource, stored: StoredRollout) -> StoredResu
 
 
 async def load_trajectory(images: ImageSource, stored: StoredRollout) -> Trajectory:
-    """The trajectory of a stored rollout, with its images and its private end state."""
+    """Return the trajectory of a stored rollout, with its images and its private end state."""
     blobs = await images_of(images, stored)
     trajectory = fold(from_json(event, blobs) for event in stored.events)
     trajectory.final_state = stored.private.get("final_state")
@@ -264,7 +264,7 @@ async def load_trajectory(images: ImageSource, stored: StoredRollout) -> Traject
 
 
 async def images_of(images: ImageSource, stored: StoredRollout) -> dict[str, bytes]:
-    """The PNG bytes, by hash, of the images in a stored rollout, as far as they are there."""
+    """Return the PNG bytes, by hash, of the images in a stored rollout, as far as they are there."""
     hashes = sorted({name for event in stored.events for name in _hashes(event)})
     return {name: png for name in hashes if (png := await images.blob(name)) is not None}
 

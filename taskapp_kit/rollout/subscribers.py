@@ -27,7 +27,7 @@ class Subscriber:
         self._grace_seconds = grace_seconds
 
     def leave(self) -> None:
-        """Ends the subscription. A second call does nothing."""
+        """End the subscription. A second call does nothing."""
         shared, self._shared = self._shared, None
         if shared is not None:
             shared._left(self._grace_seconds)
@@ -81,22 +81,22 @@ class SharedRollout:
     # -- for the task that plays it -------------------------------------------------------------------------------
 
     def admit(self, record: IdempotencyRecord) -> None:
-        """Sets its id, under which it can now be found."""
+        """Set its id, under which it can now be found."""
         self.rollout_id, self.created_at, self.key_label = record.rollout_id, record.created_at, record.key_label
         self._admitted.set()
 
     def begin_settling(self) -> None:
-        """Marks that its result is being stored, so that it can no longer be cancelled."""
+        """Mark that its result is being stored, so that it can no longer be cancelled."""
         self._settling = True
 
     def settle(self, settled: StoredResult) -> None:
-        """Ends it with a result."""
+        """End it with a result."""
         if not self._over.done():
             self._over.set_result(settled)
         self._ended()
 
     def fail(self, error: BaseException) -> None:
-        """Ends it with an error, without a result."""
+        """End it with an error, without a result."""
         if not self._over.done():
             if isinstance(error, asyncio.CancelledError):  # its task was cancelled, not its subscribers
                 error = RolloutFailed(cancelled(), rollout_id=self.rollout_id)
@@ -126,7 +126,7 @@ class SharedRollout:
         return self._cancelled
 
     def subscribe(self, grace_seconds: float = 0.0) -> Subscriber:
-        """Adds a subscriber. A rollout with a subscriber is not cancelled for lack of clients. Raises Saturated."""
+        """Add a subscriber. A rollout with a subscriber is not cancelled for lack of clients. Raises Saturated."""
         if self._subscribers >= MAX_SUBSCRIBERS:
             message = f"{MAX_SUBSCRIBERS} requests wait for this rollout or follow it, the most that may."
             raise Saturated(message, code="key_quota_reached")
@@ -136,30 +136,30 @@ class SharedRollout:
         return Subscriber(self, grace_seconds)
 
     async def admitted(self) -> None:
-        """Waits until the rollout is admitted. Raises what `Service.admit` raises, or IdempotencyKeyReused."""
+        """Wait until the rollout is admitted. Raises what `Service.admit` raises, or IdempotencyKeyReused."""
         await self._admitted.wait()
         if not self.rollout_id:
             await asyncio.shield(self._over)
 
     async def result(self, seconds: float | None = None) -> StoredResult | None:
-        """Waits for the result; None after `seconds` without one. Raises the error of a rollout without a result."""
+        """Wait for the result; None after `seconds` without one. Raises the error of a rollout without a result."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self._over)
         return None
 
     async def ended(self) -> None:
-        """Waits until it has ended, with or without a result."""
+        """Wait until it has ended, with or without a result."""
         await asyncio.wait((self._over,))
 
     def cancel(self) -> None:
-        """Cancels it, unless its result is already being stored."""
+        """Cancel it, unless its result is already being stored."""
         if self.task is not None and not self.over and not self._settling:
             self._cancelled = True
             self.task.cancel()
 
     def _left(self, grace_seconds: float) -> None:
-        """Removes a subscriber. The longest grace of all former subscribers applies."""
+        """Remove a subscriber. The longest grace of all former subscribers applies."""
         self._subscribers -= 1
         now = self._loop.time()
         # The longest: a patient client may reconnect although an impatient one left after it.
@@ -176,6 +176,6 @@ class SharedRollout:
 
 
 def _retrieve(future: asyncio.Future[StoredResult]) -> None:
-    """Retrieves the error, because asyncio logs errors that are never retrieved."""
+    """Retrieve the error, because asyncio logs errors that are never retrieved."""
     if not future.cancelled():
         future.exception()

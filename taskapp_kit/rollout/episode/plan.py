@@ -122,12 +122,12 @@ class EpisodePlan:
         return self.actor.name
 
     def local_actor(self) -> LocalPolicy:
-        """The policy of a plan whose policy computes its decisions."""
+        """Return the policy of a plan whose policy computes its decisions."""
         assert hasattr(self.actor, "decide"), "a model decides, from elsewhere"  # a protocol's isinstance takes 8 µs
         return cast(LocalPolicy, self.actor)
 
     def remote_actor(self) -> RemotePolicy:
-        """The policy of a plan whose policy calls a model."""
+        """Return the policy of a plan whose policy calls a model."""
         assert isinstance(self.actor, RemotePolicy), "it decides by computing"
         return self.actor
 

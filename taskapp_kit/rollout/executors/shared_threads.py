@@ -86,7 +86,7 @@ class SharedThreads:
         return min(free, key=lambda assignment: len(assignment.rollouts), default=None)
 
     def is_quick(self, work: str) -> bool:
-        """Whether enough calls that were measured under this name were quick."""
+        """Return whether enough calls that were measured under this name were quick."""
         return self._measured[work].quick
 
     def measured(self, work: str, seconds: float) -> None:
@@ -214,7 +214,7 @@ class _ShortCalls:
     skip: int = 0
 
     def expected(self) -> bool:
-        """Whether the next call is expected to be short. Counts it."""
+        """Return whether the next call is expected to be short. Counts it."""
         if self.skip:
             self.skip -= 1
             return False

@@ -38,7 +38,7 @@ def endpoint_of(
     keys: Credentials,
     cache: bool = False,
 ) -> Endpoint | None:
-    """The model of a request; None when it names no address. Raises RequestError naming the field.
+    """Return the model of a request; None when it names no address. Raises RequestError naming the field.
 
     top_level: the request's own `inference_url`. address: as `given_url` returns it, of both. cache: replies may come from
     the response cache.
@@ -61,7 +61,7 @@ def endpoint_of(
 
 
 def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) -> Endpoint | None:
-    """The model configured for a role (`judge`, `user`, …); None when there is none.
+    """Return the model configured for a role (`judge`, `user`, …); None when there is none.
 
     reward_model: its address is used unchanged (`…/classify`), not completed to chat completions.
     """
@@ -92,7 +92,7 @@ class ModelAccess:
         return self._client.throttle.signs
 
     def of_policy(self, request: RolloutRequest, address: GivenUrl | None) -> Endpoint:
-        """The policy's model that the request names, checked before anything runs. address: see `given_url`.
+        """Return the policy's model that the request names, checked before anything runs. address: see `given_url`.
 
         Raises RequestError when the address may not be called, or the request contains one of this server's own API keys.
         """
@@ -106,17 +106,17 @@ class ModelAccess:
         return endpoint
 
     def configured(self, role: str) -> bool:
-        """Whether a model has this role."""
+        """Return whether a model has this role."""
         return role_endpoint(self._settings, role) is not None
 
     def cost(self, role: str, usage: Mapping[str, float]) -> float | None:
-        """US dollars of a call of the role's model with this usage; None where no price is known."""
+        """Return US dollars of a call of the role's model with this usage; None where no price is known."""
         endpoint = role_endpoint(self._settings, role)
         price = None if endpoint is None else self._client.names.price(endpoint.url, endpoint.model)
         return None if price is None else price.cost(usage)
 
     def of_rollout(self, policy: Endpoint | None, seconds: float) -> Ask:
-        """The function with which one rollout calls its models.
+        """Return the function with which one rollout calls its models.
 
         policy: the endpoint of the policy's model. seconds: the rollout's deadline from now, which limits each call.
         """
@@ -146,7 +146,7 @@ class ModelAccess:
         return ask
 
     async def close(self) -> None:
-        """Closes connections."""
+        """Close connections."""
         await self._client.close()
 
 
@@ -171,7 +171,7 @@ def model_access(
 
 
 def _no_model_name(role: str) -> str:
-    """The hint for a request without a model's name, which the endpoint refused."""
+    """Return the hint for a request without a model's name, which the endpoint refused."""
     if role == POLICY:
         return "No model name was sent; give one (policy.config.model)."
     variable = role_variable(role).removesuffix("URL") + "MODEL"
@@ -188,7 +188,7 @@ class ThreadPort:
         self._stopped: Literal["timeout", "cancelled"] | None = None
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Requests a reply and blocks until it is there. Raises ModelFailed, Unavailable."""
+        """Request a reply and block until it is there. Raises ModelFailed, Unavailable."""
         if self._stopped is not None:
             raise stopped_failure(self._stopped)
         work: Coroutine[Any, Any, ChatReply | ModelFailed] = _awaited(self._ask(role, body))
@@ -205,7 +205,7 @@ class ThreadPort:
         return came
 
     def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
-        """Cancels the call in progress and refuses further ones. On the event loop."""
+        """Cancel the call in progress and refuse further ones. On the event loop."""
         self._stopped = self._stopped or reason
         if self._under_way is not None:
             self._under_way.cancel()

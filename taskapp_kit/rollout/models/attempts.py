@@ -50,7 +50,7 @@ class AttemptFailed(Exception):
         return KINDS[self.kind].congested
 
     def to_json(self) -> dict[str, Json]:
-        """The attempt as recorded in a trajectory."""
+        """Return the attempt as recorded in a trajectory."""
         return {"kind": self.kind} if self.status is None else {"kind": self.kind, "status": self.status}
 
 
@@ -103,7 +103,7 @@ KINDS: Mapping[str, AttemptOutcome] = {
 
 
 def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> float:
-    """Seconds to wait after this attempt (the first is 1): at least what the endpoint requested, but at most 30 s."""
+    """Return seconds to wait after this attempt (the first is 1): at least what the endpoint requested, but at most 30 s."""
     bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1))
     # from 0: calls that failed together would otherwise come back together
     jitter = rng.uniform(0.0, bound)
@@ -115,7 +115,7 @@ def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> flo
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The seconds that `retry-after-ms` or `Retry-After` (seconds or a date) request.
+    """Return the seconds that `retry-after-ms` or `Retry-After` (seconds or a date) request.
 
     headers: names in lower case. now: unix seconds.
     """
@@ -145,7 +145,7 @@ async def persist(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> ChatReply:
-    """Repeats `once(attempt, seconds left)`, which returns a reply or raises AttemptFailed. Raises ModelFailed.
+    """Repeat `once(attempt, seconds left)`, which returns a reply or raises AttemptFailed. Raises ModelFailed.
 
     seconds: the limit for all attempts and waits. place: the endpoint's name in messages.
     """
@@ -178,7 +178,7 @@ async def persist(
 
 
 def model_failed(failed: AttemptFailed, place: str, retries: list[dict[str, Json]], *, more: str = "") -> ModelFailed:
-    """The failure of a rollout after these attempts, of which `failed` was the last."""
+    """Return the failure of a rollout after these attempts, of which `failed` was the last."""
     kind = KINDS[failed.kind]
     excerpt = f": {failed.excerpt.rstrip('. ')}" if failed.excerpt else ""
     tries = f" It was asked {len(retries)} times." if len(retries) > 1 else ""
@@ -241,7 +241,7 @@ class HostLimiter:
         return self.in_flight == 0 and not self._waiting
 
     async def enter(self, seconds: float) -> int:
-        """Waits for a free slot; returns an epoch to pass to `leave`. Raises TimeoutError after `seconds`."""
+        """Wait for a free slot; return an epoch to pass to `leave`. Raises TimeoutError after `seconds`."""
         # who waits comes first, also where a slot has just become free
         if self.in_flight < int(self.limit) and not self._waiting:
             self.in_flight += 1
@@ -262,7 +262,7 @@ class HostLimiter:
         return self._epoch
 
     def leave(self, epoch: int, *, congested: bool = False, seconds: float | None = None) -> None:
-        """Frees the slot. seconds: the duration of a successful answer."""
+        """Free the slot. seconds: the duration of a successful answer."""
         if self.in_flight >= int(self.limit):
             self._full = True
         self.in_flight -= 1
@@ -323,7 +323,7 @@ class ConcurrencyLimiter:
         self._first_limit, self._least_hang_timeout_seconds = first_limit, least_hang_timeout_seconds
 
     def fresh(self) -> ConcurrencyLimiter:
-        """A new one with the same settings, for another event loop."""
+        """Return a new one with the same settings, for another event loop."""
         return ConcurrencyLimiter(self._first_limit, self._least_hang_timeout_seconds)
 
     @property
@@ -332,7 +332,7 @@ class ConcurrencyLimiter:
         return sum(host.signs for host in self._hosts.values())
 
     def host(self, place: str) -> HostLimiter:
-        """The limiter of `scheme://host` or `scheme://host:port`."""
+        """Return the limiter of `scheme://host` or `scheme://host:port`."""
         found = self._hosts.get(place)
         if found is None:
             if len(self._hosts) >= MOST_HOSTS:  # callers choose the hosts, so their number is not bounded

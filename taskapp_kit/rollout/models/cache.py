@@ -34,13 +34,13 @@ class ResponseCache:
 
     @staticmethod
     def key(url: str, model: str | None, body: Mapping[str, Json], sample: int = 0) -> str:
-        """The key of a request, 64 hex digits. It does not depend on the order of the body's members."""
+        """Return the key of a request, 64 hex digits. It does not depend on the order of the body's members."""
         # without the query, in which each rollout has a correlation id of its own
         written = orjson.dumps([url.partition("?")[0], model, body, sample], option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(written).hexdigest()
 
     def load(self, key: str) -> ChatReply | None:
-        """The cached reply, with `cached` set; None when there is none."""
+        """Return the cached reply, with `cached` set; None when there is none."""
         try:
             reply = ChatReply.from_json(orjson.loads(self._file(key).read_bytes()))
         # TypeError: a reply of another version has other members
@@ -49,7 +49,7 @@ class ResponseCache:
         return replace(reply, cached=True, cost=0.0 if reply.cost is not None else None, seconds=0.0)
 
     def save(self, key: str, reply: ChatReply) -> None:
-        """Stores the reply. The file is written completely or not at all."""
+        """Store the reply. The file is written completely or not at all."""
         # what the call went through is no part of the answer
         content = orjson.dumps(replace(reply, retries=[], attempts=1).to_json())
         file = self._file(key)

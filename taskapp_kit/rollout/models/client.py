@@ -185,7 +185,7 @@ class HttpModelClient:
     async def chat(
         self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float, names_path: bool = False
     ) -> ChatReply:
-        """Requests a completion, with retries for up to `seconds`. names_path: in messages. Raises ModelFailed."""
+        """Request a completion, with retries for up to `seconds`. names_path: in messages. Raises ModelFailed."""
         scalar = body.get("kind") == "reward_model"  # a member for this client, not for the endpoint
         sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
         read = read_reward_reply if scalar else read_reply
@@ -233,7 +233,7 @@ class HttpModelClient:
         return reply
 
     async def close(self) -> None:
-        """Closes connections. A later call opens new ones."""
+        """Close connections. A later call opens new ones."""
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close()
@@ -252,7 +252,7 @@ class HttpModelClient:
         )
 
     def _resolve(self, url: str) -> ResolvedEndpoint:
-        """Checks an address and caches the result. Raises ModelFailed."""
+        """Check an address and cache the result. Raises ModelFailed."""
         try:
             called = read_url(url)
         except NotAnAddress as wrong:
@@ -285,7 +285,7 @@ class HttpModelClient:
         self, connections: ModelConnections, host: HostLimiter, resolved: ResolvedEndpoint, content: bytes, key: str | None,
         hung: int, left: float, read: Callable[[int, bytes, float | None], ChatReply],
     ) -> ChatReply:  # fmt: skip
-        """Makes one attempt. Raises AttemptFailed.
+        """Make one attempt. Raises AttemptFailed.
 
         hung: the number of attempts of this call that hung. left: seconds, including the wait for a free slot. read: parses
         status, body and retry_after.
@@ -324,12 +324,12 @@ class HttpModelClient:
 
 
 def _cost(reply: ChatReply, price: Price | None) -> float | None:
-    """US dollars: by the price of `models.toml`, else as the endpoint reports them (OpenRouter's `usage.cost`)."""
+    """Return US dollars: by the price of `models.toml`, else as the endpoint reports them (OpenRouter's `usage.cost`)."""
     return price.cost(reply.usage) if price is not None and reply.usage else reply.usage.get("cost")
 
 
 def _without_key(reply: ChatReply, key: str | None, place: str) -> ChatReply:
-    """The reply without the key that was sent to the endpoint, in case the model repeats it.
+    """Return the reply without the key that was sent to the endpoint, in case the model repeats it.
 
     Token ids would reveal the key and no longer match the text, so they are removed, too. A key of fewer than LEAST_HIDDEN
     characters, such as EMPTY, is a word that a model may write.

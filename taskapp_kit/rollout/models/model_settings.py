@@ -43,7 +43,7 @@ class Price:
     output: float
 
     def cost(self, usage: Mapping[str, float]) -> float:
-        """The price in US dollars of a call with this usage."""
+        """Return the price in US dollars of a call with this usage."""
         asked, cached = usage.get("prompt_tokens", 0.0), usage.get("cached_tokens", 0.0)
         # more cached tokens than tokens would make the price negative
         cached = min(cached, asked)
@@ -75,7 +75,7 @@ class ModelNames:
 
     @classmethod
     def of(cls, settings: Settings, folder: Path | None = None) -> ModelNames:
-        """Reads `settings.models_file`, else `models.toml` in `folder` (default: the working directory) if it exists.
+        """Read `settings.models_file`, else `models.toml` in `folder` (default: the working directory) if it exists.
 
         Raises ConfigError.
         """
@@ -86,7 +86,7 @@ class ModelNames:
 
     @classmethod
     def read(cls, file: Path) -> ModelNames:
-        """Reads the tables of a file. Raises ConfigError naming the table; the message contains no value of it."""
+        """Read the tables of a file. Raises ConfigError naming the table; the message contains no value of it."""
         try:
             # editors on Windows write a byte order mark
             content = tomllib.loads(file.read_text("utf-8-sig"))
@@ -102,7 +102,7 @@ class ModelNames:
         return cls({name: _model(file, name, table) for name, table in content.items()}, file)
 
     def resolve(self, name: str) -> NamedModel:
-        """The model with this name. Raises ConfigError, with a suggestion for a misspelt name."""
+        """Return the model with this name. Raises ConfigError, with a suggestion for a misspelt name."""
         found = self.models.get(name)
         if found is not None:
             return found
@@ -116,12 +116,12 @@ class ModelNames:
         raise ConfigError(f"{self.file} has no model {name!r}.", hint=f"Did you mean {close!r}?" if close else known)
 
     def price(self, url: str, model: str | None) -> Price | None:
-        """The price of a model at this complete address; None when it is unknown."""
+        """Return the price of a model at this complete address; None when it is unknown."""
         return self._prices.get((_address(url), model)) if model is not None and self._prices else None
 
 
 def _address(url: str) -> str:
-    """The form in which addresses are compared: completed, without the query."""
+    """Return the form in which addresses are compared: completed, without the query."""
     # a rollout's address has a path and a query that the file's has not
     return read_url(complete_url(url)).url.partition("?")[0]
 
@@ -214,7 +214,7 @@ class Credentials:
     """
 
     def __init__(self, settings: Settings, *, is_server_key: Callable[[str], bool] | None = None) -> None:
-        """Raises ConfigError when TASKAPP_INFERENCE_KEYS_FOR is invalid."""
+        """Raise ConfigError when TASKAPP_INFERENCE_KEYS_FOR is invalid."""
         door = (settings.environment_api_key, settings.dev_environment_api_key, *settings.environment_api_key_aliases)
         self._door = tuple({key.encode(): None for key in door if key})
         self._is_server_key = is_server_key
@@ -232,7 +232,7 @@ class Credentials:
         return f"Credentials(for {', '.join(sorted({host for _, host, _ in self._for})) or 'no host'})"
 
     def _add(self, entry: str, settings: Settings) -> None:
-        """Reads `HOST=VARIABLE`, `HOST:PORT=VARIABLE` or, for a key that may be sent unencrypted, `http://HOST=VARIABLE`."""
+        """Read `HOST=VARIABLE`, `HOST:PORT=VARIABLE` or, for a key that may be sent unencrypted, `http://HOST=VARIABLE`."""
         host, _, variable = entry.rpartition("=")
         open_road = host.lower().startswith("http://")
         bare = host.partition("://")[2] or host
@@ -264,12 +264,12 @@ class Credentials:
             self._for[scheme, called.host, port] = key.strip()
 
     def own_key(self, called: ParsedUrl) -> str | None:
-        """The server's key that belongs to this host; None when none does."""
+        """Return the server's key that belongs to this host; None when none does."""
         found = self._for.get((called.scheme, called.host, called.port))
         return found if found is not None else self._for.get((called.scheme, called.host, None))
 
     def is_own_key(self, text: str) -> bool:
-        """Whether the text is one of this server's API keys, or contains one that the settings name."""
+        """Return whether the text is one of this server's API keys, or contains one that the settings name."""
         given = _BEARER.sub("", text.strip())
         encoded = given.encode("utf-8", "replace")
         found = False
@@ -281,13 +281,13 @@ class Credentials:
         return found
 
     def address_has_own_key(self, url: str) -> bool:
-        """Whether an address, or a value in its query, is or contains one of this server's API keys."""
+        """Return whether an address, or a value in its query, is or contains one of this server's API keys."""
         values = [value for _, value in parse_qsl(url.partition("?")[2])]
         # a key in a query may be percent-encoded
         return any(map(self.is_own_key, (url, unquote(url), *values)))
 
     def check_config(self, config: Mapping[str, Any], *, loc: Place = API_KEY[:-1]) -> None:
-        """Raises RequestError naming the member of `policy.config` that contains one of this server's API keys."""
+        """Raise RequestError naming the member of `policy.config` that contains one of this server's API keys."""
         pending: list[tuple[Any, Place]] = [(config, loc)]
         while pending:
             value, place = pending.pop()
@@ -318,7 +318,7 @@ class Credentials:
 
 
 def caller_key(config: Mapping[str, Any]) -> str | None:
-    """The caller's own key for the model, `policy.config.api_key`; None when there is none. Raises RequestError."""
+    """Return the caller's own key for the model, `policy.config.api_key`; None when there is none. Raises RequestError."""
     key = config.get("api_key")
     if key is None or key == "":
         return None

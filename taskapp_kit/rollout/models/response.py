@@ -23,7 +23,7 @@ CUT_SHORT = frozenset(("error", "abort", "aborted"))
 
 
 def read_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """Parses a chat completion. Raises AttemptFailed. retry_after: seconds, from the headers."""
+    """Parse a chat completion. Raises AttemptFailed. retry_after: seconds, from the headers."""
     answer = _answer(status, body, retry_after)
     if not isinstance(answer, dict):
         raise _malformed("is not an object")
@@ -54,7 +54,7 @@ def read_reply(status: int, body: bytes, retry_after: float | None = None) -> Ch
 
 
 def read_reward_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """Parses a reward model's answer. The whole JSON is `message["answer"]`, unchanged. Raises AttemptFailed."""
+    """Parse a reward model's answer. The whole JSON is `message["answer"]`, unchanged. Raises AttemptFailed."""
     answer = _answer(status, body, retry_after)
     members = answer if isinstance(answer, dict) else {}
     return ChatReply(
@@ -65,7 +65,7 @@ def read_reward_reply(status: int, body: bytes, retry_after: float | None = None
 
 
 def _answer(status: int, body: bytes, retry_after: float | None) -> Any:
-    """The JSON of a successful answer. Raises AttemptFailed for an error."""
+    """Return the JSON of a successful answer. Raises AttemptFailed for an error."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -83,7 +83,7 @@ def _malformed(what: str) -> AttemptFailed:
 
 
 def _error_of(answer: Any) -> Any:
-    """The error in an answer, if any: `{"error": …}`, or SGLang's and older vLLM's `{"object": "error", …}`."""
+    """Return the error in an answer, if any: `{"error": …}`, or SGLang's and older vLLM's `{"object": "error", …}`."""
     if isinstance(answer, list) and len(answer) == 1:  # Gemini wraps its errors in a list
         answer = answer[0]
     if not isinstance(answer, dict):
@@ -94,7 +94,7 @@ def _error_of(answer: Any) -> Any:
 
 
 def _message(message: dict[str, Any]) -> dict[str, Json]:
-    """The message in a form that a conversation can send back."""
+    """Return the message in a form that a conversation can send back."""
     content = message.get("content")
     if content is not None and not isinstance(content, (str, list)):
         raise _malformed("has a content that is neither text nor a list")
@@ -119,7 +119,7 @@ def _message(message: dict[str, Any]) -> dict[str, Json]:
 
 
 def _usage(usage: Any) -> dict[str, float]:
-    """All counts; those inside `…_details` have their own names."""
+    """Return all counts; those inside `…_details` have their own names."""
     found: dict[str, float] = {}
     if not isinstance(usage, dict):
         return found
@@ -134,7 +134,7 @@ def _usage(usage: Any) -> dict[str, float]:
 
 
 def _counts(value: Any) -> bool:
-    """Whether the value is a plausible token count of one call; anything else is ignored."""
+    """Return whether the value is a plausible token count of one call; anything else is ignored."""
     return type(value) in (int, float) and 0 <= value <= MOST_TOKENS
 
 
@@ -142,7 +142,7 @@ def _counts(value: Any) -> bool:
 
 
 def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-    """Sets ids, log-probabilities and version of the reply. Raises AttemptFailed when their lengths differ."""
+    """Set ids, log-probabilities and version of the reply. Raises AttemptFailed when their lengths differ."""
     message = choice["message"]
     meta = choice.get("meta_info")
     meta = meta if isinstance(meta, dict) else {}
@@ -248,7 +248,7 @@ _NEVER_SERVED = (501, 505)
 
 
 def refused(status: int, error: Any, text: str, retry_after: float | None) -> AttemptFailed:
-    """The failed attempt for an error response. error: its JSON, else its text. Status 200 means an error in an answer."""
+    """Return the failed attempt for an error response. error: its JSON, else its text. Status 200 means an error in an answer."""
     words = text_of(error) or text
     codes = _codes(error)
     if status == 200:
@@ -299,7 +299,7 @@ def _codes(error: Any) -> set[str]:
 
 
 def _status_in(error: Any) -> int | None:
-    """The status inside an error's body, as the proxy OpenRouter sends it."""
+    """Return the status inside an error's body, as the proxy OpenRouter sends it."""
     if isinstance(error, dict):
         for name in ("code", "status", "status_code"):
             value = error.get(name)
@@ -309,7 +309,7 @@ def _status_in(error: Any) -> int | None:
 
 
 def text_of(error: Any) -> str:
-    """The message in an error of any format; empty when there is none."""
+    """Return the message in an error of any format; empty when there is none."""
     for _ in range(4):
         if isinstance(error, str):
             return error[:2000]

@@ -86,7 +86,7 @@ class LoopModel:
         self._known: list[dict[str, Json]] = []
 
     def use(self, models: ModelPort) -> None:
-        """Sets the models that `chat` calls."""
+        """Set the models that `chat` calls."""
         self._models = models
 
     async def chat(
@@ -156,11 +156,11 @@ class AuthorLoop:
         self._stopped = False
 
     def use(self, models: ModelPort) -> None:
-        """Sets the models that the loop calls."""
+        """Set the models that the loop calls."""
         self._model.use(models)
 
     def decide(self, view: View) -> Decision:
-        """Runs the loop up to its next step. Raises PolicyStops when the loop returned, and whatever the loop raised."""
+        """Run the loop up to its next step. Raises PolicyStops when the loop returned, and whatever the loop raised."""
         if self._runner is None:
             self._runner = asyncio.Runner()
             self._loop = self._runner.get_loop()
@@ -176,7 +176,7 @@ class AuthorLoop:
         return self._answer(call)
 
     def stop(self, reason: str) -> None:
-        """Ends a decision under way, wherever the loop awaits; `close` cancels the loop. Called in another thread."""
+        """End a decision under way, wherever the loop awaits; `close` cancels the loop. Called in another thread."""
         # A deadline is noticed between events and in calls of the model. A loop may wait for anything else, such as a
         # program, so it is woken from outside.
         self._stopped = True
@@ -185,7 +185,7 @@ class AuthorLoop:
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
     def close(self) -> None:
-        """Ends the loop, at the end of the episode."""
+        """End the loop, at the end of the episode."""
         self._environment.done = True
         if self._runner is not None:
             self._runner.close()  # cancels running tasks and waits for them
@@ -218,7 +218,7 @@ class AuthorLoop:
         raise PolicyStops(RETURNED)
 
     def _answer(self, call: ToolCall) -> Decision:
-        """The step, with the model calls since the previous one."""
+        """Return the step, with the model calls since the previous one."""
         model = self._model
         replies, model.replies = model.replies, []
         messages, model.fresh = model.fresh, []
@@ -247,7 +247,7 @@ class AuthorLoop:
 
 
 def _resendable(message: Json) -> Json:
-    """An assistant's message in a form that endpoints accept back; other messages unchanged."""
+    """Return an assistant's message in a form that endpoints accept back; other messages unchanged."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return message
     # a loop sends back what it received, and endpoints refuse some of what they return

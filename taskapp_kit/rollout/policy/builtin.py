@@ -22,7 +22,7 @@ class PolicyError(KitError):
 
 
 def policy_rng(environment: str, split: str, seed: int, sample: int) -> random.Random:
-    """The policy's random generator, independent of the environment's. `sample` distinguishes rollouts of one seed."""
+    """Return the policy's random generator, independent of the environment's. `sample` distinguishes rollouts of one seed."""
     # never the environment's stream: how often a policy draws must not change what it meets
     return derived_rng("policy", environment, split, seed, sample)
 
@@ -71,7 +71,7 @@ def _arguments(drawn: Any, tool: Tool) -> Json:
 
 
 def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPolicy:
-    """The policy `random`. Raises RequestError when an action of the environment cannot be drawn, naming its line."""
+    """Return the policy `random`. Raises RequestError when an action of the environment cannot be drawn, naming its line."""
     for action in environment.actions.values():
         try:
             sampler_of(action.tool)
@@ -93,12 +93,12 @@ class ConstantPolicy:
         self._answer = answer
 
     def decide(self, view: View) -> Decision:
-        """A copy of the answer."""
+        """Return a copy of the answer."""
         return Decision([ToolCall(call.tool, call.args) for call in self._answer.tool_calls], self._answer.output)
 
 
 def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
-    """The policy that repeats the action marked `@action(noop={…})`. Raises RequestError when none is."""
+    """Return the policy that repeats the action marked `@action(noop={…})`. Raises RequestError when none is."""
     for action in environment.actions.values():
         if action.tool.noop is not None:
             return ConstantPolicy("noop", Decision([ToolCall(action.name, plain(action.tool.noop, "noop"))]))
@@ -111,7 +111,7 @@ def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
 
 
 def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) -> ConstantPolicy:
-    """The policy that repeats `policy.config.action`: `{"tool": {args}}`, a list of those, or words.
+    """Return the policy that repeats `policy.config.action`: `{"tool": {args}}`, a list of those, or words.
 
     Raises RequestError when it is absent or invalid in every state of this environment; PolicyError when it is none of
     these forms.
@@ -137,7 +137,7 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
 
 
 def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
-    """Why the environment could never accept this call; None when it may."""
+    """Return why the environment could never accept this call; None when it may."""
     if call.tool not in environment.actions:
         return (
             f"policy.config.action names the tool {call.tool[:80]!r}; the tools of environment {environment.name!r} are "
@@ -150,7 +150,7 @@ def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
 
 
 def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
-    """Why the environment could never accept this answer in words; None when it may."""
+    """Return why the environment could never accept this answer in words; None when it may."""
     if environment.text_action is None:
         return (
             "policy.config.action is words, and no action of environment "
@@ -172,7 +172,7 @@ class ReplayPolicy:
         self._stops = recording.stops
 
     def decide(self, view: View) -> Decision:
-        """The next stored answer. Turns that the caller scripted are not counted."""
+        """Return the next stored answer. Turns that the caller scripted are not counted."""
         if self._given >= len(self._answers):
             # a limit that came with the request is not in the environment, so the recording has to say it
             if self._stops is not None:
@@ -197,7 +197,7 @@ class AuthorPolicy:
         self._given: dict[str, Any] = {"rng": rng()} if "rng" in spec.parameters else {}
 
     def decide(self, view: View) -> Decision:
-        """The function's answer. Raises whatever the function raises, and PolicyError for an invalid answer."""
+        """Return the function's answer. Raises whatever the function raises, and PolicyError for an invalid answer."""
         given = self._given
         observation = without_images(view.observation)
         # a copy, so that a policy that modifies it does not change the record
@@ -208,7 +208,7 @@ class AuthorPolicy:
 
 
 def answer_from(value: Any, who: str) -> Decision:
-    """Reads `{"tool": {args}}`, a list of them, or words, as a Decision. Raises PolicyError.
+    """Read `{"tool": {args}}`, a list of them, or words, as a Decision. Raises PolicyError.
 
     `{"tool": NAME, "args": {…}}` is accepted too, unless a tool could be named `args`.
     """
@@ -233,7 +233,7 @@ def _plain(args: Any, who: str) -> Json:
 def unavailable(
     name: str, why: str, hint: str, *, loc: tuple[str, ...] = ("body", "policy", "policy_name")
 ) -> RequestError:
-    """The error for a known policy that cannot act here. loc: the request's field that names it."""
+    """Return the error for a known policy that cannot act here. loc: the request's field that names it."""
     message = f"policy {name!r} is unavailable: {why}."
     return RequestError(
         message,

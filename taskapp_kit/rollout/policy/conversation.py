@@ -46,7 +46,7 @@ def only_words(tools: Sequence[Tool]) -> bool:
 
 
 def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, tools: Sequence[Tool]) -> str:
-    """The environment's system prompt, else the app's, else one made from the docstrings and limits.
+    """Return the environment's system prompt, else the app's, else one made from the docstrings and limits.
 
     In the modes `text` and `structured` it also lists the actions and says how to write one.
     """
@@ -66,7 +66,7 @@ def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, 
 
 
 def tool_schemas(tools: Sequence[Tool]) -> list[dict[str, Json]]:
-    """The actions as `tools` of a request, except one that takes plain text."""
+    """Return the actions as `tools` of a request, except one that takes plain text."""
     return [
         chat_tool(tool.name, {"type": "object", "properties": {}, **_plain(tool.parameters)}, tool.description)
         for tool in tools
@@ -97,7 +97,7 @@ def _limits(environment: EnvironmentSpec, tools: Sequence[Tool]) -> list[str]:
 
 
 def _catalogue(tools: Sequence[Tool]) -> str:
-    """A list of the actions with their descriptions and the schemas of their arguments."""
+    """Return a list of the actions with their descriptions and the schemas of their arguments."""
     lines = ["The actions are:"]
     for tool in tools:
         description = " ".join(tool.description.split())
@@ -126,13 +126,13 @@ def _structured_form(tools: Sequence[Tool]) -> str:
 
 
 def _plain(schema: Mapping[str, Any]) -> dict[str, Json]:
-    """A copy that can be serialised as JSON: a schema may be a read-only mapping."""
+    """Return a copy that can be serialised as JSON: a schema may be a read-only mapping."""
     copied: dict[str, Json] = orjson.loads(orjson.dumps(schema, default=dict))
     return copied
 
 
 def words_of(observation: Content, *, pictures: str = "not shown") -> str:
-    """The observation as text; a picture becomes its size and the note `pictures`."""
+    """Return the observation as text; a picture becomes its size and the note `pictures`."""
     if type(observation) is list:
         lines = [
             f"[picture {block.width} x {block.height}: {pictures}]" if isinstance(block, Image) else block
@@ -148,7 +148,7 @@ def has_pictures(observation: Content) -> bool:
 
 
 def joined(shown: list[tuple[str | None, Content]]) -> tuple[MessageContent, MessageContent]:
-    """Joins observations with pictures, each after its heading if any, into one message's parts: to send, and to record."""
+    """Join observations with pictures, each after its heading if any, into one message's parts: to send, and to record."""
     sent: list[dict[str, Json]] = []
     recorded: list[dict[str, Json]] = []
     for line, observation in shown:
@@ -214,7 +214,7 @@ class Conversation:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def ask(self, view: View) -> dict[str, Json]:
-        """The body of the turn's request, without `model`. A second call in the same turn returns an equal body."""
+        """Return the body of the turn's request, without `model`. A second call in the same turn returns an equal body."""
         if view.turn != self._turn:
             self._turn = view.turn
             self._new_messages = []
@@ -238,7 +238,7 @@ class Conversation:
         self._exchanges[0].characters += len(orjson.dumps(self._fixed.get("tools")))
 
     def _members(self, tools: Sequence[Tool]) -> dict[str, Json]:
-        """The members of a body other than the messages: the same in each turn."""
+        """Return the members of a body other than the messages: the same in each turn."""
         options = self._options
         members: dict[str, Json] = {}
         offered = tool_schemas(tools) if options.mode == "tool_calls" else []
@@ -274,7 +274,7 @@ class Conversation:
     # -- results of the previous answer ---------------------------------------------------------------------------
 
     def _add_results(self, steps: Sequence[PlayedStep]) -> None:
-        """Adds the steps' observations: as tool messages for the model's calls, as a user message for all others."""
+        """Add the steps' observations: as tool messages for the model's calls, as a user message for all others."""
         calls, self._calls = self._calls, []
         own, others = _match_steps(calls, steps, next((tool.name for tool in self._tools.values() if tool.text), ""))
         sections: list[_Section] = []
@@ -291,7 +291,7 @@ class Conversation:
             self._add_user_message(sections)
 
     def _answer_call(self, call: ToolCall, step: PlayedStep | None) -> PlayedStep | None:
-        """Adds the result of a tool call; returns the step when its pictures need a message of their own."""
+        """Add the result of a tool call; return the step when its pictures need a message of their own."""
         if step is None:
             words = "This was not done."
         else:
@@ -310,7 +310,7 @@ class Conversation:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, reply: ChatReply) -> Decision:
-        """Reads the reply as a Decision. Never raises, whatever the reply contains.
+        """Read the reply as a Decision. Never raises, whatever the reply contains.
 
         `problem` describes what is wrong with the whole answer, or with arguments that are not JSON (they remain a str).
         """
@@ -348,7 +348,7 @@ class Conversation:
         )
 
     def _interpret(self, parsed_message: ParsedMessage) -> tuple[list[ToolCall], str | None, str | None]:
-        """The calls, the text, and the problem."""
+        """Return the calls, the text, and the problem."""
         words = parsed_message.words
         tools = list(self._tools.values())
         if not parsed_message.calls and self._options.mode != "tool_calls":
@@ -370,7 +370,7 @@ class Conversation:
         return f"Nothing was done: answer with a tool call. The tools are: {names}."
 
     def _details(self, reply: ChatReply, parsed_message: ParsedMessage) -> dict[str, Json]:
-        """The recorded details of the model call: its duration, and whatever differs from the usual."""
+        """Return the recorded details of the model call: its duration, and whatever differs from the usual."""
         details: dict[str, Json] = {
             "finish_reason": reply.finish_reason,
             "model": reply.model,
@@ -401,7 +401,7 @@ def _check_choice(options: PolicyOptions, environment: EnvironmentSpec) -> None:
 def _match_steps(
     calls: Sequence[ToolCall], steps: Sequence[PlayedStep], words: str
 ) -> tuple[list[PlayedStep | None], list[PlayedStep]]:
-    """The step of each call, None for one that was not executed; and the caller's steps, which have no call.
+    """Return the step of each call, None for one that was not executed; and the caller's steps, which have no call.
 
     words: the name of the action that takes plain text, "" without one.
     """
@@ -436,14 +436,14 @@ def read_written(words: str | None, tools: Sequence[Tool]) -> tuple[list[ToolCal
 
 
 def _spoken(words: str | None) -> str | None:
-    """The words without the model's thoughts."""
+    """Return the words without the model's thoughts."""
     if words is not None and (spoken := without_thoughts(words)) != words:
         return spoken.strip() or None
     return words
 
 
 def _output_of(parsed: ParsedActions, text: Tool | None, words: str | None) -> str | None:
-    """The text; for a call of the action that takes plain text, its argument."""
+    """Return the text; for a call of the action that takes plain text, its argument."""
     if text is not None and len(parsed.calls) == 1 and parsed.calls[0].tool == text.name:
         args = parsed.calls[0].args
         said = next(iter(args.values()), None) if isinstance(args, dict) else None
@@ -453,5 +453,5 @@ def _output_of(parsed: ParsedActions, text: Tool | None, words: str | None) -> s
 
 
 def prompt_of(app: AppSpec, environment: EnvironmentSpec, options: PolicyOptions, view: View) -> dict[str, Json]:
-    """The first request of an episode, without `model`: exactly what a `Conversation` sends for this view."""
+    """Return the first request of an episode, without `model`: exactly what a `Conversation` sends for this view."""
     return Conversation(app, environment, options).ask(view)

@@ -61,7 +61,7 @@ LONGEST_UNKNOWN_NAME = 40
 
 
 def offered(app: AppSpec, *, exposure: Exposure, gold: bool | None) -> AppSpec:
-    """The app with the policies that a server offers. gold: the setting `TASKAPP_GOLD`, None when it is not set.
+    """Return the app with the policies that a server offers. gold: the setting `TASKAPP_GOLD`, None when it is not set.
 
     Unset, a `gold` that takes the task's row is withheld under exposure "public": its actions show private fields.
     """
@@ -79,13 +79,13 @@ def offered(app: AppSpec, *, exposure: Exposure, gold: bool | None) -> AppSpec:
 
 
 def policy_names(app: AppSpec, environment: str) -> list[str]:
-    """Every policy that can be named for this environment, the app's own first."""
+    """Return every policy that can be named for this environment, the app's own first."""
     own = [spec.name for spec in app.policies if spec.applies_to(environment)]
     return own + [name for name in BUILT_IN if name not in own]
 
 
 def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | None]:
-    """Maps each policy to None, or to the sentence why it is unavailable; the app's own first."""
+    """Map each policy to None, or to the sentence why it is unavailable; the app's own first."""
     own = {spec.name for spec in app.policies if spec.applies_to(environment.name)}
     found: dict[str, str | None] = {}
     for name in policy_names(app, environment.name):
@@ -102,7 +102,7 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
 
 
 def unknown_config(config: Mapping[str, Json]) -> list[str]:
-    """A warning for each member of `policy.config` that has no effect, with a similar known name if there is one.
+    """Return a warning for each member of `policy.config` that has no effect, with a similar known name if there is one.
 
     At most `MOST_UNKNOWN_NAMED` are named, and only short identifiers (hyphens allowed); the others are counted.
     """
@@ -121,14 +121,14 @@ def unknown_config(config: Mapping[str, Json]) -> list[str]:
 
 
 def _available(app: AppSpec, environment: str) -> list[str]:
-    """The policies that a request can select."""
+    """Return the policies that a request can select."""
     return [name for name, why in policies_of(app, app.environments[environment]).items() if why is None]
 
 
 def chosen_name(
     app: AppSpec, environment: str, config: Mapping[str, Json], policy_name: str | None, inference_url: str | None
 ) -> str:
-    """The name of the selected policy. Raises RequestError listing the valid names."""
+    """Return the name of the selected policy. Raises RequestError listing the valid names."""
     names = policy_names(app, environment)
     asked = config.get("policy")
     loc = ("body", "policy", "policy_name") if asked is None else ("body", "policy", "config", "policy")
@@ -165,7 +165,7 @@ def make_policy(
     seed: int,
     recording: Recording | None = None,
 ) -> LocalPolicy:
-    """Creates the policy of one rollout. recording: the stored rollout's answers, for `replay`. Raises RequestError."""
+    """Create the policy of one rollout. recording: the stored rollout's answers, for `replay`. Raises RequestError."""
     sample = _sample(config)
 
     def rng() -> random.Random:  # created only by policies that draw: hashing and seeding cost more than a small step
@@ -227,11 +227,11 @@ class EstimatedTokens:
         self._per_character = 1 / CHARACTERS_PER_TOKEN
 
     def tokens(self, characters: int) -> float:
-        """The estimate."""
+        """Return the estimate."""
         return characters * self._per_character
 
     def learn(self, characters: int, tokens: float) -> None:
-        """Adopts the endpoint's ratio if it is plausible."""
+        """Adopt the endpoint's ratio if it is plausible."""
         if characters > 0 and LEARNED[0] <= tokens / characters <= LEARNED[1]:
             self._per_character = tokens / characters
 
@@ -243,7 +243,7 @@ class History(Protocol):
     """
 
     def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
-        """The index of the oldest exchange in the prompt. opening, exchanges: their sizes in characters."""
+        """Return the index of the oldest exchange in the prompt. opening, exchanges: their sizes in characters."""
         ...
 
 
@@ -266,7 +266,7 @@ class LastTurns:
     turns: int
 
     def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
-        """Leaves out all but the last `turns`."""
+        """Leave out all but the last `turns`."""
         return max(0, len(exchanges) - self.turns)
 
 
@@ -277,7 +277,7 @@ class TokenBudget:
     budget: int
 
     def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
-        """Adds exchanges from the newest backwards until the budget is spent."""
+        """Add exchanges from the newest backwards until the budget is spent."""
         at, characters = len(exchanges), opening
         while at > 0:
             characters += exchanges[at - 1]
@@ -289,7 +289,7 @@ class TokenBudget:
 
 
 def read_history(given: Json) -> History:
-    """Reads `policy.config.history`: "full" (also when absent), {"turns": N} or {"tokens": N}. Raises RequestError."""
+    """Read `policy.config.history`: "full" (also when absent), {"turns": N} or {"tokens": N}. Raises RequestError."""
     if given is None or given == "full":
         return FullHistory()
     if isinstance(given, Mapping) and len(given) == 1:
@@ -308,7 +308,7 @@ def read_history(given: Json) -> History:
 
 
 def characters_of(message: Mapping[str, Any]) -> int:
-    """The approximate size of a message in the prompt, in characters; a picture counts as about a thousand tokens."""
+    """Return the approximate size of a message in the prompt, in characters; a picture counts as about a thousand tokens."""
     return MESSAGE_CHARACTERS + _characters(message)
 
 
@@ -390,7 +390,7 @@ OURS = frozenset(
 
 
 def wants_token_ids(config: Mapping[str, Any], *, record_logprobs: bool, mode: str) -> bool:
-    """Whether to request token ids: `policy.config.return_token_ids`, else True when training records logprobs.
+    """Return whether to request token ids: `policy.config.return_token_ids`, else True when training records logprobs.
 
     Raises RequestError naming the field.
     """
@@ -405,7 +405,7 @@ def read_options(
     record_logprobs: bool = False,
     mode: str = "eval",
 ) -> PolicyOptions:
-    """The options from `policy.config`, `output_mode`, `structured_config`, `record.logprobs` and the request's mode.
+    """Return the options from `policy.config`, `output_mode`, `structured_config`, `record.logprobs` and the request's mode.
 
     Token ids are requested only with `policy.config.return_token_ids`, or when log-probabilities are recorded for training
     (mode `rl`), because an endpoint that does not know the member may refuse it. Raises RequestError naming the field.

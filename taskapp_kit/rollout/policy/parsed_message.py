@@ -49,7 +49,7 @@ def parse_message(
     thoughts: bool = True,
     most_calls: int | None = None,
 ) -> ParsedMessage:
-    """Parses a message. Never raises, whatever it contains.
+    """Parse a message. Never raises, whatever it contains.
 
     thoughts: False leaves the reasoning out of `back`. most_calls: tool calls beyond this number are dropped.
     """
@@ -157,7 +157,7 @@ def _is_part(part: Json) -> bool:
 
 
 def _text_of(content: Json) -> str:
-    """The text of a message's content, which may be a str or a list of parts."""
+    """Return the text of a message's content, which may be a str or a list of parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -167,7 +167,7 @@ def _text_of(content: Json) -> str:
 
 
 def clean(value: Any, depth: int = DEEPEST) -> Json:
-    """The value in a form that can be recorded: valid text, finite numbers of 64 bits; None for anything else."""
+    """Return the value in a form that can be recorded: valid text, finite numbers of 64 bits; None for anything else."""
     if isinstance(value, str):
         return without_surrogates(value)
     if value is None or isinstance(value, bool):
@@ -207,7 +207,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse, strict=False)  # models writ
 
 
 def decode_at(text: str, start: int) -> tuple[Json, int]:
-    """The JSON value that begins at `start`, and the index of its end. Raises UnreadableJson."""
+    """Return the JSON value that begins at `start`, and the index of its end. Raises UnreadableJson."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
@@ -224,7 +224,7 @@ def decode_at(text: str, start: int) -> tuple[Json, int]:
 
 
 def decode(text: str) -> Json:
-    """The text as one JSON value, with optional space around it. Raises UnreadableJson."""
+    """Return the text as one JSON value, with optional space around it. Raises UnreadableJson."""
     start = len(text) - len(text.lstrip())
     value, end = decode_at(text, start)
     if text[end:].strip():
@@ -233,7 +233,7 @@ def decode(text: str) -> Json:
 
 
 def decode_arguments(text: str) -> Json:
-    """Decodes a tool call's arguments. A code fence around them is removed; doubly encoded JSON is decoded twice.
+    """Decode a tool call's arguments. A code fence around them is removed; doubly encoded JSON is decoded twice.
 
     An empty text is `{}`. Raises UnreadableJson.
     """
@@ -251,7 +251,7 @@ def decode_arguments(text: str) -> Json:
 
 
 def recordable(value: Json) -> Json:
-    """The value if it can be recorded: finite numbers of 64 bits, valid text, not too deep. Raises UnreadableJson."""
+    """Return the value if it can be recorded: finite numbers of 64 bits, valid text, not too deep. Raises UnreadableJson."""
     try:
         return plain(value, "arguments")
     except NotJson as error:

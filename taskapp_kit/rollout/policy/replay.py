@@ -21,7 +21,7 @@ DECLARED_LIMITS = ("environment", "max_turns", "max_steps")
 
 
 def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> RolloutRequest:
-    """The request with environment, split, seed, config and the policy's sample from a stored rollout of this app.
+    """Return the request with environment, split, seed, config and the policy's sample from a stored rollout of this app.
 
     Values that the request gives for these must be equal. Raises RequestError `replay_differs`, which names each field
     that differs; `unknown_environment` when the app no longer has that environment.

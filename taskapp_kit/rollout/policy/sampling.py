@@ -67,7 +67,7 @@ def sentence(rng: random.Random, least: int = 3, most: int = 8) -> str:
 
 
 class UniformSampler:
-    """Compiles a schema to a function that draws its values uniformly; refuses what has no bounds."""
+    """Compiles a schema to a function that draws its values uniformly; refuse what has no bounds."""
 
     def compiled(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for one place of the schema. name: of the place, in errors."""
@@ -245,7 +245,7 @@ class FreeSampler(UniformSampler):
 
 
 def _depth_ahead(schema: Schema) -> int:
-    """How far a branch may lead: plain values end a schema that contains itself, references to it go on."""
+    """Return how far a branch may lead: plain values end a schema that contains itself, references to it go on."""
     return 2 if schema.recursive else 1 if schema.kind in ("object", "array") else 0
 
 
@@ -265,12 +265,12 @@ def _distinct(item: Draw, rng: random.Random, count: int) -> list[Json]:
 
 
 def example_call(tool: Tool) -> dict[str, Json]:
-    """A valid call of the tool, in the form that output mode `text` expects."""
+    """Return a valid call of the tool, in the form that output mode `text` expects."""
     return {"tool": tool.name, "arguments": example_arguments(tool)}
 
 
 def example_text(tool: Tool) -> str:
-    """A valid call of the tool as JSON text."""
+    """Return a valid call of the tool as JSON text."""
     return orjson.dumps(example_call(tool), default=dict).decode()
 
 
@@ -316,7 +316,7 @@ def _example(schema: Schema, depth: int) -> Json:
 
 
 def _example_number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
-    """The number within the bounds that is nearest to 1."""
+    """Return the number within the bounds that is nearest to 1."""
     low, high = schema.get("minimum"), schema.get("maximum")
     above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     step = schema.get("multipleOf") or (1 if whole else 0)

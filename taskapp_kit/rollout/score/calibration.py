@@ -52,7 +52,7 @@ class CaseResult:
 
 
 def ask_about(spec: AppSpec, case: Case, models: ModelPort, *, repeats: int = 1) -> CaseResult:
-    """Runs the case's judge. Blocks during model calls, and calls the author's function."""
+    """Run the case's judge. Blocks during model calls, and calls the author's function."""
     members = len(case.trajectories)
     samples = repeats * members if case.judge.group else repeats
     # a weight above 0 makes a missing verdict an exception
@@ -87,7 +87,7 @@ def _places(record: JudgeRecord, members: int) -> list[float]:
 
 
 def _spreads(record: JudgeRecord, name: str) -> list[float]:
-    """The spread of each model separately: a difference between two models is no spread between repeats."""
+    """Return the spread of each model separately: a difference between two models is no spread between repeats."""
     of_role: dict[str, list[float]] = {}
     for call in record.calls:
         if call.verdict is not None:
@@ -140,7 +140,7 @@ def report(results: Sequence[CaseResult], *, threshold: float | None = None) -> 
 
 
 def _class(value: float, judge: JudgeSpec, cut: float) -> int:
-    """The index of the nearest choice; without choices 1 for values of at least `cut`, else 0."""
+    """Return the index of the nearest choice; without choices 1 for values of at least `cut`, else 0."""
     if not judge.choices:
         return int(value >= cut)
     lowest, highest = judge.scale
@@ -148,13 +148,13 @@ def _class(value: float, judge: JudgeSpec, cut: float) -> int:
 
 
 def _length(trajectory: Trajectory) -> int:
-    """The length in characters of the policy's text, or of its arguments if it wrote none."""
+    """Return the length in characters of the policy's text, or of its arguments if it wrote none."""
     words = sum(len(turn.answer.output or "") for turn in trajectory.turns)
     return words or sum(len(str(step.args)) for step in trajectory.steps)
 
 
 def accuracy(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
-    """The share of pairs that are equal; None without pairs."""
+    """Return the share of pairs that are equal; None without pairs."""
     return sum(a == b for a, b in zip(one, two, strict=True)) / len(one) if one else None
 
 
@@ -176,7 +176,7 @@ def spearman(one: Sequence[float], two: Sequence[float]) -> float | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 1; equal values get the mean of theirs."""
+    """Return ranks from 1; equal values get the mean of theirs."""
     at: dict[float, list[int]] = {}
     for rank, value in enumerate(sorted(values), start=1):
         at.setdefault(value, []).append(rank)
@@ -184,7 +184,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def pair_agreement(scores: Sequence[float], labels: Sequence[float]) -> tuple[int, int]:
-    """Counts the pairs with different labels: those that the scores order in the same way, and all of them."""
+    """Count the pairs with different labels: those that the scores order in the same way, and all of them."""
     same = differing = 0
     for a in range(len(labels)):
         for b in range(a):

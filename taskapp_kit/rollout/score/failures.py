@@ -28,12 +28,12 @@ class BadScore(Exception):
 
 
 def sentence(error: BaseException) -> str:
-    """Describes the error of an author's function, without the text of an exception that is not ours."""
+    """Describe the error of an author's function, without the text of an exception that is not ours."""
     return str(error) if isinstance(error, BadScore) else f"raised {type(error).__name__}"
 
 
 def failed(what: str, error: BaseException) -> ScoringFailed:
-    """The failure of the author's function `what`. Logs the traceback."""
+    """Return the failure of the author's function `what`. Logs the traceback."""
     error_id = uuid.uuid4().hex[:12]
     message = f"{what} {sentence(error)}, so the rollout has no reward"
     log.error("%s (error_id %s)", message, error_id, exc_info=error)

@@ -62,7 +62,7 @@ class GroupJudgement:
 
     @classmethod
     def of(cls, judge: JudgeSpec, members: int) -> GroupJudgement:
-        """An empty judgement, before the judge is asked."""
+        """Return an empty judgement, before the judge is asked."""
         return cls(judge.name, judge.weight, [None] * members, [None] * members, [None] * members, [None] * members)
 
 
@@ -81,14 +81,14 @@ class GroupScored:
 
 
 def group_judges(spec: AppSpec, environment: str) -> list[JudgeSpec]:
-    """The group judges of an environment."""
+    """Return the group judges of an environment."""
     return [judge for judge in spec.judges if judge.group and judge.applies_to(environment)]
 
 
 def score_group(
     spec: AppSpec, trajectories: Sequence[Trajectory], *, task: Any, config: Mapping[str, Json], models: ModelPort | None
 ) -> GroupScored:  # fmt: skip
-    """Ranks the rollouts of one seed. Raises ScoringFailed when a judge with weight > 0 gave no verdict.
+    """Rank the rollouts of one seed. Raises ScoringFailed when a judge with weight > 0 gave no verdict.
 
     trajectories: at least two, of one environment, split, seed and config. task: their row, private fields included. Runs
     the author's functions and blocks during model calls.
@@ -199,7 +199,7 @@ def _make_prompt(judge: JudgeSpec, shown: Sequence[Sequence[InputSection]]) -> J
 
 
 def _label(position: int) -> str:
-    """The name of the answer at this position, in the prompt and in the verdict."""
+    """Return the name of the answer at this position, in the prompt and in the verdict."""
     return f"answer_{position + 1}"
 
 
@@ -220,6 +220,6 @@ def _group_scores(judgements: list[GroupJudgement], members: int, record: JudgeR
 
 
 def ranks(scores: Sequence[float | None]) -> list[int | None]:
-    """Ranks from 1 for the highest score. Equal scores share a rank and the next is skipped (1, 2, 2, 4); None has none."""
+    """Return ranks from 1 for the highest score. Equal scores share a rank and the next is skipped (1, 2, 2, 4); None has none."""
     known = [score for score in scores if score is not None]
     return [None if score is None else 1 + sum(other > score for other in known) for score in scores]

@@ -72,7 +72,7 @@ class JudgeUsage:
     calls: int = 0
 
     def add(self, cost: float | None) -> None:
-        """Adds a call."""
+        """Add a call."""
         known = self.calls == 0 or self.cost is not None
         self.cost = (self.cost or 0.0) + cost if known and cost is not None else None
         self.calls += 1
@@ -90,7 +90,7 @@ class JudgeCaller:
     def ask(
         self, judge: JudgeSpec, prompt_of: Callable[[int], JudgePrompt], spent: JudgeUsage
     ) -> list[dict[str, Verdict]]:
-        """The verdicts of each model and sample, in that order. prompt_of: makes the prompt from the sample number.
+        """Return the verdicts of each model and sample, in that order. prompt_of: makes the prompt from the sample number.
 
         Raises JudgeFailed or NotConfigured if any verdict is missing: the others do not replace it.
         """
@@ -119,7 +119,7 @@ class JudgeCaller:
     def ask_for_rewards(
         self, judge: JudgeSpec, body: dict[str, Json], read: Callable[[ChatReply], float], spent: JudgeUsage
     ) -> list[float]:
-        """The numbers of each reward model and sample. An invalid answer is not retried: it would be the same."""
+        """Return the numbers of each reward model and sample. An invalid answer is not retried: it would be the same."""
 
         def one(role: str, sample: int) -> float:
             call = JudgeCall(self.names, role, sample, 1, self._store_request(body))
@@ -168,7 +168,7 @@ class JudgeCaller:
         return reply
 
     def _shown(self, verdict: Verdict) -> Verdict:
-        """The verdict with its reason cleaned, masked and cut, so that it may leave the server."""
+        """Return the verdict with its reason cleaned, masked and cut, so that it may leave the server."""
         return Verdict(verdict.score, shortened(self.mask(cleaned(verdict.reason)), REASON_CHARACTERS))
 
     def _store(self, prompt: JudgePrompt) -> str:
@@ -209,7 +209,7 @@ class JudgeCaller:
 
 
 def combined(scores: Sequence[float], how: str) -> float:
-    """Combines scores: their mean, their median, or the most frequent one. The result lies within their range.
+    """Combine scores: their mean, their median, or the most frequent one. The result lies within their range.
 
     Of equally frequent scores the one nearest to the median is chosen, and of two equally near the lower one.
     """
@@ -230,7 +230,7 @@ def spread(scores: Sequence[float]) -> float | None:
 
 
 def reason_of(verdicts: Sequence[Verdict], score: float) -> str:
-    """The reason of the verdict that is nearest to the combined score."""
+    """Return the reason of the verdict that is nearest to the combined score."""
     return min(verdicts, key=lambda verdict: abs(verdict.score - score)).reason
 
 
@@ -272,7 +272,7 @@ def reward_request(reading: Any) -> dict[str, Json]:
 
 
 def read_reward(answer: Any, scale: tuple[float, float]) -> float:
-    """The number in a reward model's answer. Raises UnreadableVerdict for none, several, or one outside the scale."""
+    """Return the number in a reward model's answer. Raises UnreadableVerdict for none, several, or one outside the scale."""
     found = _one(answer)
     if isinstance(found, bool) or not isinstance(found, (int, float)):
         raise UnreadableVerdict("it held no number in score, reward or data")
@@ -285,7 +285,7 @@ def read_reward(answer: Any, scale: tuple[float, float]) -> float:
 
 
 def _one(answer: Any) -> Any:
-    """Unwraps a single value from nested lists and objects."""
+    """Unwrap a single value from nested lists and objects."""
     for _ in range(8):
         if isinstance(answer, list):
             if len(answer) != 1:

@@ -63,7 +63,7 @@ class NotReadable(TypeError):
 
 
 def sections(value: Any) -> list[InputSection]:
-    """A judge function's return value as sections of the material. Raises NotReadable, NotJson."""
+    """Return a judge function's return value as sections of the material. Raises NotReadable, NotJson."""
     value = valid(value)
     if isinstance(value, (str, Text, Image)):
         return [InputSection((_block(value),))]
@@ -77,7 +77,7 @@ def sections(value: Any) -> list[InputSection]:
 
 
 def valid(value: Any) -> Any:
-    """The value with lone surrogates in its strings replaced: a policy may write them, and JSON cannot hold them."""
+    """Return the value with lone surrogates in its strings replaced: a policy may write them, and JSON cannot hold them."""
     if isinstance(value, str):
         return without_surrogates(value)
     if isinstance(value, Text):
@@ -104,7 +104,7 @@ def _block(value: Any) -> Block:
 
 
 def escape(text: str) -> str:
-    """The text without anything that could end a boundary, change the speaker or hide words.
+    """Return the text without anything that could end a boundary, change the speaker or hide words.
 
     Every `<` and `>`, and characters that look like them, become `&lt;` or `&gt;`; control characters become visible
     symbols such as `␛`; invisible characters are removed.
@@ -114,12 +114,12 @@ def escape(text: str) -> str:
 
 
 def cleaned(text: str) -> str:
-    """A model's text in a form that may be stored and shown: valid Unicode without control characters."""
+    """Return a model's text in a form that may be stored and shown: valid Unicode without control characters."""
     return text.translate(_UNSPEAKABLE)
 
 
 def shortened(text: str, limit: int) -> str:
-    """Cuts the text to `limit` characters of its beginning and end, with a notice between them."""
+    """Cut the text to `limit` characters of its beginning and end, with a notice between them."""
     if len(text) <= limit:
         return text
     tail = limit // 3
@@ -128,7 +128,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def fitted(parts: Sequence[InputSection], limit: int = MATERIAL_CHARACTERS) -> list[InputSection]:
-    """The parts cut to `limit` characters of text in total: the longest are cut first, to one length."""
+    """Return the parts cut to `limit` characters of text in total: the longest are cut first, to one length."""
     lengths = sorted(len(block) for part in parts for block in part.blocks if isinstance(block, str))
     each, left = limit, limit
     for at, length in enumerate(lengths):
@@ -146,7 +146,7 @@ def fitted(parts: Sequence[InputSection], limit: int = MATERIAL_CHARACTERS) -> l
 
 
 def mapped(parts: Iterable[InputSection], change: Callable[[str], str]) -> list[InputSection]:
-    """The parts with `change` applied to each text."""
+    """Return the parts with `change` applied to each text."""
     return [
         InputSection(
             tuple(change(block) if isinstance(block, str) else block for block in part.blocks),
@@ -157,7 +157,7 @@ def mapped(parts: Iterable[InputSection], change: Callable[[str], str]) -> list[
 
 
 def draw_nonce(parts: Sequence[InputSection]) -> str:
-    """Draws 32 hex digits that do not occur in the material."""
+    """Draw 32 hex digits that do not occur in the material."""
     while True:
         nonce = secrets.token_hex(16)
         if not any(nonce in block for part in parts for block in part.blocks if isinstance(block, str)):
@@ -165,7 +165,7 @@ def draw_nonce(parts: Sequence[InputSection]) -> str:
 
 
 def bounded(parts: Sequence[InputSection], nonce: str) -> list[dict[str, Json]]:
-    """The parts as message content, each between boundaries. The first line of a named part is its name."""
+    """Return the parts as message content, each between boundaries. The first line of a named part is its name."""
     content: list[dict[str, Json]] = []
     words: list[str] = []
     for part in parts:
@@ -209,7 +209,7 @@ class JudgePrompt:
     temperature: float | None = None
 
     def body(self, nonce: str, problem: str | None = None) -> dict[str, Json]:
-        """The request, without a model. problem: why the last answer was unusable, without any text of that answer."""
+        """Return the request, without a model. problem: why the last answer was unusable, without any text of that answer."""
         body: dict[str, Json] = {"messages": self.messages(nonce, problem)}
         if self.form == "json_schema":
             json_schema = {"name": "verdict", "strict": True, "schema": schema(self.questions, named=self.named)}
@@ -219,7 +219,7 @@ class JudgePrompt:
         return body
 
     def messages(self, nonce: str, problem: str | None = None) -> list[dict[str, Json]]:
-        """The messages: our rules as the system prompt; question, material and form as the user's message."""
+        """Return the messages: our rules as the system prompt; question, material and form as the user's message."""
         content = [{"type": "text", "text": self._question()}, *bounded(self.parts, nonce)]
         content.append({"type": "text", "text": self._form(problem)})
         merged = _merged(content)
@@ -274,7 +274,7 @@ def _words(question: Question) -> str:
 
 
 def _merged(content: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
-    """Joins neighbouring texts into one part."""
+    """Join neighbouring texts into one part."""
     merged: list[dict[str, Json]] = []
     for part in content:
         if part["type"] == "text" and merged and merged[-1]["type"] == "text":

@@ -68,7 +68,7 @@ class RoleNeed:
 
 
 def needed_roles(spec: AppSpec) -> list[RoleNeed]:
-    """The roles of an app's judges, group judges included, and its environments', in the order of the declarations."""
+    """Return the roles of an app's judges, group judges included, and its environments', in the order of the declarations."""
     found: dict[str, list[JudgeSpec]] = {}
     for judge in spec.judges:
         for role in judge.models:
@@ -120,13 +120,13 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
 
 
 def skipped_warning(spec: AppSpec, environment: str) -> list[str]:
-    """The warning of a rollout whose judges are skipped; an empty list where the environment has no judges."""
+    """Return the warning of a rollout whose judges are skipped; an empty list where the environment has no judges."""
     names = [judge.name for judge in spec.judges if judge.applies_to(environment) and not judge.group]
     return [f"judges were skipped ({', '.join(names)}): their scores are null ({JUDGES_SKIPPED})"] if names else []
 
 
 def expected_calls(spec: AppSpec, environment: str, configured: Callable[[str], bool]) -> dict[str, int]:
-    """The model calls by role that one rollout's judges make when each applies and each first answer is a verdict.
+    """Return the model calls by role that one rollout's judges make when each applies and each first answer is a verdict.
 
     configured: whether a model has this role; judges without one make no call. Group judges are not of one rollout.
     """
@@ -148,7 +148,7 @@ def judge_scores(
     *,
     skip: bool = False,
 ) -> list[CriterionScore]:
-    """The score of each judge that applies, in the order of their declarations.
+    """Return the score of each judge that applies, in the order of their declarations.
 
     given: the arguments that judge functions may take, by name. record: receives every call. skip: no judge is called, and
     each score is null (`judges_skipped`). Raises ScoringFailed for a judge with weight > 0 that gave no verdict, and for
@@ -203,7 +203,7 @@ class _AuthorFailed(Exception):
 
 
 def not_configured(judge: JudgeSpec, role: str) -> Failure:
-    """The failure of a judge with weight > 0 whose role has no model."""
+    """Return the failure of a judge with weight > 0 whose role has no model."""
     message = f"judge {judge.name!r} ({without_folder(judge.place)}) uses the role {role!r}, and no model is configured for it"
     return Failure("scoring", "judge_not_configured", message, f"Set {role_variable(role)} where the server runs.")
 
@@ -215,7 +215,7 @@ def _record_error(items: Sequence[CriterionScore], error: str, cause: BaseExcept
 
 
 def _calls(judges: Sequence[JudgeSpec]) -> Iterator[list[JudgeSpec]]:
-    """Yields the judges of each shared call together, and each judge without one by itself."""
+    """Yield the judges of each shared call together, and each judge without one by itself."""
     shared: dict[tuple[str, str], list[JudgeSpec]] = {}
     for judge in judges:
         if judge.call is not None:
@@ -232,7 +232,7 @@ def _calls(judges: Sequence[JudgeSpec]) -> Iterator[list[JudgeSpec]]:
 def _judge(
     together: Sequence[JudgeSpec], items: Sequence[CriterionScore], given: Mapping[str, Any], caller: JudgeCaller
 ) -> None:
-    """Sets the scores. Judges of one call have the same input, and share its seconds and cost evenly."""
+    """Set the scores. Judges of one call have the same input, and share its seconds and cost evenly."""
     first, spent = together[0], JudgeUsage()
     reading = _reading(first, given)
     if reading is None:
@@ -251,7 +251,7 @@ def _judge(
 
 
 def _reading(judge: JudgeSpec, given: Mapping[str, Any]) -> Any:
-    """The return value of the judge's function; without a function the transcript. None: the judge does not apply."""
+    """Return the value that the judge's function; without a function the transcript. None: the judge does not apply."""
     if judge.function is None:
         return given["trajectory"].transcript()
     try:
@@ -292,7 +292,7 @@ def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, caller: JudgeC
 
 
 def _set_score(item: CriterionScore, judge: JudgeSpec, scores: Sequence[float]) -> float:
-    """Sets the combined score of the samples and returns it."""
+    """Set the combined score of the samples and return it."""
     score = item.score = combined(scores, judge.combine)
     item.normalised, item.spread = normalised(score, judge.scale), spread(scores)
     return score

@@ -17,7 +17,7 @@ _MISSING = object()
 
 
 def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
-    """Returns a function that replaces every private value of the task, in any letter case, by `[private: FIELD]`.
+    """Return a function that replaces every private value of the task, in any letter case, by `[private: FIELD]`.
 
     The values true and false are not replaced.
     """
@@ -37,7 +37,7 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
 
 
 def final_state_masker(final_state: Json) -> Callable[[str], str]:
-    """Returns a function that replaces the end state's texts and numbers of SHORT characters or more, in any letter case.
+    """Return a function that replaces the end state's texts and numbers of SHORT characters or more, in any letter case.
 
     Shorter ones stay: they occur everywhere.
     """
@@ -50,7 +50,7 @@ def final_state_masker(final_state: Json) -> Callable[[str], str]:
 
 
 def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
-    """Returns a function that replaces these values (in lower case) by `[private: FIELD]`. values: to their fields."""
+    """Return a function that replaces these values (in lower case) by `[private: FIELD]`. values: to their fields."""
     if not values:
         return _unchanged
     # The longest first, or a part of a private value would be masked and its rest shown.
@@ -70,7 +70,7 @@ def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def private_values(source: TaskSource, task: Any) -> Iterator[tuple[str, Json]]:
-    """Yields the texts and numbers in a row's private fields, each with the name of its outermost private field.
+    """Yield the texts and numbers in a row's private fields, each with the name of its outermost private field.
 
     Raises NotJson for a row that is not JSON.
     """
@@ -82,12 +82,12 @@ def _unchanged(text: str) -> str:
 
 
 def _hidden(_: str) -> str:
-    """Replaces the whole text: the private values of a row that is not JSON are unknown."""
+    """Replace the whole text: the private values of a row that is not JSON are unknown."""
     return "[not kept: the task's row is not JSON]"
 
 
 def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
-    """Yields the values that are in `full` but not in `public`, with the name of their outermost private field."""
+    """Yield the values that are in `full` but not in `public`, with the name of their outermost private field."""
     if isinstance(full, dict):
         inside = public if isinstance(public, dict) else {}
         for key, value in full.items():
@@ -101,7 +101,7 @@ def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
 
 
 def _spellings(value: Json) -> set[str]:
-    """The forms in which a value may occur in a text: unchanged, on one line, as JSON or Python; also its longer lines."""
+    """Return the forms in which a value may occur in a text: unchanged, on one line, as JSON or Python; also its longer lines."""
     if not isinstance(value, str):
         return {json.dumps(value), str(value)} | ({f"{value:g}"} if isinstance(value, float) else set())
     lines = [line.strip() for line in value.splitlines()]

@@ -35,7 +35,7 @@ def score(
     spec: AppSpec, trajectory: Trajectory, *, task: Any = None, config: Mapping[str, Json] | None = None,
     blend: Blend | None = None, models: ModelPort | None = None, skip_judges: bool = False,
 ) -> Scorecard:  # fmt: skip
-    """The scorecard of one trajectory.
+    """Return the scorecard of one trajectory.
 
     task: the row, private fields included. blend: the request's own formula; None uses the app's. models: calls the
     judges' models, blocking; without it no judge is configured. skip_judges: calls no judge; one with weight > 0 leaves
@@ -83,7 +83,7 @@ def score(
 
 
 def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum") -> float | None:
-    """The outcome score from normalised scores: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
+    """Return the outcome score from normalised scores: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
 
     A score of None is left out of both sums; Σ weight = 0 gives None; a `required` criterion at the bottom of its scale
     gives 0. A skipped judge with weight > 0 gives None.
@@ -104,7 +104,7 @@ def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum"
 
 
 def _total(values: Sequence[float]) -> float:
-    """The exact sum; infinity on overflow."""
+    """Return the exact sum; infinity on overflow."""
     try:
         return math.fsum(values)
     except OverflowError:
@@ -123,7 +123,7 @@ def blended(blend: Blend, returned: float, events: float | None, outcome: float 
 
 
 def aggregates(spec: AppSpec, rollouts: Sequence[RolloutRow]) -> dict[str, float | dict[str, float] | None]:
-    """The app's aggregates over finished rollouts of one environment. Raises ScoringFailed naming the aggregate."""
+    """Return the app's aggregates over finished rollouts of one environment. Raises ScoringFailed naming the aggregate."""
     result: dict[str, float | dict[str, float] | None] = {}
     names = {item.environment for item in rollouts}
     for aggregate in spec.aggregates:
@@ -196,7 +196,7 @@ def _timed(item: CriterionScore, criterion: CriterionSpec, compute: Callable[[],
 
 
 def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Scorecard) -> None:
-    """Adds the app's metrics. They have no weight, so one that raises is logged and left out."""
+    """Add the app's metrics. They have no weight, so one that raises is logged and left out."""
     for metric in spec.metrics:
         if not metric.applies_to(environment):
             continue

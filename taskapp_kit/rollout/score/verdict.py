@@ -65,12 +65,12 @@ def _object(properties: dict[str, Json]) -> dict[str, Json]:
 
 
 def span(question: Question) -> str:
-    """The scale in words."""
+    """Return the scale in words."""
     return f"from {question.scale[0]:g}, the worst, to {question.scale[1]:g}, the best"
 
 
 def read_verdicts(message: dict[str, Any], questions: Sequence[Question], *, named: bool) -> dict[str, Verdict]:
-    """Parses the verdicts in an assistant's message, by question. Raises UnreadableVerdict; guesses and clamps nothing."""
+    """Parse the verdicts in an assistant's message, by question. Raises UnreadableVerdict; guesses and clamps nothing."""
     if message.get("refusal"):
         raise UnreadableVerdict("it was a refusal")
     answer = _json(_text(message.get("content")))
@@ -93,7 +93,7 @@ def _text(content: Any) -> str:
 
 
 def _json(text: str) -> Any:
-    """Parses the text as one JSON value, in a code fence or not. Prose around it could be a quotation of the policy's text."""
+    """Parse the text as one JSON value, in a code fence or not. Prose around it could be a quotation of the policy's text."""
     thoughts = _THOUGHTS.match(text)
     text = (text if thoughts is None else text[thoughts.end() :]).strip()
     fenced = _FENCED.fullmatch(text)

@@ -34,7 +34,7 @@ CHILDREN = 64
 
 
 def actions_in(value: Json, tools: Mapping[str, Tool], *, bare: bool = True) -> list[ToolCall] | None:
-    """Reads a JSON value as actions, in order; None when it is none. Raises UnreadableJson.
+    """Read a JSON value as actions, in order; None when it is none. Raises UnreadableJson.
 
     bare: also accepts an object of arguments without a tool's name, where there is only one tool.
     """
@@ -75,7 +75,7 @@ def _wrapped(
 
 
 def _named(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCall] | None:
-    """Reads `{"tool": NAME, "arguments": {…}}`, or the arguments beside the name.
+    """Read `{"tool": NAME, "arguments": {…}}`, or the arguments beside the name.
 
     An unknown tool's name is accepted only with a member for its arguments.
     """
@@ -98,7 +98,7 @@ def _named(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
 
 
 def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCall] | None:
-    """Reads `{NAME: {…}}`, with optional members of explanation beside it."""
+    """Read `{NAME: {…}}`, with optional members of explanation beside it."""
     named = [key for key in value if key in tools]
     plainly = len(value) == 1 or all(isinstance(value[key], Mapping) or value[key] is None for key in named)
     # a model that repeats the observation may write the name of a tool as a member
@@ -107,7 +107,7 @@ def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
 
 
 def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
-    """The call; a value that is no object becomes the argument of a tool that takes one."""
+    """Return the call; a value that is no object becomes the argument of a tool that takes one."""
     if isinstance(given, str) and given.lstrip()[:1] == "{":
         # OpenAI writes arguments as a text of JSON, and so do models that saw it
         with contextlib.suppress(UnreadableJson):  # a plain text may begin with a brace
@@ -123,7 +123,7 @@ def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
 
 
 def value_of(text: str, schema: Any) -> Json:
-    """The value of a tag's text: the text where the schema accepts a string, else JSON if it parses, else the text."""
+    """Return the value of a tag's text: the text where the schema accepts a string, else JSON if it parses, else the text."""
     kinds = _kinds(schema)
     # Qwen's template writes each value on lines of its own
     if text.startswith("\n") and text.endswith("\n"):
@@ -168,7 +168,7 @@ class ClosingTags:
         self._missing: set[str] = set()
 
     def after(self, closing: str, start: int) -> int:
-        """The index of `closing` at or after `start`, or -1. `start` must not decrease between calls."""
+        """Return the index of `closing` at or after `start`, or -1. `start` must not decrease between calls."""
         if closing in self._missing:
             return -1
         at = self._text.find(closing, start)
@@ -189,7 +189,7 @@ _INNER_FUNCTION = re.compile(r"<function=([\w.-]{1,64})>")
 
 
 def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parses tool calls in the notations of chat templates. Several of them are several actions."""
+    """Parse tool calls in the notations of chat templates. Several of them are several actions."""
     found = TagMatch(several=True)
     closings = ClosingTags(text)
     at = 0
@@ -221,7 +221,7 @@ def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
 
 
 def _listed(text: str, start: int, tools: Mapping[str, Tool], mark: str) -> tuple[list[ToolCall], int]:
-    """Parses JSON values separated by `;` or `,`, or Mistral's `name[ARGS]{…}`; returns the index of their end, too."""
+    """Parse JSON values separated by `;` or `,`, or Mistral's `name[ARGS]{…}`; return the index of their end, too."""
     calls: list[ToolCall] = []
     at = start
     while True:
@@ -254,7 +254,7 @@ def _known(calls: list[ToolCall] | None, mark: str) -> list[ToolCall]:
 
 
 def _body(body: str, tools: Mapping[str, Tool], tag: str) -> list[ToolCall]:
-    """Parses the body of `<tool_call>`: JSON values, `<function=…>`, a tag named as a tool, or only a name."""
+    """Parse the body of `<tool_call>`: JSON values, `<function=…>`, a tag named as a tool, or only a name."""
     stripped = body.strip()
     function = _INNER_FUNCTION.search(stripped)
     if function is not None:
@@ -268,7 +268,7 @@ def _body(body: str, tools: Mapping[str, Tool], tag: str) -> list[ToolCall]:
 
 
 def _function(name: str, body: str, tools: Mapping[str, Tool]) -> ToolCall:
-    """Parses the body of `<function=NAME>`: JSON, or `<parameter=…>` tags."""
+    """Parse the body of `<function=NAME>`: JSON, or `<parameter=…>` tags."""
     stripped = body.strip()
     if stripped[:1] == "{":
         return ToolCall(name, recordable(_decoded(stripped, 0, f"<function={name}>")[0]))
@@ -295,7 +295,7 @@ _ATTRIBUTE = re.compile(r"""([A-Za-z_][\w.-]{0,63})\s{0,8}=\s{0,8}(?:"([^"]*)"|'
 
 
 def tagged(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parses `<NAME>…</NAME>` around JSON, a tag for each argument or the one argument; `<action>…</action>` around any."""
+    """Parse `<NAME>…</NAME>` around JSON, a tag for each argument or the one argument; `<action>…</action>` around any."""
     found = TagMatch()
     closings = ClosingTags(text)
     at = 0
@@ -326,7 +326,7 @@ def tagged(text: str, tools: Mapping[str, Tool]) -> TagMatch:
 
 
 def _in_action(name: str, body: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
-    """Parses the body of `<action>` or `<answer>`."""
+    """Parse the body of `<action>` or `<answer>`."""
     stripped = body.strip()
     if stripped[:1] in ("{", "["):
         value, _ = _decoded(stripped, 0, f"<{name}>")
@@ -343,7 +343,7 @@ def _in_action(name: str, body: str, tools: Mapping[str, Tool]) -> list[ToolCall
 
 
 def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
-    """Parses a tag named as a tool."""
+    """Parse a tag named as a tool."""
     properties = tool.parameters.get("properties", {})
     given: dict[str, object] = {
         item[1]: value_of(item[2] if item[2] is not None else item[3], properties.get(item[1]))
@@ -367,7 +367,7 @@ def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
 
 
 def _children(body: str) -> Iterator[tuple[str, str]]:
-    """Yields the tags of a body in order: name and content."""
+    """Yield the tags of a body in order: name and content."""
     closings = ClosingTags(body)
     at = 0
     for _ in range(CHILDREN):
@@ -382,7 +382,7 @@ def _children(body: str) -> Iterator[tuple[str, str]]:
 
 
 def bare(words: str, tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
-    """Yields the call of a tool without required arguments, when the text is only its name."""
+    """Yield the call of a tool without required arguments, when the text is only its name."""
     name = words[:200].strip().strip("`'\"*.! ").removesuffix("()")
     # a call without arguments that the tool requires is a sentence about it
     if len(words) <= 200 and name in tools and not tools[name].parameters.get("required"):
@@ -390,7 +390,7 @@ def bare(words: str, tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
 
 
 def word_tool(tools: Mapping[str, Tool]) -> tuple[Tool, str] | None:
-    """The only tool whose single argument is a string, and that argument's name; None without one, or with several."""
+    """Return the only tool whose single argument is a string, and that argument's name; None without one, or with several."""
     found = []
     for tool in tools.values():
         properties = tool.parameters.get("properties", {})

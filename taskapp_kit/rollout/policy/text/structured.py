@@ -11,7 +11,7 @@ from taskapp_kit.rollout.policy.options import PolicyOptions
 
 
 def response_format(options: PolicyOptions, tools: Sequence[Tool]) -> dict[str, Json]:
-    """The caller's own schema, else the union of the actions: `{"action": {"tool": NAME, "arguments": {…}}}`."""
+    """Return the caller's own schema, else the union of the actions: `{"action": {"tool": NAME, "arguments": {…}}}`."""
     name, own = "response", options.structured
     if own is not None:
         name, schema, strict = own.schema_name, own.json_schema, own.strict
@@ -42,7 +42,7 @@ def _closed(properties: dict[str, Json]) -> dict[str, Json]:
 
 
 def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
-    """The schema with its references to definitions renamed."""
+    """Return the schema with its references to definitions renamed."""
     if isinstance(schema, Mapping):
         renamed = {key: _renamed(part, names) for key, part in schema.items()}
         target = schema.get("$ref")

@@ -80,7 +80,7 @@ def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
 
 
 def how(tools: Sequence[Tool]) -> str:
-    """A sentence on how to answer, with a valid example for one tool and the names of all."""
+    """Return a sentence on how to answer, with a valid example for one tool and the names of all."""
     if not tools:
         return "No action is possible now."
     shown = next((tool for tool in tools if not tool.text), tools[0])
@@ -89,7 +89,7 @@ def how(tools: Sequence[Tool]) -> str:
 
 
 def without_thoughts(words: str) -> str:
-    """The text without its `<think>` sections. A closing tag without an opening one ends a section at the text's start."""
+    """Return the text without its `<think>` sections. A closing tag without an opening one ends a section at the text's start."""
     parts: list[str] = []
     at, depth = 0, 0
     for mark in _THOUGHT.finditer(words):
@@ -134,7 +134,7 @@ def _short(call: ToolCall) -> str:
 
 
 def fenced(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parses JSON, tags or a tool's name in code blocks. Several actions are accepted from the only block that has any."""
+    """Parse JSON, tags or a tool's name in code blocks. Several actions are accepted from the only block that has any."""
     found = TagMatch()
     holding = 0
     at = text.find(_FENCE)
@@ -157,7 +157,7 @@ def fenced(text: str, tools: Mapping[str, Tool]) -> TagMatch:
 
 
 def _in_block(info: str, body: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parses one code block."""
+    """Parse one code block."""
     if body[:1] in ("{", "["):
         match = embedded(body, tools)
         if info not in ("json", "tool_call", "action", ""):
@@ -174,7 +174,7 @@ def _looks_like_one(text: str, tools: Mapping[str, Tool]) -> bool:
 
 
 def embedded(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parses JSON anywhere. Several actions are accepted if the text has nothing else, or as one list."""
+    """Parse JSON anywhere. Several actions are accepted if the text has nothing else, or as one list."""
     found = TagMatch()
     start = len(text) - len(text.lstrip())
     at = start if text[start : start + 1] == "[" else text.find("{")
@@ -206,7 +206,7 @@ def embedded(text: str, tools: Mapping[str, Tool]) -> TagMatch:
 
 
 def boxed(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parses `\\boxed{…}` as the argument of the only tool that takes one string."""
+    """Parse `\\boxed{…}` as the argument of the only tool that takes one string."""
     only = word_tool(tools)
     found = TagMatch()
     at = text.find("\\boxed{") if only is not None else -1
@@ -239,7 +239,7 @@ def _closing_brace(text: str, start: int) -> int:
 
 
 def named(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parses the name of a tool without required arguments, as the whole answer or as its last line."""
+    """Parse the name of a tool without required arguments, as the whole answer or as its last line."""
     stripped = text.strip()
     calls = [*bare(stripped, tools)]
     if not calls:
